@@ -1,0 +1,48 @@
+"""What can go wrong, named by what happened.
+
+    HierRouterError
+    ├── InputError      what the user typed or gave is wrong            exit 2
+    ├── CacheError      the cache cannot serve the request              exit 3
+    │   ├── NoCache         nothing has been collected there
+    │   ├── DamagedPart     a part's bytes are not those its name promises
+    │   ├── IncompleteTree  nodes that the pool needs are missing
+    │   └── CacheLocked     another collector is at work
+    └── WorldError      the disk, a model or a server failed            exit 1
+
+Every message is one line: what is wrong: where; what to do. The exit codes are the command
+line's business (`hierrouter_cli.app`); they stand here so that the tree is drawn once.
+"""
+
+from __future__ import annotations
+
+
+class HierRouterError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class InputError(HierRouterError):
+    """A flag, a file, a dataset or a checkpoint given by the user is wrong."""
+
+
+class CacheError(HierRouterError):
+    """The cache cannot serve the request."""
+
+
+class NoCache(CacheError):
+    """There is no cache at that place yet."""
+
+
+class DamagedPart(CacheError):
+    """A part is truncated, altered, misnamed or of another format."""
+
+
+class IncompleteTree(CacheError):
+    """Nodes of the requested tree have not been collected."""
+
+
+class CacheLocked(CacheError):
+    """Another process is collecting into this cache."""
+
+
+class WorldError(HierRouterError):
+    """Disk, memory, model or server failed; what was committed is safe."""

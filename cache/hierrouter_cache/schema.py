@@ -1,0 +1,67 @@
+"""The columns of every kind of part.
+
+Four kinds: `calls` (one row a distinct model call), `queries`, `scores` (quality of a call against
+reference answers) and `plans` (what a collection was asked for). Columns are only ever added; a
+part with a column missing or of another type is refused with its name.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+FORMAT = 1
+
+CALLS = pa.schema(
+    [
+        ("key", pa.string()),  # call_key(step, context)
+        ("step", pa.string()),  # step_key: model, generation settings, instruction
+        ("context", pa.string()),  # what the model saw: question and earlier responses
+        ("outcome", pa.string()),  # the context after this response
+        ("model", pa.string()),  # the model's name in the pool, for people
+        ("prompt", pa.string()),  # the user message: the evidence for the key
+        ("response", pa.string()),
+        ("tokens_in", pa.int32()),  # by the model's own tokenizer, chat template included
+        ("tokens_out", pa.int32()),  # generated tokens, the end token included
+        ("finish_reason", pa.string()),  # "stop" or "length"
+        ("latency_s", pa.float64()),  # seconds of the batch, shared equally by its rows
+    ]
+)
+QUERIES = pa.schema(
+    [
+        ("query", pa.string()),  # digest of everything below
+        ("context", pa.string()),  # root context, the digest of the question
+        ("references", pa.string()),  # digest of the answers
+        ("id", pa.string()),
+        ("dataset", pa.string()),
+        ("split", pa.string()),  # train, validation or test
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.string())),
+    ]
+)
+SCORES = pa.schema(
+    [
+        ("call", pa.string()),
+        ("references", pa.string()),
+        ("scorer", pa.string()),
+        ("value", pa.float64()),  # in [0, 1]
+    ]
+)
+PLANS = pa.schema(
+    [
+        ("plan", pa.string()),  # digest of the two columns below
+        ("pool", pa.string()),  # JSON: models with identities and rates, hops, instructions
+        ("queries", pa.list_(pa.string())),
+    ]
+)
+KINDS = {"calls": CALLS, "queries": QUERIES, "scores": SCORES, "plans": PLANS}
+
+
+def mismatch(found: pa.Schema, wanted: pa.Schema) -> str | None:
+    """What is wrong with a part's columns, or None. Further columns are allowed."""
+    for field in wanted:
+        index = found.get_field_index(field.name)
+        if index < 0:
+            return f"column {field.name} is missing"
+        if found.field(index).type != field.type:
+            return f"column {field.name} has type {found.field(index).type}, not {field.type}"
+    return None

@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierrouter_cache.embeddings import EmbeddingStore
+from hierrouter_cache.errors import IncompleteTree
+from hierrouter_cache.loading import load_tree
+from hierrouter_cache.reader import CacheReader, TreeSpec
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.writer import PartWriter
+from tests.cache import rows
+
+QUESTIONS = ("one", "two")
+KEYS = [f"q-{question}" for question in QUESTIONS]
+
+
+def fill(root: Path, models: str = "ab", hops: int = 2, drop: int = 0, scored: bool = True) -> None:
+    made = [row for question in QUESTIONS for row in rows.tree_calls(models, hops, question)]
+    table = rows.calls(*made[: len(made) - drop])
+    writer = PartWriter(root)
+    writer.append("calls", table)
+    writer.append("queries", rows.queries(*QUESTIONS, answer="ab"))
+    if scored:
+        writer.append("scores", rows.scores(table, answer="ab"))
+
+
+def load(root: Path, spec: TreeSpec) -> RouteTree:
+    reader = CacheReader(root)
+    store = EmbeddingStore(root, "test")
+    contexts = [context for context, _, _ in reader.states(spec, KEYS)]
+    if missing := store.missing(contexts):
+        store.append(missing, np.arange(len(missing) * 2, dtype=np.float32).reshape(-1, 2))
+    return load_tree(reader, spec, KEYS, store)
+
+
+def test_a_tree_is_dense(tmp_path: Path) -> None:
+    fill(tmp_path)
+    tree = load(tmp_path, rows.spec("ab", 2))
+    right = tree.routes.node((0, 1))
+    assert tree.query_ids == QUESTIONS
+    assert np.argwhere(tree.score).tolist() == [[0, right], [1, right]]
+    assert tree.tokens_in[:, 1:].tolist() == [[3] * 6] * 2
+    assert tree.cost[0].tolist() == [0, 5, 5, 10, 10, 10, 10]
+    assert tree.reward(0.01)[0].tolist() == pytest.approx([-0.1, 0.9, -0.1, -0.1])
+    assert tree.embedding.shape == (2, 3, 2)
+    assert len(np.unique(tree.embedding.reshape(-1, 2), axis=0)) == 6
+    assert tree.direct.cost.tolist() == [[5, 5], [5, 5]]
+
+
+def test_fewer_models_or_hops_open_the_same_cache_as_a_sub_tree(tmp_path: Path) -> None:
+    fill(tmp_path, models="abc", hops=2)
+    whole = load(tmp_path, rows.spec("abc", 2))
+    part = load(tmp_path, rows.spec("ab", 2))
+    assert part.score[:, part.routes.node((0, 1))].tolist() == [1, 1]
+    assert whole.score[:, whole.routes.node((0, 1))].tolist() == [1, 1]
+    assert load(tmp_path, rows.spec("cab", 1)).routes.calls == 3
+
+
+def test_rows_stored_twice_count_once(tmp_path: Path) -> None:
+    fill(tmp_path)
+    once = load(tmp_path, rows.spec("ab", 2))
+    fill(tmp_path)
+    assert load(tmp_path, rows.spec("ab", 2)).fingerprint == once.fingerprint
+
+
+def test_a_price_changes_the_tree_and_no_call(tmp_path: Path) -> None:
+    fill(tmp_path)
+    spec = rows.spec("ab", 2)
+    dear = TreeSpec(spec.models, (2.0, 1.0), spec.steps, spec.direct)
+    assert load(tmp_path, dear).cost[0].tolist() == [0, 10, 5, 20, 15, 15, 10]
+
+
+def test_missing_nodes_are_counted(tmp_path: Path) -> None:
+    fill(tmp_path, drop=3)
+    with pytest.raises(IncompleteTree, match=r"1 queries lack 3 nodes; run `hierrouter collect`"):
+        load(tmp_path, rows.spec("ab", 2))
+
+
+def test_unscored_nodes_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path, scored=False)
+    with pytest.raises(IncompleteTree, match="12 nodes are not scored"):
+        load(tmp_path, rows.spec("ab", 2))
+
+
+def test_a_child_is_never_matched_with_another_parents_answer(tmp_path: Path) -> None:
+    fill(tmp_path)
+    made = rows.tree_calls("ab", 2, "one")
+    # The same root call answered otherwise: its stored children belong to the old answer.
+    other = [(step, context, response + "!") for step, context, response in made[:1]]
+    root = tmp_path / "other"
+    table = rows.calls(*other, *made[1:], *rows.tree_calls("ab", 2, "two"))
+    writer = PartWriter(root)
+    writer.append("calls", table)
+    writer.append("queries", rows.queries(*QUESTIONS, answer="ab"))
+    writer.append("scores", rows.scores(table, answer="ab"))
+    with pytest.raises(IncompleteTree, match="1 queries lack 2 nodes"):
+        load(root, rows.spec("ab", 2))
+
+
+def test_select_keeps_rows_together(tmp_path: Path) -> None:
+    fill(tmp_path)
+    tree = load(tmp_path, rows.spec("ab", 2))
+    second = tree.select(np.array([1]))
+    assert second.query_ids == ("two",)
+    assert np.array_equal(second.embedding[0], tree.embedding[1])
+    assert len(tree.split("train")) == 0
