@@ -1,0 +1,5 @@
+"""Collection: every route of every query, once.
+
+`datasets` gives queries, `backends` run models, `scheduler` walks the tree level by level and
+commits what it learns, `encoders` embed the contexts a policy will see.
+"""

@@ -1,0 +1,195 @@
+"""The transformers engine: local weights, greedy.
+
+Greedy decoding is a function of the prompt in exact arithmetic, but floating-point sums depend on
+the shape of a batch. So every batch has one of few fixed shapes: its width is the prompt's own
+length rounded up, its height is always `BATCH`, filled with copies of its first row. What a prompt
+is batched with, and in which order, then cannot change its response (tests/contract shows it).
+Another dtype, machine or engine version may; all but the machine are part of the identity.
+
+Not covered: sampling, several devices, other engines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hierrouter import testbed
+from hierrouter.collect.backends import Response
+from hierrouter.pool import Identity, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError
+
+BATCH = 64
+WIDTH = 16  # prompts are padded to a multiple of this many tokens
+TESTBED = "testbed:"
+IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+
+
+class TransformersBackend:
+    """Models from a local folder or the hub's cache, through `from_pretrained`."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        """Content of a local folder, or the hub id with its resolved commit.
+
+        Raises:
+            InputError: a folder that is not a saved model.
+            WorldError: a hub id that is neither cached nor reachable.
+        """
+        folder = local_folder(spec)
+        weights = _folder_digest(folder) if folder else _hub_revision(spec)
+        return {
+            "engine": f"transformers {transformers.__version__}",
+            "weights": weights,
+            "dtype": spec.dtype,
+        }
+
+    def load(self, spec: ModelSpec) -> TransformersGenerator:
+        """Load weights and tokenizer; remote code is never run.
+
+        Raises:
+            WorldError: the files are missing, damaged or need code of their own.
+        """
+        source = str(local_folder(spec) or spec.model)
+        options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": False}
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=spec.dtype, **options)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[0][:160]
+            raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return TransformersGenerator(model.to(device).eval(), tokenizer, spec)
+
+
+class TransformersGenerator:
+    """A causal language model with its tokenizer."""
+
+    def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec) -> None:
+        if tokenizer.chat_template is None:
+            raise WorldError(
+                f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
+            )
+        self._model = model
+        self._tokenizer = tokenizer
+        self._max_new_tokens = spec.generation.max_new_tokens
+        ends = model.generation_config.eos_token_id
+        if ends is None:
+            ends = tokenizer.eos_token_id
+        self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        self._pad = tokenizer.pad_token_id
+        if self._pad is None:
+            self._pad = min(self._ends)
+
+    def generate(self, prompts: Sequence[str]) -> list[Response]:
+        """One response a prompt, in order."""
+        encoded = [self._encode(prompt) for prompt in prompts]
+        responses: dict[int, Response] = {}
+        for rows in _fixed_batches([len(tokens) for tokens in encoded]):
+            generated = self._decode_batch([encoded[row] for row in rows])
+            for row, tokens in zip(rows, generated, strict=True):
+                responses[row] = self._response(len(encoded[row]), tokens)
+        return [responses[row] for row in range(len(prompts))]
+
+    def _encode(self, prompt: str) -> list[int]:
+        message = [{"role": "user", "content": prompt}]
+        encoded = self._tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        return list(encoded["input_ids"])
+
+    @torch.inference_mode()
+    def _decode_batch(self, prompts: list[list[int]]) -> list[list[int]]:
+        width = _rounded(len(prompts[0]))
+        filled = prompts + [prompts[0]] * (BATCH - len(prompts))
+        tokens = torch.full((BATCH, width), self._pad)
+        mask = torch.zeros((BATCH, width), dtype=torch.long)
+        for row, prompt in enumerate(filled):
+            tokens[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        device = self._model.device
+        output = self._model.generate(
+            input_ids=tokens.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=self._max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            pad_token_id=self._pad,
+        )
+        rows: list[list[int]] = output[: len(prompts), width:].tolist()
+        return rows
+
+    def _response(self, tokens_in: int, generated: list[int]) -> Response:
+        end = next((i for i, token in enumerate(generated) if token in self._ends), None)
+        kept = generated if end is None else generated[:end]
+        return Response(
+            text=self._tokenizer.decode(kept, skip_special_tokens=True).strip(),
+            tokens_in=tokens_in,
+            tokens_out=len(kept) + (end is not None),
+            finish_reason="length" if end is None else "stop",
+        )
+
+
+def local_folder(spec: ModelSpec) -> Path | None:
+    """The folder a spec names, or None where it is a hub id.
+
+    Raises:
+        InputError: the folder is not there or holds no model.
+    """
+    if spec.model.startswith(TESTBED):
+        name = spec.model.removeprefix(TESTBED)
+        if name not in testbed.MODELS:
+            raise InputError(f"unknown testbed model {name}; known: {', '.join(testbed.MODELS)}")
+        return testbed.model_path(name)
+    folder = Path(spec.model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InputError(f"not a saved model, config.json is missing: {folder}")
+        return folder
+    if folder.is_absolute() or spec.model.startswith(("./", "~")):
+        raise InputError(f"model folder not found: {folder}")
+    return None
+
+
+def _fixed_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Rows of one rounded length together, longest first: out of memory shows at once."""
+    by_width: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths):
+        by_width.setdefault(_rounded(length), []).append(row)
+    for _, rows in sorted(by_width.items(), reverse=True):
+        for start in range(0, len(rows), BATCH):
+            yield rows[start : start + BATCH]
+
+
+def _rounded(length: int) -> int:
+    return -(-length // WIDTH) * WIDTH
+
+
+def _folder_digest(folder: Path) -> str:
+    total = hashlib.sha256()
+    for path in sorted({path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}):
+        with path.open("rb") as file:
+            total.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()[:32]
+
+
+def _hub_revision(spec: ModelSpec) -> str:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        config = hf_hub_download(spec.model, "config.json", revision=spec.revision)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise WorldError(
+            f"model {spec.model} not found on this machine and the hub cannot be reached or does "
+            "not have it; download it first, or give the folder of a saved model"
+        ) from error
+    return f"{spec.model}@{Path(config).parent.name}"

@@ -1,0 +1,211 @@
+"""Where questions come from, and their folds.
+
+In: names of testbed families, of the paper's six datasets, or local JSONL files. Out: `Query`
+values with a fold each. A dataset of the paper is read from `<data>/<name>.jsonl`; a user's own
+is any path that ends in .jsonl. Not covered: downloading from a hub.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hierrouter import testbed
+from hierrouter.pool import suggestion
+from hierrouter.query import Query
+from hierrouter_cache.errors import InputError
+
+PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
+PAPER_LIMIT = 300  # examples a dataset, paper section 4
+TEST_SHARE = 0.3  # paper section 4
+VALIDATION_SHARE = 0.2  # of what is not test; ours, the paper names no validation fold
+MAX_QUESTION = 1_000_000  # characters; more is a mistake in the file, not a question
+SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
+
+
+def dataset_names() -> list[str]:
+    """All names that `load_queries` knows besides file paths."""
+    return ["testbed", *testbed.FAMILIES, *PAPER_DATASETS]
+
+
+def load_queries(names: Sequence[str], limit: int, seed: int, data: Path) -> list[Query]:
+    """The queries of several datasets, in order, with their folds.
+
+    Args:
+        names: known names or paths of .jsonl files; `testbed` stands for all its families.
+        limit: at most so many queries a dataset, drawn with the seed.
+        seed: of the draw and of the folds.
+        data: folder of the paper's datasets as JSONL files.
+
+    Raises:
+        InputError: an unknown name, or a file with a bad line (named by its number).
+    """
+    queries: list[Query] = []
+    for name in _expand(names):
+        if name in testbed.FAMILIES:
+            found = testbed.questions(name, seed=seed, limit=limit)
+            queries += found
+            continue
+        path = Path(name) if name.endswith(".jsonl") else data / f"{name}.jsonl"
+        queries += _with_folds(_sample(read_jsonl(path), limit, seed), seed)
+    _refuse_leaks(queries)
+    return queries
+
+
+def read_jsonl(path: Path) -> list[Query]:
+    """The queries of one local file; `split` is "" where the file does not say.
+
+    One object a line: `id`, `question`, `answer` or `answers`, and optionally `choices` (label to
+    text), `split` ("train" or "test") and `dataset`. Further keys are allowed and ignored.
+
+    Raises:
+        InputError: with the first bad line.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(
+            f"dataset file not found: {path}; put the questions there, one JSON object a line"
+        ) from None
+    except IsADirectoryError:
+        raise InputError(f"dataset is a directory: {path}; name a .jsonl file") from None
+    queries = []
+    lines: dict[tuple[str, str], int] = {}
+    for number, row in _rows(path, data):
+        query = _query(row, f"{path}:{number}", path.stem)
+        first = lines.setdefault((query.dataset, query.id), number)
+        if first != number:
+            raise InputError(f"duplicate id {query.id}: {path}:{first} and {path}:{number}")
+        queries.append(query)
+    if not queries:
+        raise InputError(f"dataset has no rows: {path}")
+    return queries
+
+
+def _expand(names: Sequence[str]) -> list[str]:
+    known = dataset_names()
+    expanded: list[str] = []
+    for name in names:
+        if not name:
+            raise InputError("empty dataset name: --datasets; separate names by one comma")
+        if name not in known and not name.endswith(".jsonl"):
+            raise InputError(
+                f"unknown dataset: {name}; {suggestion(name, known)}or give a .jsonl file"
+            )
+        expanded += testbed.FAMILIES if name == "testbed" else [name]
+    return list(dict.fromkeys(expanded))
+
+
+def _rows(path: Path, data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
+        where = f"{path}:{number}"
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            raise InputError(f"not UTF-8: {where}; is it compressed or binary?") from None
+        if not text:
+            continue
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"not JSON: {where}: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
+        yield number, row
+
+
+def _query(row: Mapping[str, Any], where: str, dataset: str) -> Query:
+    question = _text(row, "question", where)
+    if len(question) > MAX_QUESTION:
+        raise InputError(
+            f"question too long: {where}: {len(question):,} characters, limit {MAX_QUESTION:,}"
+        )
+    split = row.get("split", "")
+    if split not in ("", "train", "validation", "test"):
+        raise InputError(f"unknown split {split!r}: {where}; use train or test")
+    if choices := row.get("choices"):
+        question += "".join(f"\n{label}. {text}" for label, text in _choices(choices, where))
+    return Query(
+        id=str(row.get("id", where.rsplit(":", 1)[1])),
+        dataset=row.get("dataset", dataset),
+        question=question.translate(SURROGATES),
+        answers=tuple(answer.translate(SURROGATES) for answer in _answers(row, where)),
+        split=split,
+    )
+
+
+def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+    if key not in row:
+        raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
+    value = row[key]
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{key} is blank or not a text: {where}")
+    return value
+
+
+def _answers(row: Mapping[str, Any], where: str) -> list[str]:
+    if "answers" not in row:
+        return [_text(row, "answer", where)]
+    answers = row["answers"]
+    if not isinstance(answers, list) or not answers:
+        raise InputError(f"answers is empty or not a list: {where}")
+    if not all(isinstance(answer, str) and answer.strip() for answer in answers):
+        raise InputError(f"answers holds something blank or not a text: {where}")
+    return answers
+
+
+def _choices(choices: Any, where: str) -> list[tuple[str, str]]:
+    if not isinstance(choices, dict) or not all(isinstance(x, str) for x in choices.values()):
+        raise InputError(f'choices must map labels to texts: {where}; e.g. {{"A": "..."}}')
+    return list(choices.items())
+
+
+def _sample(queries: list[Query], limit: int, seed: int) -> list[Query]:
+    if len(queries) <= limit:
+        return queries
+    chosen = sorted(random.Random(seed).sample(range(len(queries)), limit))  # noqa: S311
+    return [queries[index] for index in chosen]
+
+
+def _with_folds(queries: list[Query], seed: int) -> list[Query]:
+    """Cut test where the file does not say, then validation out of train; by question text.
+
+    Queries with the same text always fall into the same fold, or test would be seen in training.
+    """
+    texts = sorted({query.question for query in queries if not query.split})
+    random.Random(seed).shuffle(texts)  # noqa: S311
+    test = set(texts[: round(len(texts) * TEST_SHARE)])
+    queries = [
+        query
+        if query.split
+        else replace(query, split="test" if query.question in test else "train")
+        for query in queries
+    ]
+    if any(query.split == "validation" for query in queries):
+        return queries
+    texts = sorted({query.question for query in queries if query.split == "train"})
+    random.Random(seed + 1).shuffle(texts)  # noqa: S311
+    held = set(texts[: round(len(texts) * VALIDATION_SHARE)])
+    return [
+        replace(query, split="validation")
+        if query.split == "train" and query.question in held
+        else query
+        for query in queries
+    ]
+
+
+def _refuse_leaks(queries: list[Query]) -> None:
+    folds: dict[str, Counter[str]] = {}
+    for query in queries:
+        folds.setdefault(query.question, Counter())[query.split] += 1
+    for question, splits in folds.items():
+        if splits["test"] and len(splits) > 1:
+            raise InputError(
+                f"question in both train and test, they must not overlap: {question[:80]!r}; "
+                "remove it from one of them"
+            )

@@ -1,0 +1,132 @@
+"""Frozen text encoders: what a policy sees of a context.
+
+In: context texts. Out: float32[n, dim], rows of unit length. Two kinds: a built-in one that hashes
+words and needs no download, and any sentence-transformers model by name or folder (the paper's
+is all-mpnet-base-v2). Not covered: storing vectors (`hierrouter_cache.embeddings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.collect.prompts import PART_BREAK
+from hierrouter_cache.errors import InputError, WorldError
+
+BUILT_IN = "hashed-ngrams"
+PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
+LONG_CONTEXT = ("windows", "truncate")
+WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
+
+
+class Encoder(Protocol):
+    """A frozen map from text to vectors.
+
+    Attributes:
+        description: decides the vectors; it names their folder in the cache.
+    """
+
+    description: str
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim], each row a function of its own text alone."""
+        ...
+
+
+class HashedNgrams:
+    """Words and pairs of words, hashed; no model, no download, no fitting.
+
+    The first half of a vector describes the whole context, the second half its last part alone:
+    the newest response, or the question where there is none yet. A policy can so tell what was
+    asked from what was just said. Digits are folded, because which number it is says little and
+    that there is one says much.
+
+    Args:
+        dim: length of a vector, even.
+    """
+
+    def __init__(self, dim: int = 512) -> None:
+        self.description = f"{BUILT_IN}-v1-{dim}"
+        self._half = dim // 2
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim]; each half has unit length / sqrt(2)."""
+        whole = self._hash(texts)
+        newest = self._hash([text.rsplit(PART_BREAK, 1)[-1] for text in texts])
+        both: NDArray[np.float32] = np.concatenate([whole, newest], axis=1)
+        both /= np.float32(np.sqrt(2))
+        return both
+
+    def _hash(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        folded = ["".join("0" if char.isdigit() else char for char in text) for text in texts]
+        words = HashingVectorizer(
+            n_features=self._half, token_pattern=WORD, ngram_range=(1, 2), norm="l2"
+        )
+        dense: NDArray[np.float32] = words.transform(folded).toarray().astype(np.float32)
+        return dense
+
+
+class SentenceEncoder:
+    """A sentence-transformers model by hub name or local folder.
+
+    Args:
+        name: hub id or folder.
+        long_context: "windows" averages over windows of the model's length, so that the newest
+            response is seen; "truncate" cuts, as the paper does at 512 tokens.
+
+    Raises:
+        InputError: `long_context` is neither.
+        WorldError: the model cannot be loaded.
+    """
+
+    def __init__(self, name: str, long_context: str = "windows") -> None:
+        from sentence_transformers import SentenceTransformer
+
+        if long_context not in LONG_CONTEXT:
+            raise InputError(f"unknown way with long contexts: {long_context}; use windows")
+        try:
+            self._model = SentenceTransformer(name, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise WorldError(
+                f"cannot load encoder {name}: not found on this machine and the hub cannot be "
+                "reached; give the folder of a saved model or use the built-in encoder"
+            ) from error
+        self.description = f"{name}-{long_context}"
+        self._windows = long_context == "windows"
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim], rows of unit length."""
+        pieces = [self._split(text) if self._windows else [text] for text in texts]
+        owner = np.repeat(np.arange(len(texts)), [len(windows) for windows in pieces])
+        vectors = self._model.encode(
+            [window for windows in pieces for window in windows],
+            convert_to_numpy=True,
+            normalize_embeddings=True,
+            show_progress_bar=False,
+        )
+        total = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        np.add.at(total, owner, vectors)
+        length = np.linalg.norm(total, axis=1, keepdims=True)
+        unit: NDArray[np.float32] = total / np.maximum(length, np.finfo(np.float32).tiny)
+        return unit
+
+    def _split(self, text: str) -> list[str]:
+        """The text cut into windows of at most the model's length, at token borders."""
+        tokenizer = self._model.tokenizer
+        room = self._model.max_seq_length - tokenizer.num_special_tokens_to_add()
+        spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = spans["offset_mapping"]
+        starts = [offsets[index][0] for index in range(0, len(offsets), room)]
+        return [
+            text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)
+        ] or [text]
+
+
+def load_encoder(name: str, long_context: str = "windows") -> Encoder:
+    """The built-in encoder by its name, else a sentence-transformers model."""
+    return HashedNgrams() if name == BUILT_IN else SentenceEncoder(name, long_context)

@@ -1,0 +1,272 @@
+"""The pool: which models may be called, and how.
+
+In: a TOML file or the name of one that comes with the package. Out: `Pool`, plain values, every
+key checked. Not covered: loading a model (`hierrouter.collect.backends`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.fingerprint import step_key
+from hierrouter_cache.reader import TreeSpec
+from hierrouter_cache.routes import SEPARATOR, Routes
+
+MAX_NODES = 10_000
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+# What a step key says of a model besides its generation settings and the instruction.
+Identity = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a model decodes.
+
+    Attributes:
+        max_new_tokens: the response is cut there and marked `length`.
+        temperature: 0 is greedy, the only value so far: a replayed tree is deterministic.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model of a pool.
+
+    Attributes:
+        name: how routes and tables call it.
+        model: hub id, local folder, or `testbed:NAME`.
+        base_rate: cost per token, in and out (paper section 3.1 and appendix B).
+        backend: who runs it.
+        revision: branch, tag or commit on the hub; None is the default branch.
+        dtype: a torch dtype by name, or "auto" for the checkpoint's own.
+        generation: decoding settings.
+    """
+
+    name: str
+    model: str
+    base_rate: float
+    backend: str = "transformers"
+    revision: str | None = None
+    dtype: str = "auto"
+    generation: Generation = field(default_factory=Generation)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """M candidate models, L hops, the stage instructions, and larger models to compare with.
+
+    Attributes:
+        models: the candidates; action a calls `models[a]`.
+        hops: L.
+        stage_prompts: instruction of each stage; the last one serves all later stages.
+        references: models outside the pool, called directly only.
+    """
+
+    models: tuple[ModelSpec, ...]
+    hops: int
+    stage_prompts: tuple[str, ...]
+    references: tuple[ModelSpec, ...] = ()
+
+    @property
+    def routes(self) -> Routes:
+        """The shape of the tree."""
+        return Routes(len(self.models), self.hops)
+
+    @property
+    def everyone(self) -> tuple[ModelSpec, ...]:
+        """Candidates and references, in the order of the direct calls."""
+        return self.models + self.references
+
+    def instruction(self, level: int) -> str:
+        """The stage instruction at depth `level`, counted from 0."""
+        return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
+
+    def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
+        """The pool as content keys.
+
+        Args:
+            identities: what each model resolved to, by name.
+        """
+
+        def step(model: ModelSpec, instruction: str) -> str:
+            return step_key(identities[model.name], asdict(model.generation), instruction)
+
+        return TreeSpec(
+            models=tuple(model.name for model in self.models),
+            base_rate=tuple(model.base_rate for model in self.models),
+            steps=tuple(
+                tuple(step(model, self.instruction(level)) for model in self.models)
+                for level in range(self.hops)
+            ),
+            direct=tuple((model.name, step(model, ""), model.base_rate) for model in self.everyone),
+        )
+
+    def to_json(self, identities: Mapping[str, Identity]) -> str:
+        """The pool and what its models resolved to, as stored with a plan."""
+        return json.dumps({"pool": asdict(self), "identities": dict(identities)}, sort_keys=True)
+
+
+def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
+    """The inverse of `Pool.to_json`."""
+    stored = json.loads(text)
+    raw = stored["pool"]
+    pool = Pool(
+        models=tuple(_stored_model(model) for model in raw["models"]),
+        hops=raw["hops"],
+        stage_prompts=tuple(raw["stage_prompts"]),
+        references=tuple(_stored_model(model) for model in raw["references"]),
+    )
+    return pool, stored["identities"]
+
+
+def pool_names() -> list[str]:
+    """Names of the pools that come with the package."""
+    folder = resources.files("hierrouter.pools")
+    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_pool(name: str) -> Pool:
+    """The pool of this name, or in this TOML file.
+
+    Raises:
+        InputError: unknown name, or a file with a missing, unknown or impossible entry.
+    """
+    if not name.endswith(".toml"):
+        if name not in pool_names():
+            raise InputError(
+                f"unknown pool: {name}; {suggestion(name, pool_names())}or give a .toml file"
+            )
+        file = resources.files("hierrouter.pools") / f"{name}.toml"
+        return parse_pool(file.read_text("utf-8"), f"{name}.toml")
+    try:
+        text = Path(name).read_text("utf-8")
+    except FileNotFoundError:
+        raise InputError(f"pool file not found: {name}") from None
+    except IsADirectoryError:
+        raise InputError(f"pool file is a directory: {name}; name a .toml file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"pool file is not UTF-8: {name}") from None
+    return parse_pool(text, name)
+
+
+def parse_pool(text: str, where: str) -> Pool:
+    """A pool from TOML text; `where` names it in messages.
+
+    Raises:
+        InputError: with the key and what is expected there.
+    """
+    if not text.strip():
+        raise InputError(f"pool file is empty: {where}")
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"pool file is not TOML: {where}: {error}") from None
+    _known(raw, ("pool", "models", "references"), where)
+    head = raw.get("pool", {})
+    _known(head, ("hops", "stage_prompts"), f"{where} [pool]")
+    models = tuple(_parse_model(entry, where) for entry in raw.get("models", []))
+    references = tuple(_parse_model(entry, where) for entry in raw.get("references", []))
+    prompts = head.get("stage_prompts", [""])
+    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+        raise InputError(f"stage_prompts must be a list of at least one text: {where}")
+    hops = _number(head, "hops", int, where, default=2)
+    if hops < 1:
+        raise InputError(f"hops must be at least 1, got {hops}: {where}")
+    if not models:
+        raise InputError(f"models is empty: {where}; a pool needs at least one [[models]] entry")
+    _distinct([model.name for model in models + references], where)
+    pool = Pool(models, hops, tuple(prompts), references)
+    if pool.routes.calls > MAX_NODES:
+        raise InputError(
+            f"{pool.routes.calls:,} nodes per query: {where}; "
+            f"{len(models)} models at {hops} hops exceed {MAX_NODES:,}, take fewer of either"
+        )
+    return pool
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`did you mean x? ` where something known is close, else `known: a, b; `."""
+    candidates = list(known)
+    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}? " if close else f"known: {', '.join(candidates)}; "
+
+
+def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
+    place = f"{where}, model {raw.get('name', '?')}"
+    if "api_key" in raw:
+        raise InputError(f"api_key must not stand in a file: {place}; use the environment")
+    _known(raw, [item.name for item in fields(ModelSpec)], place)
+    for key in ("name", "model"):
+        if not isinstance(raw.get(key), str) or not raw[key].strip():
+            raise InputError(f"{key} is missing: {place}; each [[models]] entry needs one")
+    if not NAME.fullmatch(raw["name"]) or SEPARATOR in raw["name"]:
+        raise InputError(f"invalid model name: {place}; use letters, digits and . _ : -")
+    if ".." in Path(raw["model"]).parts:
+        raise InputError(f"invalid model path with ../: {place}; give an absolute path or hub id")
+    backend = raw.get("backend", "transformers")
+    if backend != "transformers":
+        raise InputError(f"unknown backend {backend}: {place}; known: transformers")
+    settings = raw.get("generation", {})
+    _known(settings, [item.name for item in fields(Generation)], f"{place} generation")
+    generation = Generation(
+        _number(settings, "max_new_tokens", int, place, default=512),
+        _number(settings, "temperature", float, place, default=0.0),
+    )
+    if generation.max_new_tokens < 1:
+        raise InputError(f"max_new_tokens must be at least 1: {place}")
+    if generation.temperature != 0:
+        raise InputError(f"temperature must be 0 (greedy): {place}; a replayed tree is fixed")
+    rate = _number(raw, "base_rate", float, place)
+    if not math.isfinite(rate) or rate < 0:
+        raise InputError(f"base_rate must be finite and >= 0, got {rate}: {place}")
+    return ModelSpec(
+        name=raw["name"],
+        model=raw["model"],
+        base_rate=rate,
+        backend=backend,
+        revision=raw.get("revision"),
+        dtype=raw.get("dtype", "auto"),
+        generation=generation,
+    )
+
+
+def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
+    return ModelSpec(**{**raw, "generation": Generation(**raw["generation"])})
+
+
+def _number(
+    raw: Mapping[str, Any], key: str, kind: type, where: str, default: float | None = None
+) -> Any:
+    value = raw.get(key, default)
+    if value is None:
+        raise InputError(f"{key} is missing: {where}")
+    accepted = (int, float) if kind is float else (int,)
+    if isinstance(value, bool) or not isinstance(value, accepted):
+        name = "an integer" if kind is int else "a number"
+        raise InputError(f"{key} must be {name}, got {value!r}: {where}")
+    return kind(value)
+
+
+def _known(raw: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
+    for key in raw:
+        if key not in (known := list(keys)):
+            raise InputError(f"unknown key {key}: {where}; {suggestion(key, known)}".rstrip("; "))
+
+
+def _distinct(names: list[str], where: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"duplicate model {name}: {where}; names must differ")

@@ -1,0 +1,1 @@
+"""Pool files that come with the package, one TOML file a pool."""

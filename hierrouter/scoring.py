@@ -1,0 +1,47 @@
+"""Named scorers: the quality Q of a response.
+
+In: a response and its reference answers. Out: a number in [0, 1]. Scores are stored beside the
+calls and can be computed again from stored responses. Not covered: judges that call a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+PUNCTUATION = re.compile(r"[^\w\s]")
+
+
+class Scorer(Protocol):
+    """Quality of `response` in [0, 1] against the best matching of `references`."""
+
+    def __call__(self, response: str, references: Sequence[str]) -> float: ...
+
+
+def tokens(text: str) -> list[str]:
+    """Lower-case words, punctuation replaced by a blank (paper appendix C)."""
+    return PUNCTUATION.sub(" ", text.lower()).split()
+
+
+def token_f1(response: str, references: Sequence[str]) -> float:
+    """Token-level F1 with multiset overlap, maximum over references (paper appendix C)."""
+    return max(_f1(tokens(response), tokens(reference)) for reference in references)
+
+
+def exact_match(response: str, references: Sequence[str]) -> float:
+    """1 where the normalised response equals a normalised reference, else 0."""
+    found = tokens(response)
+    return float(any(found == tokens(reference) for reference in references))
+
+
+def _f1(response: list[str], reference: list[str]) -> float:
+    shared = (Counter(response) & Counter(reference)).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(response), shared / len(reference)
+    return 2 * precision * recall / (precision + recall)
+
+
+SCORERS: Mapping[str, Scorer] = {"token_f1": token_f1, "exact_match": exact_match}
