@@ -1,0 +1,215 @@
+"""From outcomes to a report.
+
+In: what each policy does on each query, the dataset of each query, alpha. Out: `Report`, means and
+intervals by dataset and over all queries. Every interval of a dataset comes from the same
+resamples, so that differences are paired. Not covered: which policies to compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
+from hierrouter.evaluate.bounds import gap_closed
+from hierrouter.evaluate.outcome import Outcome
+from hierrouter.report.results import ALL, Bootstrap, FrontierRow, Report, Row
+from hierrouter_cache.errors import InputError
+
+# Policies resampled together: bounds the memory at 8 bytes * POLICIES_AT_ONCE * resamples.
+POLICIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A policy at one alpha of a sweep: a trained one, or a bound such as the oracle."""
+
+    alpha: float
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over queries and its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def build_report(
+    datasets: Sequence[str],
+    outcomes: Sequence[Outcome],
+    *,
+    alpha: float,
+    split: str,
+    scorer: str,
+    provenance: Mapping[str, Any],
+    bootstrap: Bootstrap | None = None,
+    frontier: Sequence[FrontierPoint] = (),
+) -> Report:
+    """Means, intervals and paired differences of every policy on every dataset.
+
+    Args:
+        datasets: name of the dataset of each query.
+        outcomes: policies over the same queries, at most one of kind "router". Without one the
+            report has no differences and an empty `gap_closed`.
+        alpha: weight of cost in R = Q - alpha * C (paper section 3.1).
+        split: fold the queries come from.
+        scorer: name of Q.
+        provenance: JSON values that say where data and policy came from.
+        bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
+        frontier: policies over a sweep of alpha.
+
+    Raises:
+        InputError: no query, no policy, two routers, outcomes that are not one finite number a
+            query, a dataset called "all", or settings out of range.
+    """
+    bootstrap = bootstrap or Bootstrap()
+    _check_settings(alpha, bootstrap)
+    _check(datasets, outcomes, [point.outcome for point in frontier])
+    columns = _columns(datasets)
+    by_dataset = [
+        _rows(name, queries, outcomes, alpha, bootstrap, stream)
+        for stream, (name, queries) in enumerate(columns.items())
+    ]
+    return Report(
+        alpha=float(alpha),
+        scorer=scorer,
+        split=split,
+        bootstrap=bootstrap,
+        datasets=tuple(columns),
+        rows=tuple(row for rows in zip(*by_dataset, strict=True) for row in rows),
+        gap_closed=_gaps(by_dataset),
+        frontier=tuple(_frontier_row(point) for point in frontier),
+        provenance=provenance,
+    )
+
+
+def _columns(datasets: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """Positions of the queries of each dataset, in order of appearance, then of all."""
+    names = np.array(datasets, dtype=object)
+    columns = {name: np.flatnonzero(names == name) for name in dict.fromkeys(datasets)}
+    columns[ALL] = np.arange(len(datasets))
+    return columns
+
+
+def _rows(
+    dataset: str,
+    queries: NDArray[np.int64],
+    outcomes: Sequence[Outcome],
+    alpha: float,
+    bootstrap: Bootstrap,
+    stream: int,
+) -> list[Row]:
+    """One row a policy, on these queries; `stream` keeps the resamples of datasets apart."""
+    reward = np.array([outcome.reward(alpha)[queries] for outcome in outcomes])
+    rewards = _estimate(reward, bootstrap, stream)
+    differences: list[Estimate | None] = [None] * len(outcomes)
+    router = next((at for at, outcome in enumerate(outcomes) if outcome.kind == "router"), None)
+    if router is not None:
+        differences[:] = _estimate(reward[router] - reward, bootstrap, stream)
+        differences[router] = None
+    return [
+        _row(dataset, queries, outcome, estimate, difference)
+        for outcome, estimate, difference in zip(outcomes, rewards, differences, strict=True)
+    ]
+
+
+def _row(
+    dataset: str,
+    queries: NDArray[np.int64],
+    outcome: Outcome,
+    reward: Estimate,
+    difference: Estimate | None,
+) -> Row:
+    return Row(
+        policy=outcome.name,
+        kind=outcome.kind,
+        dataset=dataset,
+        n=len(queries),
+        quality=float(outcome.quality[queries].mean()),
+        accuracy=float(outcome.accuracy[queries].mean()),
+        cost=float(outcome.cost[queries].mean()),
+        reward=reward.mean,
+        reward_low=reward.low,
+        reward_high=reward.high,
+        difference=difference.mean if difference else None,
+        difference_low=difference.low if difference else None,
+        difference_high=difference.high if difference else None,
+    )
+
+
+def _estimate(values: NDArray[np.float64], bootstrap: Bootstrap, stream: int) -> list[Estimate]:
+    """Mean and percentile interval of each row of float64[policies, queries]."""
+    estimates: list[Estimate] = []
+    for start in range(0, len(values), POLICIES_AT_ONCE):
+        part = values[start : start + POLICIES_AT_ONCE]
+        rng = np.random.default_rng([bootstrap.seed, stream])
+        low, high = percentile_interval(resampled_means(part, bootstrap.n, rng), bootstrap.level)
+        bounds = zip(part.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
+        estimates.extend(Estimate(*numbers) for numbers in bounds)
+    return estimates
+
+
+def _gaps(by_dataset: Sequence[Sequence[Row]]) -> dict[str, float | None]:
+    """Share of the gap closed in each column that has a router, a fixed route and an oracle.
+
+    The fixed route is the best one on the very queries it is judged on: a bar that no choice made
+    on training queries can raise.
+    """
+    gaps: dict[str, float | None] = {}
+    for rows in by_dataset:
+        router, fixed, oracle = (
+            max((row.reward for row in rows if row.kind == kind), default=None)
+            for kind in ("router", "route", "oracle")
+        )
+        if router is not None and fixed is not None and oracle is not None:
+            gaps[rows[0].dataset] = gap_closed(router, fixed, oracle)
+    return gaps
+
+
+def _frontier_row(point: FrontierPoint) -> FrontierRow:
+    outcome = point.outcome
+    return FrontierRow(
+        policy=outcome.name,
+        kind=outcome.kind,
+        alpha=float(point.alpha),
+        quality=float(outcome.quality.mean()),
+        cost=float(outcome.cost.mean()),
+        reward=float(outcome.reward(point.alpha).mean()),
+    )
+
+
+def _check_settings(alpha: float, bootstrap: Bootstrap) -> None:
+    if not math.isfinite(alpha):
+        raise InputError(f"alpha is not finite: {alpha}: report; give a number such as 0.005")
+    if bootstrap.n < 1 or not 0 < bootstrap.level < 1 or bootstrap.seed < 0:
+        raise InputError(
+            f"impossible bootstrap: {bootstrap}; take n of at least 1, a level between 0 and 1, "
+            "a seed of at least 0"
+        )
+
+
+def _check(datasets: Sequence[str], outcomes: Sequence[Outcome], swept: Sequence[Outcome]) -> None:
+    if not datasets:
+        raise InputError("no query to report on: report; choose other datasets or another split")
+    if ALL in datasets:
+        raise InputError(f"a dataset is called {ALL!r}: report; rename it, {ALL!r} is the total")
+    if not outcomes:
+        raise InputError("no policy to report on: report; give at least one outcome")
+    routers = [outcome.name for outcome in outcomes if outcome.kind == "router"]
+    if len(routers) > 1:
+        raise InputError(f"{len(routers)} routers: report; compare one at a time")
+    for outcome in (*outcomes, *swept):
+        for values in (outcome.quality, outcome.accuracy, outcome.cost):
+            if values.shape != (len(datasets),) or not np.isfinite(values).all():
+                raise InputError(
+                    f"not one finite number for each of {len(datasets)} queries: policy "
+                    f"{outcome.name!r}; evaluate it again on the same queries"
+                )

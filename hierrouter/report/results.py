@@ -1,0 +1,145 @@
+"""What a report says, as plain values.
+
+In: nothing; these are the types that `build` fills and everybody else reads. Out: `Report`, its
+`Row`s and what a headline needs. Costs are in base_rate * token (paper section 3.1), rewards are
+R = Q - alpha * C. Not covered: how a number is worked out (`build`) or shown (`tables`, `page`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+ALL = "all"
+COST_UNIT = "base_rate*token"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy on one dataset; the fields are the keys of the JSON contract.
+
+    Attributes:
+        policy: model, route `first>second`, `hierrouter`, `oracle` or a baseline's name.
+        kind: single, reference, route, router, oracle or baseline.
+        dataset: a dataset's name, or "all" for every query.
+        n: how many queries.
+        quality: mean Q, in [0, 1].
+        accuracy: share of right answers, in [0, 1].
+        cost: mean C a query, in base_rate * token.
+        reward: mean R = Q - alpha * C.
+        reward_low: lower end of the interval of `reward`.
+        reward_high: upper end of it.
+        difference: R(router) - R(policy) over the same queries; None for the router itself and
+            where there is no router.
+        difference_low: lower end of the interval of `difference`.
+        difference_high: upper end of it.
+    """
+
+    policy: str
+    kind: str
+    dataset: str
+    n: int
+    quality: float
+    accuracy: float
+    cost: float
+    reward: float
+    reward_low: float
+    reward_high: float
+    difference: float | None
+    difference_low: float | None
+    difference_high: float | None
+
+
+@dataclass(frozen=True)
+class FrontierRow:
+    """A policy at one alpha of a sweep; means over all queries, reward at that alpha."""
+
+    policy: str
+    kind: str
+    alpha: float
+    quality: float
+    cost: float
+    reward: float
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How the intervals were made: percentiles over queries drawn with replacement.
+
+    Attributes:
+        n: resamples.
+        level: coverage, in (0, 1).
+        seed: of the resampling.
+    """
+
+    n: int = 10_000
+    level: float = 0.95
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything there is to show.
+
+    Attributes:
+        alpha: weight of cost in the reward.
+        scorer: name of Q.
+        split: fold the queries come from.
+        bootstrap: how the intervals were made.
+        datasets: names in the order of their columns, "all" last.
+        rows: policy after policy, each over `datasets` in that order.
+        gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
+            None where that distance is nil; empty without a router.
+        frontier: policies over a sweep of alpha.
+        provenance: where data and policy came from; JSON values.
+    """
+
+    alpha: float
+    scorer: str
+    split: str
+    bootstrap: Bootstrap
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    gap_closed: Mapping[str, float | None]
+    frontier: tuple[FrontierRow, ...]
+    provenance: Mapping[str, Any]
+
+    @cached_property
+    def by_policy(self) -> tuple[tuple[Row, ...], ...]:
+        """The rows of each policy, one for each of `datasets`."""
+        width = len(self.datasets)
+        return tuple(self.rows[at : at + width] for at in range(0, len(self.rows), width))
+
+    @cached_property
+    def overall(self) -> tuple[Row, ...]:
+        """One row a policy: that over all queries."""
+        return tuple(rows[-1] for rows in self.by_policy)
+
+    @property
+    def router(self) -> Row | None:
+        """The trained policy over all queries, if there is one."""
+        return next((row for row in self.overall if row.kind == "router"), None)
+
+    def best(self, kind: str, by: str = "reward") -> Row | None:
+        """The policy of this kind with the highest `by` over all queries, the cheaper on a tie."""
+        rows = [row for row in self.overall if row.kind == kind]
+        return max(rows, key=lambda row: (getattr(row, by), -row.cost), default=None)
+
+    def gap(self, dataset: str) -> float | None:
+        """R(oracle) - R(best fixed route) on a dataset; None where either is missing."""
+        rows = [row for row in self.rows if row.dataset == dataset]
+        oracle, fixed = (
+            max((row.reward for row in rows if row.kind == kind), default=None)
+            for kind in ("oracle", "route")
+        )
+        return None if oracle is None or fixed is None else oracle - fixed
+
+    @property
+    def quality_factor(self) -> float | None:
+        """Q(router) / Q(best single model of the pool); None where either is missing or nil."""
+        single = self.best("single", by="quality")
+        if self.router is None or single is None or single.quality <= 0:
+            return None
+        return self.router.quality / single.quality

@@ -1,0 +1,261 @@
+"""The report as tables, before any markup.
+
+In: a `Report`. Out: `Table`s of plain values, rows grouped as in the paper's tables 1 and 2:
+reference models, pool models, HierRouter; then ours: fixed routes, baselines, oracle. Not covered:
+how a table looks (`render`, `page`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, fields
+from typing import Literal
+
+from hierrouter.report.results import ALL, COST_UNIT, Report, Row
+
+GROUPS = {
+    "reference": "Reference models",
+    "single": "Pool models (direct calls)",
+    "router": "HierRouter",
+    "route": "Fixed routes",
+    "baseline": "Baselines",
+    "oracle": "Oracle",
+}
+GAP = "Gap"
+# Below this the share closed is the quotient of two noises; JSON has it nevertheless.
+SMALLEST_GAP_SHOWN = 0.005
+# The oracle knows the answers; it is shown, but not in the running for the best value.
+OUT_OF_COMPETITION = "oracle"
+ROUTES_SHOWN = 5
+COST_SCALE = 1_000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Two numbers that belong together in one cell."""
+
+    low: float
+    high: float
+
+
+Cell = str | int | float | Interval | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """How to read one column.
+
+    Attributes:
+        title: its header.
+        digits: decimals of its numbers.
+        best: whether the highest or the lowest number is the best; None marks none.
+        signed: whether positive numbers carry a plus.
+    """
+
+    title: str
+    digits: int = 3
+    best: Literal["highest", "lowest"] | None = None
+    signed: bool = False
+
+    def show(self, cell: Cell) -> str:
+        """The cell as text, not escaped; "-" where there is nothing."""
+        if cell is None:
+            return "-"
+        if isinstance(cell, str | int):
+            return str(cell)
+        if isinstance(cell, Interval):
+            return f"[{self.show(cell.low)}, {self.show(cell.high)}]"
+        sign = "+" if self.signed else ""
+        return f"{_without_negative_zero(cell, self.digits):{sign}.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table; `ranked` rows are in the running for the best value."""
+
+    group: str
+    cells: tuple[Cell, ...]
+    ranked: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Title, columns, rows in groups, and a note to stand below."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Line, ...]
+    note: str = ""
+
+    def shown(self) -> list[list[str]]:
+        """Every cell as text, not escaped."""
+        return [
+            [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
+            for row in self.rows
+        ]
+
+    def best(self) -> frozenset[tuple[int, int]]:
+        """(row, column) of the best values; those that print the same are all best."""
+        marked: set[tuple[int, int]] = set()
+        for at, column in enumerate(self.columns):
+            numbers = {
+                line: cell
+                for line, row in enumerate(self.rows)
+                if row.ranked and isinstance(cell := row.cells[at], float)
+            }
+            if column.best and numbers:
+                top = (max if column.best == "highest" else min)(numbers.values())
+                winners = (
+                    n for n, cell in numbers.items() if column.show(cell) == column.show(top)
+                )
+                marked.update((line, at) for line in winners)
+        return frozenset(marked)
+
+
+def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Table, ...]:
+    """All tables of a report.
+
+    Args:
+        routes: how many fixed routes to show, the best ones first; None for all.
+    """
+    return (
+        quality_table(report, routes),
+        cost_table(report, routes),
+        summary_table(report, routes),
+        reward_table(report, routes),
+        accuracy_table(report, routes),
+    )
+
+
+def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Table 1: mean Q by dataset."""
+    title = f"Table 1. Quality Q ({report.scorer}), higher is better"
+    return _by_dataset(report, title, lambda row: row.quality, routes)
+
+
+def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Table 2: mean C a query by dataset, in thousands of base_rate * token."""
+    title = f"Table 2. Cost C per query ({COST_UNIT} / {COST_SCALE:,}), lower is better"
+    digits = _digits_for(row.cost / COST_SCALE for row in report.rows)
+    return _by_dataset(
+        report, title, lambda row: row.cost / COST_SCALE, routes, best="lowest", digits=digits
+    )
+
+
+def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Table 3: net reward over all queries and its paired difference, both with intervals."""
+    level = f"{report.bootstrap.level:.0%} interval"
+    columns = (
+        Column("Policy"),
+        Column("R", best="highest"),
+        Column(level),
+        Column("HierRouter - policy", signed=True),
+        Column(level, signed=True),
+    )
+    lines = tuple(
+        _line(
+            row.kind,
+            row.policy,
+            row.reward,
+            Interval(row.reward_low, row.reward_high),
+            row.difference,
+            _interval(row.difference_low, row.difference_high),
+        )
+        for (*_, row) in _in_order(report, routes)
+    )
+    title = f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries"
+    return Table(title, columns, lines, _routes_note(report, routes))
+
+
+def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Table 4: mean R by dataset; below it the gap that a router can close, and how much it did."""
+    title = f"Table 4. Net reward R = Q - {report.alpha:g} C by dataset, higher is better"
+    table = _by_dataset(report, title, lambda row: row.reward, routes)
+    if not report.gap_closed:
+        return table
+    datasets = _shown_datasets(report)
+    gaps = [report.gap(dataset) for dataset in datasets]
+    closed = [
+        report.gap_closed.get(dataset) if gap and gap >= SMALLEST_GAP_SHOWN else None
+        for dataset, gap in zip(datasets, gaps, strict=True)
+    ]
+    lines = (
+        Line(GAP, ("oracle - best fixed route", *gaps), ranked=False),
+        Line(GAP, ("share closed by HierRouter", *closed), ranked=False),
+    )
+    note = f"{table.note} The share is left out where the gap is below {SMALLEST_GAP_SHOWN:g}."
+    return Table(table.title, table.columns, (*table.rows, *lines), note.strip())
+
+
+def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Table 5: share of right answers by dataset; F1 alone hardly tracks it."""
+    title = "Table 5. Accuracy (share of right answers), higher is better"
+    return _by_dataset(report, title, lambda row: row.accuracy, routes)
+
+
+def long_table(report: Report) -> Table:
+    """Every row and field of the report, one line each: for spreadsheets and data frames."""
+    names = [item.name for item in fields(Row)]
+    columns = tuple(Column(name, digits=9) for name in names)
+    return Table("Rows", columns, tuple(Line(row.kind, astuple(row)) for row in report.rows))
+
+
+def _by_dataset(
+    report: Report,
+    title: str,
+    value: Callable[[Row], float],
+    routes: int | None,
+    *,
+    best: Literal["highest", "lowest"] = "highest",
+    digits: int = 3,
+) -> Table:
+    datasets = _shown_datasets(report)
+    columns = tuple(Column(name, digits, best) for name in datasets)
+    lines = tuple(
+        _line(rows[0].kind, rows[0].policy, *(value(row) for row in rows[: len(datasets)]))
+        for rows in _in_order(report, routes)
+    )
+    return Table(title, (Column("Policy"), *columns), lines, _routes_note(report, routes))
+
+
+def _shown_datasets(report: Report) -> tuple[str, ...]:
+    """The columns of a table: a single dataset needs no total beside it."""
+    return report.datasets if len(report.datasets) > 2 else report.datasets[:1]
+
+
+def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
+    """Policies by group, in the order they came in; fixed routes by reward, cut to `routes`."""
+    ordered: list[tuple[Row, ...]] = []
+    for kind in GROUPS:
+        members = [rows for rows in report.by_policy if rows[0].kind == kind]
+        if kind == "route":
+            members.sort(key=lambda rows: (-rows[-1].reward, rows[-1].cost))
+            members = members[:routes]
+        ordered.extend(members)
+    return ordered
+
+
+def _routes_note(report: Report, routes: int | None) -> str:
+    total = sum(row.kind == "route" for row in report.overall)
+    if routes is None or total <= routes:
+        return ""
+    return f"The best {routes} of {total} fixed routes by R over {ALL}; JSON and CSV hold them all."
+
+
+def _line(kind: str, *cells: Cell) -> Line:
+    return Line(GROUPS[kind], cells, ranked=kind != OUT_OF_COMPETITION)
+
+
+def _interval(low: float | None, high: float | None) -> Interval | None:
+    return None if low is None or high is None else Interval(low, high)
+
+
+def _digits_for(values: Iterable[float]) -> int:
+    """Decimals that leave two figures to the smallest positive value; 3 to 9."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(max(1 - math.floor(math.log10(smallest)), 3), 9)
+
+
+def _without_negative_zero(value: float, digits: int) -> float:
+    return round(value, digits) + 0.0

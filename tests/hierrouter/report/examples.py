@@ -1,0 +1,85 @@
+"""Hand-made outcomes, small enough to check on paper.
+
+Four queries, two datasets, alpha 0.1. Mean rewards: router .6, best fixed route .4 (`a>b`),
+oracle .8, so half of the gap is closed over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hierrouter.evaluate.outcome import Kind, Outcome
+from hierrouter.report.build import FrontierPoint, build_report
+from hierrouter.report.results import Bootstrap, Report
+
+DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
+ALPHA = 0.1
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "=1+1",
+    r"\input{/etc/passwd}",
+    "[/INST] [red]x[i]",
+    '"><img src=x onerror=alert(1)>',
+    "a|b*c_d`e$f$",
+    "\x1b]8;;http://x\x07link\x1b[31m \x9b1m \u202egpj",
+    "_under",
+)
+
+
+def outcome(
+    name: str, kind: Kind, quality: Sequence[float], cost: Sequence[float] | None = None
+) -> Outcome:
+    """Right where quality is above one half; costs 1 a query where nothing is said."""
+    values = np.array(quality, dtype=np.float64)
+    right = (values > 0.5).astype(np.float64)
+    paid = np.array(cost, dtype=np.float64) if cost is not None else np.ones(len(values))
+    return Outcome(name, kind, values, right, paid)
+
+
+def policies() -> list[Outcome]:
+    return [
+        outcome("a", "single", [0.4, 0.4, 0.2, 0.2], [0.5] * 4),
+        outcome("big", "reference", [0.6, 0.4, 0.4, 0.2], [4.0] * 4),
+        outcome("a>a", "route", [0.9, 0.5, 0.2, 0.0]),
+        outcome("a>b", "route", [0.2, 0.2, 0.9, 0.7]),
+        outcome("hierrouter", "router", [0.9, 0.3, 0.9, 0.7]),
+        outcome("oracle", "oracle", [1.0, 0.6, 1.1, 0.9]),
+        outcome("random", "baseline", [0.5, 0.3, 0.5, 0.3]),
+    ]
+
+
+def example(
+    outcomes: Sequence[Outcome] | None = None,
+    datasets: Sequence[str] = DATASETS,
+    resamples: int = 200,
+) -> Report:
+    chosen = policies() if outcomes is None else list(outcomes)
+    swept = [outcome for outcome in chosen if outcome.kind in ("router", "oracle")]
+    return build_report(
+        datasets,
+        chosen,
+        alpha=ALPHA,
+        split="test",
+        scorer="token_f1",
+        provenance={"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
+        bootstrap=Bootstrap(n=resamples, seed=7),
+        frontier=[FrontierPoint(alpha, policy) for policy in swept for alpha in (0.2, 0.1)],
+    )
+
+
+def hostile() -> Report:
+    """Every foreign text of a report replaced by something that means harm."""
+    singles = [outcome(name, "single", [0.5, 0.4, 0.3, 0.2]) for name in HOSTILE]
+    routes = [outcome(f"{name}>{name}", "route", [0.5, 0.4, 0.3, 0.1]) for name in HOSTILE]
+    router = outcome("hierrouter", "router", [0.5, 0.5, 0.5, 0.5])
+    return build_report(
+        ("<b>bold</b>", "=2+2", "<b>bold</b>", "\\end{tabular}\x1b"),
+        [*singles, *routes, router, outcome("oracle", "oracle", [1.0] * 4)],
+        alpha=ALPHA,
+        split="</title>",
+        scorer="</style><script>",
+        provenance={name: {name: name} for name in HOSTILE},
+        bootstrap=Bootstrap(n=50),
+    )

@@ -1,0 +1,133 @@
+"""Figures that are the same each time and carry nothing but themselves."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+
+import matplotlib as mpl
+import pytest
+
+from hierrouter.evaluate.outcome import Outcome
+from hierrouter.report.figure import INK
+from hierrouter.report.plots import frontier_figure, reward_figure
+from hierrouter.report.results import FrontierRow, Report
+from tests.hierrouter.report.examples import example, hostile, outcome, policies
+
+FIGURES = [reward_figure, frontier_figure]
+Draw = Callable[[Report], str]
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag]
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_svg_is_deterministic(draw: Draw) -> None:
+    first = draw(example())
+    with mpl.rc_context(
+        {"font.size": 30, "axes.linewidth": 5, "svg.hashsalt": "other", "text.parse_math": True}
+    ):
+        assert draw(example()) == first
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_global_settings_are_left_as_they_were(draw: Draw) -> None:
+    before = dict(mpl.rcParams)
+    draw(example())
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize("report", [example(), hostile()], ids=["plain", "hostile"])
+def test_svg_is_self_contained(draw: Draw, report: Report) -> None:
+    root = ET.fromstring(draw(report))
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert tags <= {
+        "svg",
+        "title",
+        "desc",
+        "defs",
+        "g",
+        "path",
+        "use",
+        "text",
+        "clipPath",
+        "rect",
+        "pattern",
+    }
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+    for element in root.iter():
+        assert "style" not in element.attrib
+        for name, value in element.attrib.items():
+            assert not name.startswith("on")
+            assert INK not in value
+            if name == "href":
+                assert value[1:] in ids
+            if reference := re.search(r"url\((.*?)\)", value):
+                assert reference[1].removeprefix("#") in ids
+
+
+def test_two_figures_share_no_id() -> None:
+    first, second = (set(re.findall(r' id="([^"]+)"', draw(example()))) for draw in FIGURES)
+    assert first and second and not first & second
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_names_are_text_of_the_figure(draw: Draw) -> None:
+    labels = texts(draw(example()))
+    assert {"a", "big", "hierrouter"} <= set(labels)
+    hostile_labels = texts(draw(hostile()))
+    assert "<script>alert(1)</script>" in hostile_labels
+    assert " _under" in hostile_labels
+    assert "a|b*c_d`e$f$" in hostile_labels
+
+
+def test_frontier_draws_sweeps_routes_and_chance() -> None:
+    labels = set(texts(frontier_figure(example())))
+    assert {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"} <= labels
+    assert "mean cost C per query (base_rate*token / 1,000)" in labels
+
+
+def test_reward_figure_says_its_alpha() -> None:
+    assert "net reward R = Q − 0.1 C" in texts(reward_figure(example()))
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [policy for policy in policies() if policy.kind != "router"],
+        [outcome("a>a", "route", [0.5] * 4)],
+        [outcome("free", "single", [0.0] * 4, [0.0] * 4), *policies()],
+        [outcome(f"m{number}", "single", [0.5] * 4) for number in range(12)],
+        [outcome("模型", "single", [0.5] * 4)],
+    ],
+    ids=["no router", "routes only", "free model", "many models", "foreign script"],
+)
+def test_odd_reports_are_drawn_without_a_warning(draw: Draw, outcomes: list[Outcome]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ET.fromstring(draw(example(outcomes)))
+
+
+def test_models_beyond_the_palette_differ_by_hatch() -> None:
+    many = example([outcome(f"m{number}", "single", [0.5] * 4) for number in range(12)])
+    assert "pattern" in reward_figure(many)
+    assert "pattern" not in reward_figure(example())
+
+
+def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:
+    rows = [
+        FrontierRow("hierrouter", "router", alpha, quality=1 - alpha, cost=1 / alpha, reward=0.0)
+        for alpha in (0.1, 0.2, 0.4)
+    ]
+    drawn = {
+        frontier_figure(replace(example(), frontier=tuple(rows[at] for at in order)))
+        for order in ((0, 1, 2), (1, 0, 2), (2, 0, 1))
+    }
+    assert len(drawn) == 1

@@ -1,0 +1,89 @@
+"""The JSON that other people's scripts read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hierrouter.report.serialise import as_json, significant
+from hierrouter_cache.errors import InputError
+from tests.hierrouter.report.examples import example, hostile
+
+ROW_KEYS = {
+    "policy": str,
+    "kind": str,
+    "dataset": str,
+    "n": int,
+    "quality": float,
+    "accuracy": float,
+    "cost": float,
+    "reward": float,
+    "reward_low": float,
+    "reward_high": float,
+}
+OPTIONAL_ROW_KEYS = {"difference", "difference_low", "difference_high"}
+
+
+def loaded() -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(as_json(example()))
+    return parsed
+
+
+def test_keys_are_those_of_the_contract() -> None:
+    found = loaded()
+    assert set(found) == {
+        "alpha",
+        "bootstrap",
+        "cost_unit",
+        "frontier",
+        "gap_closed",
+        "provenance",
+        "rows",
+        "scorer",
+        "split",
+    }
+    assert found["cost_unit"] == "base_rate*token"
+    assert found["bootstrap"] == {"n": 200, "level": 0.95, "cluster": "query", "seed": 7}
+    assert found["provenance"]["seed"] == 42
+
+
+def test_rows_have_the_fields_of_the_contract() -> None:
+    for row in loaded()["rows"]:
+        assert set(row) == set(ROW_KEYS) | OPTIONAL_ROW_KEYS
+        for key, kind in ROW_KEYS.items():
+            assert type(row[key]) is kind, key
+        for key in OPTIONAL_ROW_KEYS:
+            assert (row[key] is None) == (row["kind"] == "router"), key
+        assert row["reward_low"] <= row["reward"] <= row["reward_high"]
+
+
+def test_identical_inputs_give_identical_sorted_bytes() -> None:
+    text = as_json(example())
+    assert text == as_json(example())
+    assert text.endswith("}\n")
+    assert text == json.dumps(json.loads(text), sort_keys=True, indent=2) + "\n"
+
+
+def test_floats_do_not_show_the_last_bits_of_a_sum() -> None:
+    assert significant(0.1 + 0.2) == 0.3
+    assert str(significant(-0.0)) == "0.0"
+    assert '"reward": 0.30000000000000004' not in as_json(example())
+
+
+def test_hostile_names_come_back_whole_and_ascii() -> None:
+    report = hostile()
+    text = as_json(replace(report, provenance={"a\x7f": "\x9b\x1b\u202e"}))
+    assert text.isascii()
+    assert not {"\x1b", "\x7f"} & set(text)
+    parsed = json.loads(text)
+    assert [row["policy"] for row in parsed["rows"]] == [row.policy for row in report.rows]
+    assert parsed["provenance"] == {"a\x7f": "\x9b\x1b\u202e"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="not JSON"):
+        as_json(replace(example(), provenance={"x": value}))
