@@ -1,0 +1,1 @@
+"""Evaluation: exact values, bounds, intervals."""

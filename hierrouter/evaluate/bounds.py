@@ -1,0 +1,87 @@
+"""What a router has to beat, and what it cannot.
+
+In: trees. Out: the outcomes of the best fixed route, the best route per dataset, chance and the
+tree oracle. Whatever is chosen is chosen on one tree (the training fold) and applied to another.
+Ties in reward are broken by cost, then by the lower node number, everywhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluate.outcome import Outcome, at_nodes, fixed_route, from_leaves
+from hierrouter_cache.tree import RouteTree
+
+# A gap below this is rounding: nothing can be closed.
+SMALLEST_GAP = 1e-9
+
+
+def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Column of the highest reward in each row; ties: lower cost, then lower column.
+
+    Args:
+        reward: float64[rows, columns].
+        cost: float64[rows, columns].
+
+    Returns:
+        int64[rows].
+    """
+    best = reward.max(axis=1, keepdims=True)
+    column: NDArray[np.int64] = np.where(reward == best, cost, np.inf).argmin(axis=1)
+    return column
+
+
+def best_leaf(tree: RouteTree, alpha: float) -> int:
+    """Node number at the end of the fixed route with the highest mean reward on `tree`."""
+    reward = tree.reward(alpha).mean(axis=0, keepdims=True)
+    cost = tree.cost[:, tree.routes.leaves].mean(axis=0, keepdims=True)
+    return tree.routes.states + int(cheapest_best(reward, cost)[0])
+
+
+def best_fixed_route(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome:
+    """The fixed route that is best on `chosen_on`, taken on `tree`."""
+    return fixed_route(tree, best_leaf(chosen_on, alpha))
+
+
+def best_route_per_dataset(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome:
+    """The best route of each dataset of `chosen_on`, taken on `tree`: a perfect classifier.
+
+    Queries of a dataset that `chosen_on` does not have take its best route over all.
+    """
+    overall = best_leaf(chosen_on, alpha)
+    datasets = np.array(chosen_on.datasets)
+    choice = {
+        name: best_leaf(chosen_on.select(np.flatnonzero(datasets == name)), alpha)
+        for name in set(chosen_on.datasets)
+    }
+    node = np.array([choice.get(name, overall) for name in tree.datasets], dtype=np.int64)
+    return at_nodes(tree, node, "best route per dataset", "baseline")
+
+
+def oracle(tree: RouteTree, alpha: float) -> Outcome:
+    """The best route of every query, chosen knowing all answers: no policy does better."""
+    leaf = cheapest_best(tree.reward(alpha), tree.cost[:, tree.routes.leaves])
+    return at_nodes(tree, tree.routes.states + leaf, "oracle", "oracle")
+
+
+def random_policy(tree: RouteTree) -> Outcome:
+    """Every route with the same probability."""
+    leaves = tree.routes.nodes - tree.routes.states
+    return from_leaves(tree, np.full((len(tree), leaves), 1 / leaves), "random", "baseline")
+
+
+def gap_closed(router: float, fixed: float, best: float) -> float | None:
+    """(R(router) - R(best fixed route)) / (R(oracle) - R(best fixed route)).
+
+    Args:
+        router: mean reward of the router.
+        fixed: mean reward of the best fixed route.
+        best: mean reward of the tree oracle.
+
+    Returns:
+        1 where the router is as good as the oracle, below 0 where it is worse than the fixed
+        route, None where there is no gap to close.
+    """
+    gap = best - fixed
+    return (router - fixed) / gap if gap > SMALLEST_GAP else None

@@ -1,0 +1,70 @@
+"""The cost-quality frontier and where it turns.
+
+In: points (cost, quality). Out: the upper-left convex hull, i.e. the points that are optimal for
+some alpha >= 0 under R = Q - alpha * C, and the alphas at which the best one changes. Convex,
+because a mixture of two policies is a policy too. Not covered: drawing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter_cache.tree import RouteTree
+
+
+def frontier(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Positions of the points on the hull, from the cheapest to the best.
+
+    Of points on the same spot the first is kept; points on an edge, which are nowhere the only
+    best ones, are left out.
+
+    Args:
+        cost: float64[points].
+        quality: float64[points].
+
+    Returns:
+        int64[hull], cost and quality both strictly rising, slopes strictly falling.
+    """
+    hull: list[int] = []
+    for point in np.lexsort((-quality, cost)).tolist():
+        if hull and quality[point] <= quality[hull[-1]]:
+            continue
+        while len(hull) > 1 and _slope(cost, quality, hull[-2], hull[-1]) <= _slope(
+            cost, quality, hull[-1], point
+        ):
+            hull.pop()
+        hull.append(point)
+    return np.array(hull, dtype=np.int64)
+
+
+def break_points(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The alphas at which the best of these points changes, ascending.
+
+    Above the last one the cheapest point wins; at 0 the best one.
+
+    Args:
+        cost: float64[points].
+        quality: float64[points].
+
+    Returns:
+        float64[hull - 1], all above 0.
+    """
+    hull = frontier(cost, quality)
+    slopes = np.diff(quality[hull]) / np.diff(cost[hull])
+    return slopes[::-1]
+
+
+def oracle_break_points(tree: RouteTree) -> NDArray[np.float64]:
+    """The alphas at which the tree oracle takes another route on some query, ascending.
+
+    Returns:
+        float64[changes], one entry for each change of each query.
+    """
+    leaves = tree.routes.leaves
+    rows = zip(tree.cost[:, leaves], tree.score[:, leaves], strict=True)
+    return np.sort(np.concatenate([break_points(cost, quality) for cost, quality in rows]))
+
+
+def _slope(cost: NDArray[np.float64], quality: NDArray[np.float64], left: int, right: int) -> float:
+    return float((quality[right] - quality[left]) / (cost[right] - cost[left]))

@@ -1,0 +1,1 @@
+"""Replay: the cached tree as an environment."""

@@ -1,0 +1,148 @@
+"""The cached tree as a Gymnasium environment.
+
+In: a `RouteTree` and alpha. Out: `ReplayEnv`, the paper's finite-horizon MDP with every model
+call looked up instead of made. Not covered: fast rollouts for training; see `rollouts`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from hierrouter_cache.tree import RouteTree
+
+Observation = dict[str, Any]
+Info = dict[str, Any]
+
+
+class ReplayEnv(gymnasium.Env[Observation, np.int64]):
+    """Multi-hop routing of one query at a time (paper section 3.1 and appendix A).
+
+    ## Description
+    A router has a pool of M models and exactly L hops. At each hop it calls one model on the
+    context so far; the response r_t is appended, c_{t+1} = c_t || r_t. Every response has been
+    collected beforehand, so a transition is a lookup and the same actions on the same query give
+    the same episode.
+
+    ## Action Space
+    `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. There is no
+    stop action.
+
+    ## Observation Space
+    `Dict` with the three parts of the state s_t = (c_t, l_t, C_t):
+
+    | key         | space                     | meaning                                        |
+    |-------------|---------------------------|------------------------------------------------|
+    | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t |
+    | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
+    | `cost`      | `Box(float32, (1,))`      | C_t, in base_rate * token                      |
+
+    Only contexts in which a decision is due are embedded. In the terminal observation `embedding`
+    is all zeros; `stage` and `cost` are true.
+
+    ## Starting State
+    A query, drawn uniformly: c_0 is the question, l_0 = 0, C_0 = 0.
+    `reset(options={"query": i})` takes the query at position i of the tree instead.
+
+    ## Rewards
+    0 before the last hop; then R = Q(c_L) - alpha * C_L, with Q the score of the last response and
+    C_L the cost of all L calls.
+
+    ## Episode End
+    The episode terminates after L calls. It is never truncated.
+
+    ## Information
+    `reset()` and `step()` return the query's id under `query`, the `node` number (see
+    `hierrouter_cache.routes.Routes`), and under `state` the number of the state in the tree,
+    `position * states + node`, or -1 where the episode has ended.
+
+    ## Arguments
+    * `tree`: the queries to route, e.g. `tree.split("train")`.
+    * `alpha`: reward lost per unit of cost; 0.005 in the paper.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(self, tree: RouteTree, alpha: float) -> None:
+        self.tree = tree
+        self.alpha = alpha
+        self.action_space = spaces.Discrete(len(tree.models))
+        self.observation_space = _observation_space(tree)
+        self._query = 0
+        self._node = 0
+        self._stage = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start an episode; see the class docstring for `options`."""
+        super().reset(seed=seed)
+        chosen = (options or {}).get("query")
+        self._query = int(self.np_random.integers(len(self.tree)) if chosen is None else chosen)
+        self._node = 0
+        self._stage = 0
+        return self._observe(), self._info()
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
+        """Call one model.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode has ended.
+        """
+        if self._terminated:
+            raise gymnasium.error.ResetNeeded("the episode has ended; call reset()")
+        self._node = self.tree.routes.node((*self.tree.routes.path(self._node), int(action)))
+        self._stage += 1
+        reward = self._return() if self._terminated else 0.0
+        return self._observe(), reward, self._terminated, False, self._info()
+
+    @property
+    def _terminated(self) -> bool:
+        return self._stage == self.tree.hops
+
+    @property
+    def _cost(self) -> float:
+        return float(self.tree.cost[self._query, self._node])
+
+    def _return(self) -> float:
+        return float(self.tree.score[self._query, self._node]) - self.alpha * self._cost
+
+    def _observe(self) -> Observation:
+        return {
+            "embedding": self._embedding(),
+            "stage": np.int64(self._stage),
+            "cost": np.array([self._cost], dtype=np.float32),
+        }
+
+    def _embedding(self) -> NDArray[np.float32]:
+        if self._terminated:
+            return np.zeros(self.tree.embedding.shape[2], dtype=np.float32)
+        return self.tree.embedding[self._query, self._node].copy()
+
+    def _info(self) -> Info:
+        state = self._query * self.tree.routes.states + self._node
+        return {
+            "query": self.tree.query_ids[self._query],
+            "node": self._node,
+            "state": -1 if self._terminated else state,
+        }
+
+
+def _observation_space(tree: RouteTree) -> spaces.Dict:
+    dim = tree.embedding.shape[2]
+    longest = float(np.abs(tree.embedding).max(initial=1.0))
+    dearest = float(np.float32(tree.cost.max(initial=0.0)))
+    return spaces.Dict(
+        {
+            "embedding": spaces.Box(-longest, longest, (dim,), np.float32),
+            "stage": spaces.Discrete(tree.hops + 1),
+            "cost": spaces.Box(0.0, dearest, (1,), np.float32),
+        }
+    )
