@@ -5,12 +5,45 @@ A run is a folder `runs/<time>-<command>` with what the command wrote. Not cover
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from hierrouter_cache.errors import InputError, WorldError
 
 RUNS = Path("runs")
+CACHE = Path("caches/default")
+# The file whose presence says that a run is finished: it is written last.
+TRAIN_DONE = "policy.json"
+SWEEP_DONE = "sweep.json"
+
+
+@dataclass(frozen=True)
+class QuickstartFolders:
+    """Where the four stages of a quickstart leave their results."""
+
+    cache: Path
+    train: Path
+    sweep: Path
+    report: Path
+
+
+def quickstart_folders(out: Path | None) -> QuickstartFolders:
+    """Below `out`, or where the other commands look by default; the same on every call.
+
+    Raises:
+        InputError: the parent of `out` does not exist.
+    """
+    if out is None:
+        runs = RUNS
+        return QuickstartFolders(
+            CACHE, *(runs / f"quickstart-{name}" for name in ("train", "sweep-alpha", "report"))
+        )
+    if not out.parent.is_dir():
+        raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    return QuickstartFolders(
+        out / "cache", *(out / "runs" / name for name in ("train", "sweep-alpha", "report"))
+    )
 
 
 def new_run(command: str, out: Path | None) -> Path:
@@ -26,6 +59,8 @@ def new_run(command: str, out: Path | None) -> Path:
     """
     if out is None:
         out = _unused(command)
+    elif not out.parent.is_dir():
+        raise InputError(f"output folder does not exist: {out.parent}; make it first")
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"output exists: {out}; choose another --out or remove it")
     try:
@@ -43,7 +78,7 @@ def latest_run(command: str, done: str) -> Path | None:
         done: name of the file that a finished run holds.
     """
     finished = [path.parent for path in RUNS.glob(f"*-{command}/{done}")]
-    return max(finished, key=lambda path: path.name, default=None)
+    return max(finished, key=lambda path: (path / done).stat().st_mtime_ns, default=None)
 
 
 def _unused(command: str) -> Path:

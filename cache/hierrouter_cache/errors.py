@@ -7,6 +7,7 @@
     │   ├── DamagedPart     a part's bytes are not those its name promises
     │   ├── IncompleteTree  nodes that the pool needs are missing
     │   └── CacheLocked     another collector is at work
+    ├── Interrupted     the user asked to stop; committed work is safe  exit 130
     └── WorldError      the disk, a model or a server failed            exit 1
 
 Every message is one line: what is wrong: where; what to do. The exit codes are the command
@@ -42,6 +43,10 @@ class IncompleteTree(CacheError):
 
 class CacheLocked(CacheError):
     """Another process is collecting into this cache."""
+
+
+class Interrupted(HierRouterError):
+    """The user asked to stop; everything committed is safe."""
 
 
 class WorldError(HierRouterError):

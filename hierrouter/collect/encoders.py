@@ -119,12 +119,14 @@ class SentenceEncoder:
         """The text cut into windows of at most the model's length, at token borders."""
         tokenizer = self._model.tokenizer
         room = self._model.max_seq_length - tokenizer.num_special_tokens_to_add()
-        spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        spans = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         offsets = spans["offset_mapping"]
+        if len(offsets) <= room:
+            return [text]
         starts = [offsets[index][0] for index in range(0, len(offsets), room)]
-        return [
-            text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)
-        ] or [text]
+        return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
 def load_encoder(name: str, long_context: str = "windows") -> Encoder:

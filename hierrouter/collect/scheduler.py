@@ -20,7 +20,7 @@ from hierrouter.collect.prompts import prompt_text
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.scoring import SCORERS
-from hierrouter_cache.errors import NoCache
+from hierrouter_cache.errors import Interrupted, NoCache
 from hierrouter_cache.fingerprint import (
     call_key,
     digest,
@@ -95,7 +95,9 @@ class Collection:
 
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
-        contexts = {root_context(query.question): (query.question,) for query in self.queries}
+        contexts: dict[str, tuple[str, ...]] = {
+            root_context(query.question): (query.question,) for query in self.queries
+        }
         for model, (_, step, _) in zip(self.pool.everyone, self.spec.direct, strict=True):
             self._answer(f"direct {model.name}", model, step, contexts, "")
         for level in range(self.pool.hops):
@@ -131,7 +133,10 @@ class Collection:
             due = due[size:]
             size = min(LARGEST_PART, max(1, round(size * SECONDS_PER_PART / max(seconds, 1e-3))))
             if self.stop():
-                raise KeyboardInterrupt
+                raise Interrupted(
+                    f"interrupted: {self.summary.calls} nodes committed; "
+                    "rerun the same command to resume"
+                )
 
     def _commit(self, model: ModelSpec, calls: list[Call], generator: Generator) -> float:
         started = perf_counter()
@@ -210,7 +215,7 @@ def collect(
         stop: asked after each committed part; true ends the collection there.
 
     Raises:
-        KeyboardInterrupt: `stop` said so; everything up to here is committed.
+        Interrupted: `stop` said so; everything up to here is committed.
         CacheLocked: another collector is at work there.
         CacheError: the cache cannot be written or is damaged.
         WorldError: a model or the disk failed; what was committed is safe.

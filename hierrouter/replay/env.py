@@ -19,7 +19,7 @@ Observation = dict[str, Any]
 Info = dict[str, Any]
 
 
-class ReplayEnv(gymnasium.Env[Observation, np.int64]):
+class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     """Multi-hop routing of one query at a time (paper section 3.1 and appendix A).
 
     ## Description
@@ -124,7 +124,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):
     def _embedding(self) -> NDArray[np.float32]:
         if self._terminated:
             return np.zeros(self.tree.embedding.shape[2], dtype=np.float32)
-        return self.tree.embedding[self._query, self._node].copy()
+        context: NDArray[np.float32] = self.tree.embedding[self._query, self._node].copy()
+        return context
 
     def _info(self) -> Info:
         state = self._query * self.tree.routes.states + self._node

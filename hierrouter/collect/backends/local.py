@@ -1,10 +1,11 @@
 """The transformers engine: local weights, greedy.
 
-Greedy decoding is a function of the prompt in exact arithmetic, but floating-point sums depend on
-the shape of a batch. So every batch has one of few fixed shapes: its width is the prompt's own
-length rounded up, its height is always `BATCH`, filled with copies of its first row. What a prompt
-is batched with, and in which order, then cannot change its response (tests/contract shows it).
-Another dtype, machine or engine version may; all but the machine are part of the identity.
+Greedy decoding is a function of the prompt in exact arithmetic, but floating-point sums depend
+on the shape of a batch. So a prompt's own length decides the shape of its batch: the width is the
+length rounded up, the height follows from the width, and missing rows are filled with copies of the
+first. What a prompt is batched with, and in which order, then cannot change its response
+(tests/contract shows it). Another dtype, machine or engine version may; all but the machine are in
+the identity.
 
 Not covered: sampling, several devices, other engines.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,11 @@ from hierrouter.collect.backends import Response
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 
-BATCH = 64
-WIDTH = 16  # prompts are padded to a multiple of this many tokens
+NARROWEST = 16  # tokens; widths are this times 1, 2, 3, 4, 6, 8, 12, 16, ...
+TALLEST = 64
+TOKENS_PER_BATCH = {"cpu": 2_048, "cuda": 65_536}
+# Below this size an operation is over before a second thread has woken up.
+ONE_THREAD_PARAMETERS = 10_000_000
 TESTBED = "testbed:"
 IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
@@ -55,6 +60,8 @@ class TransformersBackend:
         Raises:
             WorldError: the files are missing, damaged or need code of their own.
         """
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
         source = str(local_folder(spec) or spec.model)
         options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": False}
         try:
@@ -78,6 +85,8 @@ class TransformersGenerator:
         self._model = model
         self._tokenizer = tokenizer
         self._max_new_tokens = spec.generation.max_new_tokens
+        self._budget = TOKENS_PER_BATCH[model.device.type]
+        self._is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
         ends = model.generation_config.eos_token_id
         if ends is None:
             ends = tokenizer.eos_token_id
@@ -90,10 +99,11 @@ class TransformersGenerator:
         """One response a prompt, in order."""
         encoded = [self._encode(prompt) for prompt in prompts]
         responses: dict[int, Response] = {}
-        for rows in _fixed_batches([len(tokens) for tokens in encoded]):
-            generated = self._decode_batch([encoded[row] for row in rows])
-            for row, tokens in zip(rows, generated, strict=True):
-                responses[row] = self._response(len(encoded[row]), tokens)
+        with _threads(1 if self._is_tiny else torch.get_num_threads()):
+            for shape, rows in _batches([len(tokens) for tokens in encoded], self._budget):
+                generated = self._decode_batch([encoded[row] for row in rows], *shape)
+                for row, tokens in zip(rows, generated, strict=True):
+                    responses[row] = self._response(len(encoded[row]), tokens)
         return [responses[row] for row in range(len(prompts))]
 
     def _encode(self, prompt: str) -> list[int]:
@@ -104,11 +114,10 @@ class TransformersGenerator:
         return list(encoded["input_ids"])
 
     @torch.inference_mode()
-    def _decode_batch(self, prompts: list[list[int]]) -> list[list[int]]:
-        width = _rounded(len(prompts[0]))
-        filled = prompts + [prompts[0]] * (BATCH - len(prompts))
-        tokens = torch.full((BATCH, width), self._pad)
-        mask = torch.zeros((BATCH, width), dtype=torch.long)
+    def _decode_batch(self, prompts: list[list[int]], height: int, width: int) -> list[list[int]]:
+        filled = prompts + [prompts[0]] * (height - len(prompts))
+        tokens = torch.full((height, width), self._pad)
+        mask = torch.zeros((height, width), dtype=torch.long)
         for row, prompt in enumerate(filled):
             tokens[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
@@ -159,18 +168,34 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return None
 
 
-def _fixed_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of one rounded length together, longest first: out of memory shows at once."""
+def _batches(lengths: Sequence[int], budget: int) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """((height, width), rows) of each batch, widest first: out of memory then shows at once."""
     by_width: dict[int, list[int]] = {}
     for row, length in enumerate(lengths):
-        by_width.setdefault(_rounded(length), []).append(row)
-    for _, rows in sorted(by_width.items(), reverse=True):
-        for start in range(0, len(rows), BATCH):
-            yield rows[start : start + BATCH]
+        by_width.setdefault(_width(length), []).append(row)
+    for width, rows in sorted(by_width.items(), reverse=True):
+        height = min(TALLEST, max(1, budget // width))
+        for start in range(0, len(rows), height):
+            yield (height, width), rows[start : start + height]
 
 
-def _rounded(length: int) -> int:
-    return -(-length // WIDTH) * WIDTH
+def _width(length: int) -> int:
+    """The next width that holds `length` tokens; at most a third of it is padding."""
+    width = NARROWEST
+    while width < length:
+        # 1, 2, 3, 4, 6, 8, 12, ...: doubling, with one step halfway
+        width = width * 4 // 3 if (width // NARROWEST) % 3 == 0 else max(width * 3 // 2, 32)
+    return width
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _folder_digest(folder: Path) -> str:

@@ -1,0 +1,1 @@
+"""Learning: PPO on the cached tree."""
