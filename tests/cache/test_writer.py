@@ -33,7 +33,7 @@ def test_data_is_synced_before_it_is_visible_and_the_folder_after(
     real_fsync, real_rename = os.fsync, Path.rename
 
     def fsync(descriptor: int) -> None:
-        is_folder = os.path.isdir(f"/proc/self/fd/{descriptor}")
+        is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
         events.append("fsync folder" if is_folder else "fsync file")
         real_fsync(descriptor)
 

@@ -1,0 +1,113 @@
+"""The `hierrouter` command: registers, runs, reports errors.
+
+Exit codes: 0 done; 2 the user's input is wrong; 3 the cache cannot serve the request; 1 the world
+failed; 130 Ctrl-C. Every error is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
+from hierrouter_cli import (
+    cache,
+    collect,
+    datasets,
+    pools,
+    quickstart,
+    report,
+    sweep,
+    testbed,
+    train,
+)
+from hierrouter_cli.console import MAX_ERROR, say_error
+
+DEBUG_FLAG = "--debug"
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="hierrouter",
+    help="Multi-hop routing of language models, learned on a cached tree of every route.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("quickstart")(quickstart.quickstart)
+app.command("collect")(collect.collect)
+app.command("train")(train.train)
+app.command("sweep-alpha")(sweep.sweep_alpha)
+app.command("report")(report.report)
+app.add_typer(cache.app, name="cache")
+app.command("pools")(pools.pools)
+app.command("datasets")(datasets.datasets)
+app.add_typer(testbed.app, name="testbed")
+
+
+def _version(show: bool) -> None:
+    if show:
+        from hierrouter import __version__
+
+        typer.echo(f"hierrouter {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Multi-hop routing of language models, learned on a cached tree of every route."""
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    arguments = sys.argv[1:]
+    debug = DEBUG_FLAG in arguments
+    arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
+    code = _run(arguments, debug)
+    _close_quietly()
+    sys.exit(code)
+
+
+def _run(arguments: list[str], debug: bool) -> int:
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(arguments, prog_name="hierrouter", standalone_mode=False)
+    except typer.TyperException as error:  # a wrong command line
+        say_error(error.format_message())
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        result = INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except HierRouterError as error:
+        if debug:
+            traceback.print_exc()
+        say_error(str(error))
+        return _exit_code(error)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error}".splitlines()[0][: MAX_ERROR - 60]
+        say_error(f"unexpected: {text}; run again with --debug for the trace")
+        return 1
+    if result == INTERRUPTED:
+        say_error("interrupted; rerun the same command to go on")
+    return result if isinstance(result, int) else 0
+
+
+def _exit_code(error: HierRouterError) -> int:
+    codes = {InputError: 2, CacheError: 3, Interrupted: INTERRUPTED}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
+
+
+def _close_quietly() -> None:
+    """A reader that closed the pipe early is no error: stop Python from saying so at exit."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

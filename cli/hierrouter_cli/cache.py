@@ -1,0 +1,49 @@
+"""`hierrouter cache`: look into a cache."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from hierrouter_cli import console, options
+
+app = typer.Typer(help="Look into a trajectory cache.")
+
+
+@app.command("info")
+def info(
+    cache: options.Cache = options.DEFAULT_CACHE,
+    format: options.Format = "text",
+) -> None:
+    """Queries, nodes, parts, bytes, and whether the trees are complete."""
+    from hierrouter.inspection import cache_info
+
+    options.check_format(format, ("text", "json"))
+    found = cache_info(cache)
+    if format == "json":
+        console.put(json.dumps(found, sort_keys=True) + "\n")
+        return
+    for key, value in found.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        console.put(f"{key:<18}{shown}\n")
+
+
+@app.command("verify")
+def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) -> None:
+    """Check every byte, and with --rescore every score; exit 3 names what is damaged."""
+    from hierrouter.inspection import verify_cache
+
+    for line in verify_cache(cache, rescore):
+        console.put(line + "\n")
+
+
+@app.command("repair")
+def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
+    """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
+    from hierrouter_cache.repair import quarantine
+
+    moved = quarantine(cache)
+    for name, why in moved:
+        console.put(f"moved to quarantine: {name}: {why}\n")
+    console.put(f"{len(moved)} damaged parts moved; the others are sound\n")

@@ -1,0 +1,134 @@
+"""`hierrouter collect`: run every route, once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from hierrouter_cli import console, options
+from hierrouter_cli.opening import open_tree
+
+if TYPE_CHECKING:
+    from hierrouter.collect.scheduler import Progress, Summary
+    from hierrouter.pool import Pool
+    from hierrouter.query import Query
+    from hierrouter_cache.tree import RouteTree
+
+PAPER_LIMIT = 300
+
+
+def collect(
+    datasets: options.Datasets = None,
+    pool: options.PoolName = None,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    limit: options.Limit = None,
+    seed: options.Seed = 42,
+    data: options.Data = Path("data"),
+    encoder: options.Encoder = None,
+) -> None:
+    """Run every model sequence for each query and store what came back.
+
+    Only calls that are not in the cache are made, so the same command goes on after any
+    interruption. Without --datasets and --pool it collects the testbed.
+    """
+    names = options.split_names(datasets) or ["testbed"]
+    chosen = pool or ("testbed" if _all_testbed(names) else "paper")
+    run_collect(cache, chosen, names, limit or PAPER_LIMIT, seed, data, encoder)
+
+
+def run_collect(
+    cache: Path,
+    pool_name: str,
+    names: list[str],
+    limit: int,
+    seed: int,
+    data: Path,
+    encoder_name: str | None,
+) -> RouteTree:
+    """Check everything that can be checked, then collect, embed and open the tree."""
+    from hierrouter.pool import load_pool
+
+    pool = load_pool(pool_name)
+    queries = _load_queries(names, limit, seed, data)
+    from hierrouter.collect.scheduler import collect as collect_tree
+
+    per_query = pool.routes.calls + len(pool.everyone)
+    console.say(
+        f"collect: {len(queries)} queries x {per_query} calls ({_shape(pool)}) into {cache}"
+    )
+    with _finish_part_on_interrupt() as stop, progress(len(queries) * per_query) as report:
+        summary = collect_tree(pool, queries, cache, report, stop)
+    console.say(summary_line(summary))
+    return open_tree(cache, encoder=encoder_name)
+
+
+def summary_line(summary: Summary) -> str:
+    """What a collection did, in one line."""
+    tokens = summary.tokens_in + summary.tokens_out
+    rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.calls else ""
+    return (
+        f"collected: {summary.queries} queries complete, {summary.calls} calls made, "
+        f"{summary.reused} answered from the cache{rate}"
+    )
+
+
+@contextmanager
+def progress(nodes: int) -> Iterator[Progress]:
+    """A bar for each model at each level, with tokens per second."""
+    from time import perf_counter
+
+    from hierrouter.collect.scheduler import Progress
+
+    with console.progress_bars() as bars:
+        current = bars.add_task("starting", total=None, note=f"{nodes:,} nodes at most")
+        seen = {"tokens": 0, "started": perf_counter()}
+
+        def on_level(label: str, calls: int) -> None:
+            seen.update(tokens=0, started=perf_counter())
+            bars.reset(current, total=calls, description=label, note="")
+
+        def on_calls(calls: int, tokens: int) -> None:
+            seen["tokens"] += tokens
+            rate = seen["tokens"] / max(perf_counter() - seen["started"], 1e-9)
+            bars.update(current, advance=calls, note=f"{rate:,.0f} tokens/s")
+
+        yield Progress(on_level, on_calls)
+
+
+def _load_queries(names: list[str], limit: int, seed: int, data: Path) -> list[Query]:
+    from hierrouter.collect.datasets import load_queries
+
+    return load_queries(names, limit, seed, data)
+
+
+@contextmanager
+def _finish_part_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets the running part be committed; the second one stops at once."""
+    asked = False
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.say("interrupted: committing the running part (Ctrl-C again to stop at once)")
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _all_testbed(names: list[str]) -> bool:
+    from hierrouter.testbed import FAMILIES
+
+    return all(name in ("testbed", *FAMILIES) for name in names)
+
+
+def _shape(pool: Pool) -> str:
+    return f"{len(pool.models)} models, {pool.hops} hops, {pool.routes.calls} nodes a query"

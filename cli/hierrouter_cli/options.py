@@ -1,0 +1,105 @@
+"""The flags that commands share, and their checks.
+
+Scripts rely on these names; see the contract in docs/cli.md before changing one.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hierrouter_cache.errors import InputError
+
+DEFAULT_CACHE = Path("caches/default")
+DEFAULT_ALPHA = 0.005  # paper section 4
+FORMATS = ("text", "json", "md", "latex", "csv")
+
+Cache = Annotated[
+    Path, typer.Option("--cache", metavar="DIR", help="Folder of the trajectory cache.")
+]
+PoolName = Annotated[
+    str | None,
+    typer.Option("--pool", metavar="NAME|FILE.toml", help="Models, hops, instructions, prices."),
+]
+Datasets = Annotated[
+    str | None,
+    typer.Option("--datasets", metavar="A,B", help="Names or .jsonl files, separated by commas."),
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="At most N queries a dataset.")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1)]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where results go; default runs/<time>-<command>."),
+]
+Alpha = Annotated[
+    str, typer.Option("--alpha", metavar="X", help="Price of cost in R = Q - alpha * C.")
+]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="NAME|DIR",
+        help="hashed-ngrams (built in) or a sentence-transformers model.",
+    ),
+]
+Data = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="Folder of <dataset>.jsonl files.")
+]
+Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))]
+Preset = Annotated[
+    str, typer.Option("--preset", metavar="default|paper", help="Training hyperparameters.")
+]
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """`a,b` as a list; None stays None; empty items are kept for the check further down."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def parse_alpha(text: str, flag: str = "--alpha") -> float:
+    """A finite number >= 0.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"alpha must be a number: {flag} {text}; e.g. {flag} 0.005") from None
+    if not math.isfinite(value):
+        raise InputError(f"alpha must be finite: {flag} {text}")
+    if value < 0:
+        raise InputError(f"alpha must be >= 0, not negative: {flag} {text}")
+    return value
+
+
+def parse_alphas(text: str) -> tuple[float, ...] | None:
+    """Ascending distinct alphas, or None for `auto`.
+
+    Raises:
+        InputError: no number, or something that is none.
+    """
+    if text.strip() == "auto":
+        return None
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise InputError(f"empty item in alphas: --alphas {text!r}; e.g. --alphas 0,0.005,0.02")
+    return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
+
+
+def check_format(name: str, known: tuple[str, ...] = FORMATS) -> str:
+    """The format's name.
+
+    Raises:
+        InputError: it is not one of `known`.
+    """
+    from hierrouter.pool import suggestion
+
+    if name not in known:
+        raise InputError(f"unknown format: {name}; {suggestion(name, known)}".rstrip("; "))
+    return name

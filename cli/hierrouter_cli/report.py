@@ -1,0 +1,157 @@
+"""`hierrouter report`: tables, figures and a page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hierrouter_cli import console, options
+from hierrouter_cli.opening import open_tree
+
+if TYPE_CHECKING:
+    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter.report.results import Report
+    from hierrouter_cache.tree import RouteTree
+
+PAGE = "report.html"
+PIPE_WIDTH = 160  # columns where the output is not a terminal
+
+
+def report(
+    alpha: Annotated[
+        str | None,
+        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
+    ] = None,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    pool: options.PoolName = None,
+    datasets: options.Datasets = None,
+    limit: options.Limit = None,
+    encoder: options.Encoder = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
+    ] = None,
+    sweep: Annotated[
+        Path | None, typer.Option("--sweep", metavar="DIR", help="Default: the latest sweep.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", metavar="train|validation|test")] = "test",
+    format: options.Format = "text",
+    out: options.Out = None,
+) -> None:
+    """Evaluate exactly on the test fold and show it.
+
+    Text also writes a self-contained page with all figures; the other formats write it only where
+    --out says.
+    """
+    from hierrouter.runs import SWEEP_DONE, TRAIN_DONE, latest_run, new_run
+
+    options.check_format(format)
+    value = None if alpha is None else options.parse_alpha(alpha)
+    trained_in = checkpoint or latest_run("train", TRAIN_DONE)
+    swept_in = sweep or latest_run("sweep-alpha", SWEEP_DONE)
+    result = make_report(
+        open_tree(cache, pool, options.split_names(datasets), limit, encoder),
+        value,
+        cache,
+        trained_in,
+        swept_in,
+        split,
+    )
+    if out or format == "text":
+        page = write(result, new_run("report", out))
+        console.say(f"report: {page}")
+    show(result, format)
+
+
+def make_report(
+    tree: RouteTree,
+    alpha: float | None,
+    cache: Path,
+    trained_in: Path | None,
+    swept_in: Path | None,
+    split: str = "test",
+) -> Report:
+    """Load what was trained and compare it on one fold."""
+    from hierrouter.comparison import compare
+    from hierrouter.learn.checkpoint import load_checkpoint
+    from hierrouter.learn.sweep import load_sweep
+
+    trained = load_checkpoint(trained_in) if trained_in else None
+    swept = load_sweep(swept_in) if swept_in else []
+    if trained is None:
+        console.say("report: no trained router found; baselines only (run `hierrouter train`)")
+    if alpha is None:
+        alpha = trained.alpha if trained else options.DEFAULT_ALPHA
+    if trained and trained.alpha != alpha:
+        console.say(
+            f"report: the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}"
+        )
+    source = provenance(tree, cache, trained_in, trained, swept_in)
+    return compare(tree, alpha, trained, swept, source, split)
+
+
+def provenance(
+    tree: RouteTree,
+    cache: Path,
+    trained_in: Path | None,
+    trained: TrainedRouter | None,
+    swept_in: Path | None,
+) -> dict[str, object]:
+    """Where every number of a report comes from."""
+    from hierrouter import __version__
+
+    return {
+        "version": __version__,
+        "cache": str(cache),
+        "tree": tree.fingerprint,
+        "checkpoint": str(trained_in) if trained_in else None,
+        "sweep": str(swept_in) if swept_in else None,
+        "seed": trained.seed if trained else None,
+        "preset": trained.config.preset if trained else None,
+        "encoder": trained.encoder if trained else None,
+        "trained_alpha": trained.alpha if trained else None,
+        "trained_on": trained.fingerprint if trained else None,
+    }
+
+
+def write(result: Report, folder: Path) -> Path:
+    """The page and the JSON in `folder`; returns the page."""
+    from hierrouter.report.page import as_html
+    from hierrouter.report.serialise import as_json
+    from hierrouter_cache.writer import write_atomically
+
+    write_atomically(folder / "report.json", as_json(result).encode())
+    page = folder / PAGE
+    write_atomically(page, as_html(result).encode())
+    return page
+
+
+def show(result: Report, format: str) -> None:
+    """The report on stdout."""
+    from hierrouter.report.render import as_csv, as_latex, as_markdown
+    from hierrouter.report.serialise import as_json
+    from hierrouter.report.tables import long_table, report_tables
+
+    if format == "json":
+        console.put(as_json(result))
+    elif format == "csv":
+        console.put(as_csv(long_table(result)))
+    elif format == "text":
+        _show_tables(result)
+    else:
+        render = as_markdown if format == "md" else as_latex
+        console.put("\n".join(render(table) for table in report_tables(result)))
+
+
+def _show_tables(result: Report) -> None:
+    from rich.console import Console
+
+    from hierrouter.report.render import as_rich
+    from hierrouter.report.tables import report_tables
+
+    terminal = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    for table in report_tables(result):
+        terminal.print(as_rich(table, terminal.width))

@@ -1,0 +1,78 @@
+"""What bad input gets: one line, the right exit code, nothing on stdout, nothing lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+CASES = [
+    # arguments, exit code, what the line must say
+    (["trian"], 2, ["train"]),
+    (["train", "--alhpa", "1"], 2, ["--alhpa", "--alpha"]),
+    (["train", "--alpha", "abc"], 2, ["alpha", "abc", "number"]),
+    (["train", "--alpha", "nan"], 2, ["alpha", "finite"]),
+    (["train", "--alpha", "1e309"], 2, ["alpha", "finite"]),
+    (["train", "--alpha=-0.1"], 2, ["alpha", "negative"]),
+    (["train", "--alpha", "0,005"], 2, ["alpha", "0,005", "number"]),
+    (["train", "--seed", "-1"], 2, ["seed"]),
+    (["train", "--preset", "papr"], 2, ["preset", "papr", "paper"]),
+    (["sweep-alpha", "--alphas", "0.1,,0.2"], 2, ["alphas", "empty"]),
+    (["sweep-alpha", "--alphas", ""], 2, ["alphas", "empty"]),
+    (["report", "--format", "jsn"], 2, ["jsn", "did you mean json"]),
+    (["collect", "--datasets", "gsm9k"], 2, ["gsm9k", "did you mean gsm8k"]),
+    (["collect", "--datasets", "gsm8k,,math"], 2, ["empty dataset name"]),
+    (["collect", "--datasets", "math"], 2, ["data/math.jsonl", "not found"]),
+    (["collect", "--datasets", "mine.jsonl"], 2, ["mine.jsonl", "not found"]),
+    (["collect", "--pool", "testbd"], 2, ["testbd", "did you mean testbed"]),
+    (["collect", "--pool", "nope.toml"], 2, ["nope.toml", "not found"]),
+    (["collect", "--limit", "0"], 2, ["limit"]),
+    (["collect", "--cache", "file"], 2, ["file", "not a directory"]),
+    (["quickstart", "--out", "no/such/dir"], 2, ["no/such", "does not exist"]),
+    (["train", "--cache", "nowhere"], 3, ["no cache", "nowhere", "hierrouter collect"]),
+    (["sweep-alpha", "--cache", "nowhere"], 3, ["no cache", "nowhere", "hierrouter collect"]),
+    (["report", "--cache", "nowhere"], 3, ["no cache", "nowhere", "hierrouter collect"]),
+    (["cache", "info", "--cache", "nowhere"], 3, ["no cache", "hierrouter collect"]),
+    (["cache", "verify", "--cache", "nowhere"], 3, ["no cache", "hierrouter collect"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), CASES, ids=lambda case: str(case)[:60])
+def test_one_line_and_the_right_code(
+    tmp_path: Path, hierrouter: Run, arguments: list[str], code: int, words: list[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    done = hierrouter(*arguments, cwd=tmp_path)
+    lines = done.stderr.splitlines()
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
+    assert len(lines[-1]) <= 307
+    assert all(word in lines[-1] for word in words), lines[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_models_are_not_loaded_for_a_bad_dataset(tmp_path: Path, hierrouter: Run) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "math.jsonl").write_text('{"id": "1", "question": "q"}\n')
+    done = hierrouter("collect", "--datasets", "math", "--cache", "c", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "math.jsonl:1" in done.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_model_that_is_not_there(tmp_path: Path, hierrouter: Run) -> None:
+    pool = '[[models]]\nname = "a"\nmodel = "nobody/nothing"\nbase_rate = 1\n'
+    (tmp_path / "p.toml").write_text(pool)
+    (tmp_path / "d.jsonl").write_text(json.dumps({"question": "q", "answer": "a"}) + "\n")
+    done = hierrouter("collect", "--datasets", "d.jsonl", "--pool", "p.toml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "nobody/nothing not found on this machine" in done.stderr
+    assert not (tmp_path / "caches").exists()
+
+
+def test_debug_shows_the_trace(tmp_path: Path, hierrouter: Run) -> None:
+    done = hierrouter("train", "--cache", "nowhere", "--debug", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "Traceback" in done.stderr

@@ -1,0 +1,100 @@
+"""`hierrouter collect --datasets gsm8k,math` with a user's own models and questions."""
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, SOURCES, Run, environment
+from tests.models import ARCHITECTURES, save_random_model
+
+REAL_QUESTIONS = SOURCES.parent / "shared" / "data"
+MADE_UP = {
+    "gsm8k": ("Tom has {0} apples and buys {1} more. How many apples now?", "#### {2}"),
+    "math": ("Let $x = {0}$ and $y = {1}$. Find $x + y$.", "$x + y = \\boxed{{{2}}}$."),
+}
+
+
+def write_questions(name: str, path: Path) -> None:
+    """Real questions where they lie beside the project, else some of the same kind."""
+    real = REAL_QUESTIONS / f"questions_{name}_40.jsonl"
+    if real.is_file():
+        path.write_bytes(real.read_bytes())
+        return
+    question, answer = MADE_UP[name]
+    rows = [
+        {
+            "id": str(n),
+            "question": question.format(n, 2 * n),
+            "answer": answer.format(n, 2 * n, 3 * n),
+        }
+        for n in range(40)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "data").mkdir()
+    for name in MADE_UP:
+        write_questions(name, folder / "data" / f"{name}.jsonl")
+    pool = '[pool]\nhops = 2\nstage_prompts = ["Plan.", "Solve."]\n'
+    for rate, architecture in enumerate(ARCHITECTURES, start=1):
+        save_random_model(folder / "models" / architecture, architecture)
+        pool += (
+            f'[[models]]\nname = "{architecture}"\nmodel = "{folder / "models" / architecture}"\n'
+            f"base_rate = 0.00{rate}\ngeneration = {{ max_new_tokens = 8 }}\n"
+        )
+    (folder / "pool.toml").write_text(pool)
+    return folder
+
+
+ARGUMENTS = ["collect", "--datasets", "gsm8k,math", "--pool", "pool.toml", "--limit", "10"]
+
+
+def test_twelve_nodes_a_query(home: Path, hierrouter: Run) -> None:
+    done = hierrouter(*ARGUMENTS, cwd=home)
+    assert done.returncode == 0, done.stderr
+    info = json.loads(hierrouter("cache", "info", "--format", "json", cwd=home).stdout)
+    assert info["datasets"] == ["gsm8k", "math"]
+    assert (info["queries"], info["nodes"], info["direct"]) == (20, 20 * 12, 20 * 3)
+    assert (info["complete_queries"], info["missing_nodes"]) == (20, 0)
+    # With stage instructions a direct call is no node of the tree: 15 calls, few of them alike.
+    assert info["calls"] > 20 * 12
+
+
+def test_train_and_report_on_it(home: Path, hierrouter: Run) -> None:
+    hierrouter(*ARGUMENTS, cwd=home)
+    trained = hierrouter("train", cwd=home)
+    assert trained.returncode == 0, trained.stderr
+    report = json.loads(hierrouter("report", "--format", "json", cwd=home).stdout)
+    rows = [row for row in report["rows"] if row["dataset"] == "all"]
+    assert {row["policy"] for row in rows} >= {*ARCHITECTURES, "hierrouter", "oracle"}
+    assert all(row["n"] == 6 for row in rows)
+
+
+def test_ctrl_c_commits_and_says_how_to_go_on(home: Path, tmp_path: Path, hierrouter: Run) -> None:
+    cache = str(tmp_path / "cache")
+    process = subprocess.Popen(
+        [*COMMAND, *ARGUMENTS, "--cache", cache],
+        cwd=home,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=300)[1]
+    assert process.returncode == 130, rest
+    assert "rerun the same command" in rest
+    assert list((Path(cache) / "tmp").iterdir()) == []
+    again = hierrouter(*ARGUMENTS, "--cache", cache, cwd=home)
+    assert again.returncode == 0, again.stderr
+    found = re.search(r"(\d+) calls made, (\d+) answered", again.stderr)
+    assert found
+    assert int(found[2]) > 0

@@ -1,0 +1,52 @@
+"""Nothing heavy is imported before a command's body runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run, environment
+
+HEAVY = {"torch", "transformers", "tianshou", "duckdb", "pyarrow", "numpy", "sklearn", "matplotlib"}
+
+
+def imported_by(statement: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    assert imported_by("import hierrouter_cli.app") & HEAVY == set()
+
+
+def test_this_guard_can_fail() -> None:
+    assert imported_by("import numpy") & HEAVY == {"numpy"}
+
+
+COMMANDS = ["", "collect", "train", "sweep-alpha", "report", "quickstart", "pools", "datasets"]
+COMMANDS += ["cache info", "cache verify", "cache repair", "testbed train"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_stands_in_the_docs(
+    tmp_path: Path, hierrouter: Run, command: str
+) -> None:
+    done = hierrouter(*command.split(), "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Usage:" in done.stdout
+    docs = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert f"`hierrouter {command}".rstrip() in docs
+
+
+def test_version(tmp_path: Path, hierrouter: Run) -> None:
+    import hierrouter as package
+
+    done = hierrouter("--version", cwd=tmp_path)
+    assert done.stdout == f"hierrouter {package.__version__}\n"

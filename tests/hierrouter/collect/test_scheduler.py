@@ -1,0 +1,152 @@
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hierrouter.collect import scheduler
+from hierrouter.collect.backends import Backend, Generator, Response, backend
+from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.scheduler import collect
+from hierrouter.inspection import cache_info, verify_cache
+from hierrouter.pool import Identity, ModelSpec, load_pool
+from hierrouter.query import Query
+from hierrouter.trees import Selection, open_tree
+from hierrouter_cache.errors import IncompleteTree, Interrupted
+from hierrouter_cache.reader import CacheReader
+
+POOL = load_pool("testbed")
+
+
+@pytest.fixture(scope="module")
+def queries() -> list[Query]:
+    return load_queries(["arith", "story", "riddle"], 6, 42, Path())
+
+
+class Counting:
+    """The transformers backend with every prompt written down."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[tuple[str, str]] = Counter()
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return backend("transformers").identify(spec)
+
+    def load(self, spec: ModelSpec) -> Generator:
+        return _CountingGenerator(spec.name, backend("transformers").load(spec), self.asked)
+
+
+class _CountingGenerator:
+    def __init__(self, name: str, model: Generator, asked: Counter[tuple[str, str]]) -> None:
+        self.name, self.model, self.asked = name, model, asked
+
+    def generate(self, prompts: Sequence[str]) -> list[Response]:
+        self.asked.update((self.name, prompt) for prompt in prompts)
+        return self.model.generate(prompts)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    engine = Counting()
+    chosen: dict[str, Backend] = {"transformers": engine}
+    monkeypatch.setattr(scheduler, "backend", chosen.__getitem__)
+    return engine
+
+
+def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(
+    tmp_path: Path, queries: list[Query], counting: Counting
+) -> None:
+    summary = collect(POOL, queries, tmp_path)
+    info = cache_info(tmp_path)
+    assert (info["queries"], info["nodes"], info["direct"]) == (18, 18 * 12, 18 * 3)
+    assert (info["complete_queries"], info["missing_nodes"]) == (18, 0)
+    assert set(counting.asked.values()) == {1}
+    assert summary.calls == len(counting.asked) == info["calls"] < 18 * 15
+
+
+def test_a_second_run_asks_nothing(
+    tmp_path: Path, queries: list[Query], counting: Counting
+) -> None:
+    collect(POOL, queries, tmp_path)
+    asked = counting.asked.copy()
+    parts = sorted(path.name for path in (tmp_path / "parts").iterdir())
+    assert collect(POOL, queries, tmp_path).calls == 0
+    assert counting.asked == asked
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == parts
+
+
+def test_a_model_more_asks_only_for_new_nodes(
+    tmp_path: Path, queries: list[Query], counting: Counting
+) -> None:
+    two = replace(POOL, models=POOL.models[:2])
+    collect(two, queries, tmp_path)
+    before = open_tree(tmp_path)
+    asked = counting.asked.copy()
+    collect(POOL, queries, tmp_path)
+    assert set((counting.asked - asked).values()) == {1}
+    assert set(counting.asked.values()) == {1}
+    new = counting.asked - asked
+    assert {prompt for name, prompt in new if name != "facts"}  # calc and text after facts
+    assert open_tree(tmp_path).routes.calls == 12
+    collect(two, queries, tmp_path)
+    assert open_tree(tmp_path).fingerprint == before.fingerprint
+
+
+def test_scores_are_those_of_the_stored_responses(tmp_path: Path, queries: list[Query]) -> None:
+    collect(POOL, queries, tmp_path)
+    lines = verify_cache(tmp_path, rescore=True)
+    assert "as computed again from the responses" in lines[-1]
+    scores = CacheReader(tmp_path).sql("SELECT count(*) AS n FROM scores")["n"][0].as_py()
+    assert lines[-1].startswith(f"{scores} scores")
+
+
+def test_stopping_keeps_what_is_committed(
+    tmp_path: Path, queries: list[Query], counting: Counting
+) -> None:
+    with pytest.raises(Interrupted, match=r"\d+ nodes committed"):
+        collect(POOL, queries, tmp_path, stop=lambda: True)
+    committed = len(CacheReader(tmp_path).responses())
+    assert committed == sum(counting.asked.values()) > 0
+    with pytest.raises(IncompleteTree, match="18 queries lack"):
+        open_tree(tmp_path)
+    collect(POOL, queries, tmp_path)
+    assert set(counting.asked.values()) == {1}
+    assert cache_info(tmp_path)["missing_nodes"] == 0
+
+
+def test_a_failing_model_loses_nothing_committed(
+    tmp_path: Path, queries: list[Query], counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = _CountingGenerator.generate
+
+    def fail_for_text(self: _CountingGenerator, prompts: Sequence[str]) -> list[Response]:
+        if self.name == "text":
+            raise RuntimeError("out of memory")
+        return real(self, prompts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_CountingGenerator, "generate", fail_for_text)
+        with pytest.raises(RuntimeError):
+            collect(POOL, queries, tmp_path)
+    assert len(CacheReader(tmp_path).responses()) == sum(counting.asked.values()) > 0
+    collect(POOL, queries, tmp_path)
+    assert set(counting.asked.values()) == {1}
+
+
+def test_repricing_needs_no_call(tmp_path: Path, queries: list[Query]) -> None:
+    collect(POOL, queries, tmp_path)
+    dear = (Path(scheduler.__file__).parents[1] / "pools" / "testbed.toml").read_text()
+    file = tmp_path / "dear.toml"
+    file.write_text(dear.replace("base_rate = 0.02", "base_rate = 2.0"))
+    cheap, repriced = open_tree(tmp_path), open_tree(tmp_path, Selection(pool=str(file)))
+    text = cheap.routes.node((1,))
+    assert repriced.cost[:, text] == pytest.approx(100 * cheap.cost[:, text])
+    assert (repriced.score == cheap.score).all()
+
+
+def test_a_part_of_what_was_collected(tmp_path: Path, queries: list[Query]) -> None:
+    collect(POOL, queries, tmp_path)
+    part = open_tree(tmp_path, Selection(datasets=["story"], limit=4))
+    assert set(part.datasets) == {"story"}
+    assert len(part) == 4
