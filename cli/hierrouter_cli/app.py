@@ -63,8 +63,18 @@ def options(
     """Multi-hop routing of language models, learned on a cached tree of every route."""
 
 
+# Set before the libraries that read them are imported; what the user has set stays.
+LIBRARY_SETTINGS = {
+    "NUMBA_DISABLE_JIT": "1",  # Tianshou compiles for seconds what runs for milliseconds here
+    "OMP_WAIT_POLICY": "PASSIVE",  # idle threads sleep, and leave the cores to who works
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
 def main() -> None:
     """Entry point of the installed command."""
+    for name, value in LIBRARY_SETTINGS.items():
+        os.environ.setdefault(name, value)
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]

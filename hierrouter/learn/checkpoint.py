@@ -103,7 +103,8 @@ def _check_start(file: Path) -> None:
         raise InputError(
             f"checkpoint is a git-lfs pointer, not a safetensors file: {file}; run `git lfs pull`"
         )
-    if start.startswith(PICKLE_STARTS):
+    # A safetensors file starts with 8 bytes of length, which may look like anything, then a brace.
+    if start.startswith(PICKLE_STARTS) and start[8:9] != b"{":
         raise InputError(
             f"checkpoint is not a safetensors file: {file}; pickles are unsafe and refused"
         )

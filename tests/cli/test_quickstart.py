@@ -7,28 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import LIMIT
 from tests.conftest import Run
 
-LIMIT = "30"
 ROW = {"policy", "kind", "dataset", "n", "quality", "accuracy", "cost", "reward"}
 ROW |= {"reward_low", "reward_high"}
 KINDS = {"single", "route", "router", "oracle", "baseline"}
 INFO = {"format", "queries", "nodes", "direct", "complete_queries", "missing_nodes", "parts"}
 INFO |= {"bytes", "models", "datasets", "fingerprint"}
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
-    """A folder in which a small quickstart has run."""
-    folder = tmp_path_factory.mktemp("home")
-    done = hierrouter("quickstart", "--limit", LIMIT, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert [f"{stage}/4" in done.stderr for stage in (1, 2, 3, 4)] == [True] * 4
-    page = re.search(r"page: (\S+)", done.stdout)
-    assert page
-    assert (folder / page[1]).read_text().startswith("<!doctype html>")
-    assert "\x1b" not in done.stdout + done.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")

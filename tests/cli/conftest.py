@@ -1,0 +1,24 @@
+"""A folder in which a small quickstart has run, for all that works on what it left."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+
+LIMIT = "30"
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
+    """The folder; the quickstart itself is checked on the way."""
+    folder = tmp_path_factory.mktemp("home")
+    done = hierrouter("quickstart", "--limit", LIMIT, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert [f"{stage}/4" in done.stderr for stage in (1, 2, 3, 4)] == [True] * 4
+    page = re.search(r"page: (\S+)", done.stdout)
+    assert page
+    assert (folder / page[1]).read_text().startswith("<!doctype html>")
+    assert "\x1b" not in done.stdout + done.stderr
+    return folder

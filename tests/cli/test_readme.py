@@ -1,0 +1,57 @@
+"""What the README shows, runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from hierrouter.collect.datasets import PAPER_DATASETS
+from hierrouter_cli import options
+from tests.conftest import SOURCES, Run, environment
+
+README = (SOURCES / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def test_the_two_marked_commands_are_there() -> None:
+    for marker, command in [("main", "hierrouter quickstart"), ("test", "pytest")]:
+        found = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.S)
+        assert found
+        assert found[1].splitlines()[-1] == command
+
+
+def test_the_commands_after_the_quickstart_run(home: Path, hierrouter: Run) -> None:
+    (shown,) = [block for block in blocks("bash") if "sweep-alpha" in block]
+    commands = shown.splitlines()
+    assert len(commands) == 4
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        assert name == "hierrouter"
+        done = hierrouter(*arguments, cwd=home)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_python_example_runs(home: Path) -> None:
+    (example,) = blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", example], cwd=home, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert ">" in done.stdout
+
+
+def test_the_documented_defaults_are_the_real_ones() -> None:
+    table = (SOURCES / "docs" / "cli.md").read_text()
+    assert f"| `--cache DIR` | `{options.DEFAULT_CACHE}` |" in table
+    assert f"| `--alpha X` | {options.DEFAULT_ALPHA} |" in table
+    assert "gsm8k" in PAPER_DATASETS
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [SOURCES / "README.md", *(SOURCES / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
