@@ -43,13 +43,16 @@ class PPOConfig:
         stage_dim: length of the learned stage embedding.
         scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
             components weigh as much as those of the other inputs.
+        embedding_noise: length of the random vector added to the embedding of each state visited,
+            drawn anew in each iteration of the training; keeps a router from learning single
+            questions by heart.
     """
 
     preset: str = "default"
     epochs: int = 24
     iterations: int = 1
     rollouts: int = 1024
-    minibatches: int = 16
+    minibatches: int = 8
     update_epochs: int = 2
     gamma: float = 1.0
     gae_lambda: float = 0.95
@@ -66,6 +69,7 @@ class PPOConfig:
     hidden: int = 128
     stage_dim: int = 16
     scale_embedding: bool = True
+    embedding_noise: float = 1.0
 
     @property
     def total_iterations(self) -> int:
@@ -88,6 +92,7 @@ PRESETS = {
         epochs=200,
         iterations=8,
         rollouts=128,
+        minibatches=16,
         update_epochs=4,
         gamma=0.99,
         max_grad_norm=0.3,
@@ -98,6 +103,7 @@ PRESETS = {
         evaluate_every=3,
         hidden=256,
         scale_embedding=False,
+        embedding_noise=0.0,
     ),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -168,14 +168,15 @@ def _epochs(
     router: Router, fold: _Fold, config: PPOConfig, rng: np.random.Generator
 ) -> Iterator[int]:
     """Improve `router` in place; yields after each epoch, counted from 1."""
-    trunk = SharedTrunk(router, fold.table)
-    algorithm = build_algorithm(trunk, config)
+    seen = replace(fold.table, embedding=fold.table.embedding.clone())
+    algorithm = build_algorithm(SharedTrunk(router, seen), config)
     leaf_reward = fold.tree.reward(fold.alpha)
     queries = QueryStream(len(fold.tree), rng)
     minibatch = max(2, config.rollouts * fold.tree.hops // config.minibatches)
 
     def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
-        return _sample(router, fold.table, state, rng)
+        _disturb(seen, fold.table, state, config.embedding_noise, rng)
+        return _sample(router, seen, state, rng)
 
     for iteration in range(1, config.total_iterations + 1):
         query = queries.draw(config.rollouts)
@@ -184,6 +185,25 @@ def _epochs(
             algorithm.update(buffer, minibatch, config.update_epochs)
         if iteration % config.iterations == 0:
             yield iteration // config.iterations
+
+
+def _disturb(
+    seen: StateTable,
+    table: StateTable,
+    state: NDArray[np.int64],
+    length: float,
+    rng: np.random.Generator,
+) -> None:
+    """Draw new noise for some states; what was seen stays so until they are visited again.
+
+    Rollouts and the updates on them so read the same numbers, as PPO's ratio demands.
+    """
+    if not length:
+        return
+    dim = table.embedding.shape[1]
+    noise = rng.standard_normal((len(state), dim), dtype=np.float32)
+    noise *= np.float32(length / math.sqrt(dim))
+    seen.embedding.numpy()[state] = table.embedding.numpy()[state] + noise
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 In: a specialist's name, a folder, a seed. Out: an ordinary `from_pretrained` folder with float16
 weights. A drill of bare skills comes first, then the mix of all families. Hidden matrices learn
 with Muon, embeddings and gains with AdamW. One thread, so that the same seed gives the same
-bits. Not covered: measuring the result (`benchmarks/testbed_table.py`).
+bits. Not covered: measuring the result, which `hierrouter report` does.
 """
 
 from __future__ import annotations
