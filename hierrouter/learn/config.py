@@ -46,6 +46,9 @@ class PPOConfig:
         embedding_noise: length of the random vector added to the embedding of each state visited,
             drawn anew in each iteration of the training; keeps a router from learning single
             questions by heart.
+        standardise_reward: shift and scale rewards to mean 0 and deviation 1 over all routes of
+            the train fold. The best policy stays the best; the value head's task becomes as hard
+            at a high alpha as at a low one.
     """
 
     preset: str = "default"
@@ -70,6 +73,7 @@ class PPOConfig:
     stage_dim: int = 16
     scale_embedding: bool = True
     embedding_noise: float = 1.0
+    standardise_reward: bool = True
 
     @property
     def total_iterations(self) -> int:
@@ -104,6 +108,7 @@ PRESETS = {
         hidden=256,
         scale_embedding=False,
         embedding_noise=0.0,
+        standardise_reward=False,
     ),
 }
 

@@ -170,7 +170,7 @@ def _epochs(
     """Improve `router` in place; yields after each epoch, counted from 1."""
     seen = replace(fold.table, embedding=fold.table.embedding.clone())
     algorithm = build_algorithm(SharedTrunk(router, seen), config)
-    leaf_reward = fold.tree.reward(fold.alpha)
+    leaf_reward = _leaf_reward(fold, config)
     queries = QueryStream(len(fold.tree), rng)
     minibatch = max(2, config.rollouts * fold.tree.hops // config.minibatches)
 
@@ -185,6 +185,15 @@ def _epochs(
             algorithm.update(buffer, minibatch, config.update_epochs)
         if iteration % config.iterations == 0:
             yield iteration // config.iterations
+
+
+def _leaf_reward(fold: _Fold, config: PPOConfig) -> NDArray[np.float64]:
+    """float64[queries, leaves]: what an episode pays at its end."""
+    reward = fold.tree.reward(fold.alpha)
+    if not config.standardise_reward:
+        return reward
+    centred = reward - reward.mean()
+    return centred / (centred.std() or 1.0)
 
 
 def _disturb(
