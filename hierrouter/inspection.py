@@ -13,10 +13,11 @@ import numpy as np
 
 from hierrouter.pool import pool_from_json
 from hierrouter.scoring import SCORERS
+from hierrouter_cache.embeddings import verify_embeddings
 from hierrouter_cache.errors import DamagedPart
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.parts import fault, list_parts
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.reader import CacheReader, require_sane
 from hierrouter_cache.schema import FORMAT
 
 
@@ -37,6 +38,8 @@ def cache_info(root: Path) -> dict[str, Any]:
     spec = pool.tree_spec(identities)
     nodes = reader.nodes(spec, plan.queries, list(SCORERS))
     direct = reader.direct(spec, plan.queries, list(SCORERS))
+    require_sane(nodes, "nodes")
+    require_sane(direct, "direct calls")
     per_query = np.bincount(nodes.position, minlength=len(plan.queries)) - 1
     rows = reader.queries(plan.queries)
     return {
@@ -55,25 +58,35 @@ def cache_info(root: Path) -> dict[str, Any]:
     }
 
 
-def verify_cache(root: Path, rescore: bool = False) -> list[str]:
-    """Check every part and, where asked, compute every score again.
-
-    Returns:
-        What was checked, a line each.
+def damaged_parts(root: Path) -> list[str]:
+    """Name and fault of every damaged part, a line each.
 
     Raises:
-        DamagedPart: names each damaged part, or the first score that is not what its call says.
+        NoCache: nothing was collected at `root`.
     """
-    damaged = [f"{part.path.name}: {why}" for part in list_parts(root) if (why := fault(part))]
-    if damaged:
-        raise DamagedPart(
-            f"damaged part: {', '.join(damaged)}; "
-            f"move it aside with `hierrouter cache repair --cache {root}`"
-        )
-    reader = CacheReader(root)
-    lines = [f"{len(reader.parts)} parts: every byte as its name says"]
+    return [f"{part.path.name}: {why}" for part in list_parts(root) if (why := fault(part))]
+
+
+def verify_cache(root: Path, rescore: bool = False) -> list[str]:
+    """Check every part and every embedding and, where asked, compute every score again.
+
+    Returns:
+        What was checked and found, a line each.
+
+    Raises:
+        DamagedPart: a file is damaged; see `damaged_parts` for all of them.
+        CacheError: values that no collection writes.
+    """
+    info = cache_info(root)
+    lines = [
+        f"{info['parts']} parts: every byte as its name says",
+        f"{verify_embeddings(root)} embedding files: every byte as its name says",
+        f"{info['complete_queries']} of {info['queries']} queries complete, "
+        f"{info['missing_nodes']} nodes missing",
+    ]
     if rescore:
-        lines.append(f"{_check_scores(reader)} scores: as computed again from the responses")
+        count = _check_scores(CacheReader(root))
+        lines.append(f"{count} scores: as computed again from the responses")
     return lines
 
 

@@ -23,6 +23,10 @@ from hierrouter_cache.reader import TreeSpec
 from hierrouter_cache.routes import SEPARATOR, Routes
 
 MAX_NODES = 10_000
+MAX_HOPS = 20
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+# What a report calls its own policies.
+RESERVED = ("hierrouter", "oracle", "random")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 # What a step key says of a model besides its generation settings and the instruction.
 Identity = Mapping[str, str]
@@ -175,16 +179,16 @@ def parse_pool(text: str, where: str) -> Pool:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"pool file is not TOML: {where}: {error}") from None
     _known(raw, ("pool", "models", "references"), where)
-    head = raw.get("pool", {})
+    head = _of(dict, raw, "pool", where, {})
     _known(head, ("hops", "stage_prompts"), f"{where} [pool]")
-    models = tuple(_parse_model(entry, where) for entry in raw.get("models", []))
-    references = tuple(_parse_model(entry, where) for entry in raw.get("references", []))
-    prompts = head.get("stage_prompts", [""])
+    models = _parse_models(raw, "models", where)
+    references = _parse_models(raw, "references", where)
+    prompts = _of(list, head, "stage_prompts", where, [""])
     if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
         raise InputError(f"stage_prompts must be a list of at least one text: {where}")
     hops = _number(head, "hops", int, where, default=2)
-    if hops < 1:
-        raise InputError(f"hops must be at least 1, got {hops}: {where}")
+    if not 1 <= hops <= MAX_HOPS:
+        raise InputError(f"hops must be at least 1 and at most {MAX_HOPS}, got {hops}: {where}")
     if not models:
         raise InputError(f"models is empty: {where}; a pool needs at least one [[models]] entry")
     _distinct([model.name for model in models + references], where)
@@ -204,6 +208,13 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}? " if close else f"known: {', '.join(candidates)}; "
 
 
+def _parse_models(raw: Mapping[str, Any], key: str, where: str) -> tuple[ModelSpec, ...]:
+    entries = _of(list, raw, key, where, [])
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise InputError(f"{key} must be tables: {where}; write [[{key}]] above each entry")
+    return tuple(_parse_model(entry, where) for entry in entries)
+
+
 def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
     place = f"{where}, model {raw.get('name', '?')}"
     if "api_key" in raw:
@@ -214,12 +225,17 @@ def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
             raise InputError(f"{key} is missing: {place}; each [[models]] entry needs one")
     if not NAME.fullmatch(raw["name"]) or SEPARATOR in raw["name"]:
         raise InputError(f"invalid model name: {place}; use letters, digits and . _ : -")
+    if raw["name"] in RESERVED:
+        raise InputError(f"model name is taken: {place}; reports call a policy of ours so")
     if ".." in Path(raw["model"]).parts:
         raise InputError(f"invalid model path with ../: {place}; give an absolute path or hub id")
     backend = raw.get("backend", "transformers")
     if backend != "transformers":
         raise InputError(f"unknown backend {backend}: {place}; known: transformers")
-    settings = raw.get("generation", {})
+    dtype = _of(str, raw, "dtype", place, "auto")
+    if dtype not in DTYPES:
+        raise InputError(f"unknown dtype {dtype}: {place}; known: {', '.join(DTYPES)}")
+    settings = _of(dict, raw, "generation", place, {})
     _known(settings, [item.name for item in fields(Generation)], f"{place} generation")
     generation = Generation(
         _number(settings, "max_new_tokens", int, place, default=512),
@@ -237,14 +253,23 @@ def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
         model=raw["model"],
         base_rate=rate,
         backend=backend,
-        revision=raw.get("revision"),
-        dtype=raw.get("dtype", "auto"),
+        revision=_of(str, raw, "revision", place, None),
+        dtype=dtype,
         generation=generation,
     )
 
 
 def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
     return ModelSpec(**{**raw, "generation": Generation(**raw["generation"])})
+
+
+def _of(kind: type, raw: Mapping[str, Any], key: str, where: str, default: Any) -> Any:
+    """A value of this type, or the default where the key is missing."""
+    value = raw.get(key, default)
+    if key in raw and not isinstance(value, kind):
+        names: dict[type, str] = {dict: "a table", list: "a list", str: "a text"}
+        raise InputError(f"{key} must be {names[kind]}, got {value!r:.40}: {where}")
+    return value
 
 
 def _number(

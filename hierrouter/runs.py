@@ -14,8 +14,7 @@ from hierrouter_cache.errors import InputError, WorldError
 RUNS = Path("runs")
 CACHE = Path("caches/default")
 # The file whose presence says that a run is finished: it is written last.
-TRAIN_DONE = "policy.json"
-SWEEP_DONE = "sweep.json"
+DONE = {"train": "policy.json", "sweep-alpha": "sweep.json"}
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,15 @@ def new_run(command: str, out: Path | None) -> Path:
     return out
 
 
-def latest_run(command: str, done: str) -> Path | None:
-    """The newest finished run of a command, or None.
+def finished_runs(command: str) -> list[Path]:
+    """The finished runs of a command, the newest first.
 
     Args:
-        command: as given to `new_run`.
-        done: name of the file that a finished run holds.
+        command: "train" or "sweep-alpha".
     """
-    finished = [path.parent for path in RUNS.glob(f"*-{command}/{done}")]
-    return max(finished, key=lambda path: (path / done).stat().st_mtime_ns, default=None)
+    done = DONE[command]
+    found = [path.parent for path in RUNS.glob(f"*-{command}/{done}")]
+    return sorted(found, key=lambda run: (run / done).stat().st_mtime_ns, reverse=True)
 
 
 def _unused(command: str) -> Path:

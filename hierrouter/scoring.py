@@ -31,9 +31,16 @@ def token_f1(response: str, references: Sequence[str]) -> float:
 
 
 def exact_match(response: str, references: Sequence[str]) -> float:
-    """1 where the normalised response equals a normalised reference, else 0."""
-    found = tokens(response)
-    return float(any(found == tokens(reference) for reference in references))
+    """1 where the response equals a reference but for case, white space and outer punctuation.
+
+    Signs, decimal points and operators count: -5 is not 5 and 1.5 is not 15.
+    """
+    found = _plain(response)
+    return float(any(found == _plain(reference) for reference in references))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split()).strip(" .,;:!?\"'")
 
 
 def _f1(response: list[str], reference: list[str]) -> float:

@@ -15,9 +15,9 @@ from pathlib import Path
 from hierrouter.collect.embed import embed_states
 from hierrouter.collect.encoders import BUILT_IN, load_encoder
 from hierrouter.collect.scheduler import identify
-from hierrouter.pool import Pool, load_pool, pool_from_json, suggestion
+from hierrouter.pool import load_pool, pool_from_json, suggestion
 from hierrouter.testbed import FAMILIES
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.loading import load_tree
 from hierrouter_cache.reader import CacheReader, TreeSpec
 from hierrouter_cache.tree import RouteTree
@@ -63,12 +63,15 @@ def open_tree(
     keys = _chosen(reader, plan.queries, selection)
     encoder = load_encoder(selection.encoder)
     store = embed_states(reader, spec, keys, encoder, on_texts)
-    return load_tree(reader, spec, keys, store)
-
-
-def stored_pool(root: Path) -> Pool:
-    """The pool of the last collection."""
-    return pool_from_json(CacheReader(root).latest_plan().pool)[0]
+    try:
+        return load_tree(reader, spec, keys, store)
+    except IncompleteTree as error:
+        if selection.pool is None:
+            raise
+        raise IncompleteTree(
+            f"{error}; a model, a setting or an instruction of this pool is not the collected one: "
+            f"`hierrouter collect --pool {selection.pool}`"
+        ) from None
 
 
 def _spec(stored: str, wanted: str | None) -> TreeSpec:
@@ -110,11 +113,20 @@ def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
     for name in names:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
-        members = set(FAMILIES) & set(collected) if name == "testbed" else {Path(name).stem}
-        if not members & set(collected):
+        members = _members(name, collected)
+        if not members:
             raise InputError(
                 f"dataset not in the cache: {name}; {suggestion(name, collected)}"
                 f"or run `hierrouter collect --datasets {name}`"
             )
         wanted |= members
     return wanted
+
+
+def _members(name: str, collected: Sequence[str]) -> set[str]:
+    """The collected datasets that a name stands for: itself, a file's stem, or the group."""
+    if name == "testbed":
+        return set(FAMILIES) & set(collected)
+    return {name, name.removesuffix(".jsonl"), Path(name).name.removesuffix(".jsonl")} & set(
+        collected
+    )

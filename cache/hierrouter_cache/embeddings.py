@@ -8,6 +8,7 @@ and rebuilt at will. Not covered: computing vectors (`hierrouter.collect.encoder
 from __future__ import annotations
 
 import io
+import os
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,22 @@ from hierrouter_cache.writer import write_atomically
 NAME = re.compile(r"emb-(?P<seq>\d{8})-[0-9a-f]{8}-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy")
 
 
+def verify_embeddings(root: Path) -> int:
+    """Hash every embedding file of a cache; returns how many there are.
+
+    Raises:
+        DamagedPart: a file is not what its name promises.
+    """
+    files = [
+        (path, match["sha"])
+        for path in sorted(root.glob("derived/*/emb-*.npy"))
+        if (match := NAME.fullmatch(path.name))
+    ]
+    for path, sha in files:
+        _check(path, sha)
+    return len(files)
+
+
 class EmbeddingStore:
     """Vectors by context digest, for one encoder.
 
@@ -37,6 +54,7 @@ class EmbeddingStore:
     """
 
     def __init__(self, root: Path, encoder: str) -> None:
+        self.encoder = encoder
         self.folder = root / "derived" / digest(["encoder", encoder])
         self._files: list[NDArray[np.void]] = []
         self._place: dict[str, tuple[int, int]] = {}
@@ -50,7 +68,7 @@ class EmbeddingStore:
         return [context for context in dict.fromkeys(contexts) if context not in self._place]
 
     def append(self, contexts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Store float32[len(contexts), dim] for good."""
+        """Store float32[len(contexts), dim] for good; in a read-only cache, for this process."""
         rows = np.empty(
             len(contexts),
             dtype=[("context", f"S{DIGEST_LENGTH}"), ("vector", "<f4", (vectors.shape[1],))],
@@ -60,10 +78,16 @@ class EmbeddingStore:
         buffer = io.BytesIO()
         np.save(buffer, rows, allow_pickle=False)
         data = buffer.getvalue()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"emb-{len(self._files):08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
-        write_atomically(self.folder / name, data)
         self._index(rows)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except PermissionError:
+            return
+        name = (
+            f"emb-{len(self._files) - 1:08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
+        )
+        if os.access(self.folder, os.W_OK):
+            write_atomically(self.folder / name, data)
 
     def gather(self, contexts: NDArray[np.str_]) -> NDArray[np.float32]:
         """float32[*contexts.shape, dim]: the vector of each context.
@@ -86,11 +110,7 @@ class EmbeddingStore:
         return out.reshape(*contexts.shape, dim)
 
     def _open(self, path: Path, sha: str) -> None:
-        if sha16(path.read_bytes()) != sha:
-            raise DamagedPart(
-                f"damaged embedding file: {path.name}: checksum mismatch; "
-                f"delete {path.parent} and run `hierrouter collect` again"
-            )
+        _check(path, sha)
         self._index(np.load(path, mmap_mode="r", allow_pickle=False))
 
     def _index(self, rows: NDArray[np.void]) -> None:
@@ -98,3 +118,11 @@ class EmbeddingStore:
         self._files.append(rows)
         for row, context in enumerate(rows["context"].astype(str).tolist()):
             self._place.setdefault(context, (number, row))
+
+
+def _check(path: Path, sha: str) -> None:
+    if sha16(path.read_bytes()) != sha:
+        raise DamagedPart(
+            f"damaged embedding file: {path.name}: checksum mismatch; "
+            f"delete {path.parent} and run `hierrouter collect` again"
+        )

@@ -68,7 +68,8 @@ def load_tree(
         direct=direct,
         scorer=scorer,
         fingerprint=_fingerprint(
-            [spec.models, spec.base_rate, spec.steps, spec.direct, list(keys), scorer],
+            [spec.models, spec.base_rate, spec.steps, spec.direct, list(keys)],
+            [scorer, accuracy, embeddings.encoder],
             score,
             accurate,
             tokens_in,
@@ -101,8 +102,8 @@ def _dense(found: NodeTable, values: NDArray[Number], shape: tuple[int, int]) ->
     return out
 
 
-def _fingerprint(names: object, *arrays: NDArray[np.generic]) -> str:
-    total = hashlib.sha256(digest(names).encode())
+def _fingerprint(pool: object, measured: object, *arrays: NDArray[np.generic]) -> str:
+    total = hashlib.sha256(digest([pool, measured]).encode())
     for array in arrays:
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()[:32]

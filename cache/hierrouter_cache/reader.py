@@ -129,6 +129,14 @@ class CacheReader:
         ).fetchall()[0]
         return StoredPlan(row[0], tuple(row[1]))
 
+    def has(self, kind: str) -> bool:
+        """Whether there is any part of this kind."""
+        return any(part.kind == kind for part in self.parts)
+
+    def query_keys(self) -> set[str]:
+        """Keys of all stored queries."""
+        return set(self.sql("SELECT query FROM queries")["query"].to_pylist())
+
     def responses(self) -> dict[str, str]:
         """Response of every committed call, by call key."""
         table = self.sql("SELECT key, response FROM calls")
@@ -260,6 +268,20 @@ class CacheReader:
         )
 
 
+def require_sane(found: NodeTable, what: str) -> None:
+    """Refuse values that no collection writes.
+
+    Raises:
+        CacheError: a score outside [0, 1] or a negative number of tokens.
+    """
+    wrong = (found.score < 0) | (found.score > 1)
+    if wrong.any() or (found.tokens_in < 0).any() or (found.tokens_out < 0).any():
+        raise CacheError(
+            f"a score out of range [0, 1] or a negative number of tokens in the {what}: "
+            "not written by this program; find it with `hierrouter cache verify --rescore`"
+        )
+
+
 def require_complete(found: NodeTable, queries: int, per_query: int, what: str) -> None:
     """Refuse a tree with holes: dropping queries silently would bias every table.
 
@@ -273,6 +295,7 @@ def require_complete(found: NodeTable, queries: int, per_query: int, what: str) 
             f"the tree is incomplete: {np.count_nonzero(missing)} queries lack "
             f"{missing.sum()} {what}; run `hierrouter collect` again, it asks only for those"
         )
+    require_sane(found, what)
     unscored = int(np.isnan(found.score).any(axis=0).sum())
     if unscored:
         raise IncompleteTree(

@@ -13,7 +13,6 @@ Not covered: prices, scores, or which nodes have been collected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,12 +97,6 @@ class Routes:
         for action in path:
             number = number * self.models + 1 + action
         return number
-
-    def ancestors(self, node: int) -> Iterator[int]:
-        """`node`, its parent and so on, without the root."""
-        while node:
-            yield node
-            node = self.parent(node)
 
     def name(self, node: int, models: tuple[str, ...]) -> str:
         """Human name of a route, `first>second`; the root's is the empty string."""

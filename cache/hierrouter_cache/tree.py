@@ -61,7 +61,8 @@ class RouteTree:
         embedding: float32[queries, states, dim], the context at each state.
         direct: the single-model calls.
         scorer: name of Q.
-        fingerprint: hex digest of everything above; names the data in every report.
+        fingerprint: digest of pool, prices, queries, scores, tokens and encoder; names the data
+            in every report. A selection keeps that of the whole.
     """
 
     models: tuple[str, ...]

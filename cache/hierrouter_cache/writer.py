@@ -50,7 +50,6 @@ class PartWriter:
         for folder in (root.resolve().parent, root):
             fsync_folder(folder)
         self._writer = secrets.token_hex(4)
-        self._seq = self._last_seq()
 
     def append(self, kind: str, table: pa.Table) -> Path:
         """Commit `table` as one part; when this returns, its rows survive a power cut.
@@ -59,8 +58,8 @@ class PartWriter:
             WorldError: the disk is full or failed; nothing of `table` is visible then.
         """
         data = _encode(kind, table)
-        self._seq += 1
-        name = f"{kind}-{self._seq:08d}-{self._writer}-r{table.num_rows}-{sha16(data)}.parquet"
+        seq = self._last_seq() + 1
+        name = f"{kind}-{seq:08d}-{self._writer}-r{table.num_rows}-{sha16(data)}.parquet"
         draft = self._tmp / f"{name}.{os.getpid()}.tmp"
         target = parts_folder(self.root) / name
         try:
@@ -88,7 +87,11 @@ def collector_lock(root: Path) -> Iterator[None]:
     Raises:
         CacheLocked: another process holds it.
     """
-    with (root / "collect.lock").open("a+") as file:
+    try:
+        lock = (root / "collect.lock").open("a+")
+    except OSError as error:
+        raise CacheError(f"the cache is not writable: {root}: {error.strerror}") from error
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

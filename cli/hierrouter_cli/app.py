@@ -59,6 +59,9 @@ def options(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
     ),
+    debug: bool = typer.Option(
+        False, DEBUG_FLAG, help="Show the trace of an error; goes anywhere."
+    ),
 ) -> None:
     """Multi-hop routing of language models, learned on a cached tree of every route."""
 

@@ -18,6 +18,7 @@ def info(
 ) -> None:
     """Queries, nodes, parts, bytes, and whether the trees are complete."""
     from hierrouter.inspection import cache_info
+    from hierrouter.report.text import safe_text
 
     options.check_format(format, ("text", "json"))
     found = cache_info(cache)
@@ -26,14 +27,16 @@ def info(
         return
     for key, value in found.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        console.put(f"{key:<18}{shown}\n")
+        console.put(safe_text(f"{key:<18}{shown}") + "\n")
 
 
 @app.command("verify")
 def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) -> None:
     """Check every byte, and with --rescore every score; exit 3 names what is damaged."""
-    from hierrouter.inspection import verify_cache
+    from hierrouter.inspection import damaged_parts, verify_cache
 
+    for line in damaged_parts(cache):
+        console.say(f"damaged: {line}")
     for line in verify_cache(cache, rescore):
         console.put(line + "\n")
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from hierrouter.query import Query
     from hierrouter_cache.tree import RouteTree
 
-PAPER_LIMIT = 300
-
 
 def collect(
     datasets: options.Datasets = None,
@@ -37,14 +35,14 @@ def collect(
     """
     names = options.split_names(datasets) or ["testbed"]
     chosen = pool or ("testbed" if _all_testbed(names) else "paper")
-    run_collect(cache, chosen, names, limit or PAPER_LIMIT, seed, data, encoder)
+    run_collect(cache, chosen, names, limit, seed, data, encoder)
 
 
 def run_collect(
     cache: Path,
     pool_name: str,
     names: list[str],
-    limit: int,
+    limit: int | None,
     seed: int,
     data: Path,
     encoder_name: str | None,
@@ -99,10 +97,13 @@ def progress(nodes: int) -> Iterator[Progress]:
         yield Progress(on_level, on_calls)
 
 
-def _load_queries(names: list[str], limit: int, seed: int, data: Path) -> list[Query]:
+def _load_queries(names: list[str], limit: int | None, seed: int, data: Path) -> list[Query]:
     from hierrouter.collect.datasets import load_queries
 
-    return load_queries(names, limit, seed, data)
+    queries = load_queries(names, limit, seed, data)
+    if replaced := sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries):
+        console.say(f"collect: {replaced} questions hold U+FFFD where the file had invalid unicode")
+    return queries
 
 
 @contextmanager

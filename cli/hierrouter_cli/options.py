@@ -44,7 +44,7 @@ Encoder = Annotated[
     typer.Option(
         "--encoder",
         metavar="NAME|DIR",
-        help="hashed-ngrams (built in) or a sentence-transformers model.",
+        help="hashed-ngrams (built in), paper, or a sentence-transformers model.",
     ),
 ]
 Data = Annotated[

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.collect import PAPER_LIMIT, run_collect
+from hierrouter_cli.collect import run_collect
 from hierrouter_cli.report import make_report, show, write
 from hierrouter_cli.sweep import automatic, run_sweep, train_once
 
 
 def quickstart(
     alpha: options.Alpha = str(options.DEFAULT_ALPHA),
-    limit: options.Limit = PAPER_LIMIT,
+    limit: options.Limit = None,
     seed: options.Seed = 42,
     out: Annotated[
         Path | None,
@@ -33,9 +33,7 @@ def quickstart(
     config = preset("default")
     folders = quickstart_folders(out)
     console.say("1/4 collect: every route of every question, each model call once")
-    tree = run_collect(
-        folders.cache, "testbed", ["testbed"], limit or PAPER_LIMIT, seed, Path("data"), None
-    )
+    tree = run_collect(folders.cache, "testbed", ["testbed"], limit, seed, Path("data"), None)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     trained = train_once(tree, value, config, seed, None, folders.train)
     console.say("3/4 sweep-alpha: the same tree under other prices of cost")

@@ -46,24 +46,37 @@ def report(
     Text also writes a self-contained page with all figures; the other formats write it only where
     --out says.
     """
-    from hierrouter.runs import SWEEP_DONE, TRAIN_DONE, latest_run, new_run
+    from hierrouter.learn.checkpoint import load_checkpoint
+    from hierrouter.runs import new_run
 
     options.check_format(format)
     value = None if alpha is None else options.parse_alpha(alpha)
-    trained_in = checkpoint or latest_run("train", TRAIN_DONE)
-    swept_in = sweep or latest_run("sweep-alpha", SWEEP_DONE)
+    if checkpoint and not encoder:
+        encoder = load_checkpoint(checkpoint).encoder
+    tree = open_tree(cache, pool, options.split_names(datasets), limit, encoder)
     result = make_report(
-        open_tree(cache, pool, options.split_names(datasets), limit, encoder),
+        tree,
         value,
         cache,
-        trained_in,
-        swept_in,
+        checkpoint or latest_for(tree, "train"),
+        sweep or latest_for(tree, "sweep-alpha"),
         split,
     )
     if out or format == "text":
         page = write(result, new_run("report", out))
         console.say(f"report: {page}")
     show(result, format)
+
+
+def latest_for(tree: RouteTree, command: str) -> Path | None:
+    """The newest finished run of a command that learned from this very tree."""
+    from hierrouter.learn.checkpoint import fingerprint_of
+    from hierrouter.runs import finished_runs
+
+    for run in finished_runs(command):
+        if fingerprint_of(run) == tree.fingerprint:
+            return run
+    return None
 
 
 def make_report(
@@ -82,7 +95,9 @@ def make_report(
     trained = load_checkpoint(trained_in) if trained_in else None
     swept = load_sweep(swept_in) if swept_in else []
     if trained is None:
-        console.say("report: no trained router found; baselines only (run `hierrouter train`)")
+        console.say("report: no router trained on this tree; baselines only (`hierrouter train`)")
+    elif trained.fingerprint != tree.fingerprint:
+        console.say("report: the router was trained on other data than what is shown here")
     if alpha is None:
         alpha = trained.alpha if trained else options.DEFAULT_ALPHA
     if trained and trained.alpha != alpha:

@@ -96,9 +96,9 @@ def train_once(
 ) -> TrainedRouter:
     """Train, or take the checkpoint in `folder` where it is of this very training."""
     from hierrouter.learn.checkpoint import load_checkpoint
-    from hierrouter.runs import TRAIN_DONE
+    from hierrouter.runs import DONE
 
-    if (folder / TRAIN_DONE).is_file():
+    if (folder / DONE["train"]).is_file():
         found = load_checkpoint(folder)
         if (found.fingerprint, found.alpha, found.config, found.seed) == (
             tree.fingerprint,
@@ -113,9 +113,10 @@ def train_once(
 
 
 def table(trained: list[TrainedRouter], tree: RouteTree) -> str:
-    """Alpha, quality, cost and reward of each policy on the validation fold."""
-    fold = tree.split("validation")
-    lines = ["alpha      Q      C      R    (validation fold)"]
+    """Alpha, quality, cost and reward of each policy on the fold that chose its weights."""
+    name = "validation" if "validation" in tree.splits else "train"
+    fold = tree.split(name)
+    lines = [f"alpha      Q      C      R    ({name} fold)"]
     for router in trained:
         reached = router.outcome(fold)
         lines.append(

@@ -33,12 +33,13 @@ def dataset_names() -> list[str]:
     return ["testbed", *testbed.FAMILIES, *PAPER_DATASETS]
 
 
-def load_queries(names: Sequence[str], limit: int, seed: int, data: Path) -> list[Query]:
+def load_queries(names: Sequence[str], limit: int | None, seed: int, data: Path) -> list[Query]:
     """The queries of several datasets, in order, with their folds.
 
     Args:
         names: known names or paths of .jsonl files; `testbed` stands for all its families.
-        limit: at most so many queries a dataset, drawn with the seed.
+        limit: at most so many queries a dataset, drawn with the seed; None is 300, or all of a
+            file given by path.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as JSONL files.
 
@@ -48,11 +49,14 @@ def load_queries(names: Sequence[str], limit: int, seed: int, data: Path) -> lis
     queries: list[Query] = []
     for name in _expand(names):
         if name in testbed.FAMILIES:
-            found = testbed.questions(name, seed=seed, limit=limit)
-            queries += found
+            queries += testbed.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
             continue
-        path = Path(name) if name.endswith(".jsonl") else data / f"{name}.jsonl"
-        queries += _with_folds(_sample(read_jsonl(path), limit, seed), seed)
+        own = name.endswith(".jsonl")
+        found = read_jsonl(Path(name) if own else data / f"{name}.jsonl")
+        # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
+        cap = limit or (len(found) if own else PAPER_LIMIT)
+        queries += _with_folds(_sample(found, cap, seed), seed)
+    _refuse_twins(queries)
     _refuse_leaks(queries)
     return queries
 
@@ -74,6 +78,8 @@ def read_jsonl(path: Path) -> list[Query]:
         ) from None
     except IsADirectoryError:
         raise InputError(f"dataset is a directory: {path}; name a .jsonl file") from None
+    except OSError as error:
+        raise InputError(f"dataset cannot be read: {path}: {error.strerror}") from None
     queries = []
     lines: dict[tuple[str, str], int] = {}
     for number, row in _rows(path, data):
@@ -112,8 +118,8 @@ def _rows(path: Path, data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
             continue
         try:
             row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"not JSON: {where}: {error.msg}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"not JSON: {where}: {error}") from None
         if not isinstance(row, dict):
             raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
         yield number, row
@@ -131,15 +137,25 @@ def _query(row: Mapping[str, Any], where: str, dataset: str) -> Query:
     if choices := row.get("choices"):
         question += "".join(f"\n{label}. {text}" for label, text in _choices(choices, where))
     return Query(
-        id=str(row.get("id", where.rsplit(":", 1)[1])),
-        dataset=row.get("dataset", dataset),
+        id=_id(row, where),
+        dataset=_text(row, "dataset", where, dataset).translate(SURROGATES),
         question=question.translate(SURROGATES),
         answers=tuple(answer.translate(SURROGATES) for answer in _answers(row, where)),
         split=split,
     )
 
 
-def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+def _id(row: Mapping[str, Any], where: str) -> str:
+    """The row's id; the line's number where it has none."""
+    value = row.get("id", where.rsplit(":", 1)[1])
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(f"id must be a text or a number, got {value!r}: {where}")
+    return str(value).translate(SURROGATES)
+
+
+def _text(row: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
+    if key not in row and default is not None:
+        return default
     if key not in row:
         raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
     value = row[key]
@@ -197,6 +213,17 @@ def _with_folds(queries: list[Query], seed: int) -> list[Query]:
         else query
         for query in queries
     ]
+
+
+def _refuse_twins(queries: list[Query]) -> None:
+    """Two files may hold the same rows; counted twice, they would pass for independent."""
+    counts = Counter((query.dataset, query.id) for query in queries)
+    (dataset, name), times = max(counts.items(), key=lambda item: item[1])
+    if times > 1:
+        raise InputError(
+            f"duplicate id {name} in dataset {dataset}: it comes from {times} places; "
+            "name each file once, or give rows of different files different datasets"
+        )
 
 
 def _refuse_leaks(queries: list[Query]) -> None:

@@ -8,17 +8,20 @@ is all-mpnet-base-v2). Not covered: storing vectors (`hierrouter_cache.embedding
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.collect.identity import folder_digest
 from hierrouter.collect.prompts import PART_BREAK
 from hierrouter_cache.errors import InputError, WorldError
 
 BUILT_IN = "hashed-ngrams"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 LONG_CONTEXT = ("windows", "truncate")
+TRUNCATE = ":truncate"
 WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
 
 
@@ -39,10 +42,10 @@ class Encoder(Protocol):
 class HashedNgrams:
     """Words and pairs of words, hashed; no model, no download, no fitting.
 
-    The first half of a vector describes the whole context, the second half its last part alone:
-    the newest response, or the question where there is none yet. A policy can so tell what was
-    asked from what was just said. Digits are folded, because which number it is says little and
-    that there is one says much.
+    The first half of a vector describes the whole context, the second half its last paragraph
+    alone: the end of the newest response, or of the question where there is none yet. A policy can
+    so tell what was asked from what was just said. Digits are folded, because which number it is
+    says little and that there is one says much.
 
     Args:
         dim: length of a vector, even.
@@ -96,7 +99,8 @@ class SentenceEncoder:
                 f"cannot load encoder {name}: not found on this machine and the hub cannot be "
                 "reached; give the folder of a saved model or use the built-in encoder"
             ) from error
-        self.description = f"{name}-{long_context}"
+        content = folder_digest(Path(name)) if Path(name).is_dir() else name
+        self.description = f"{content}-{long_context}"
         self._windows = long_context == "windows"
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -129,6 +133,16 @@ class SentenceEncoder:
         return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
-def load_encoder(name: str, long_context: str = "windows") -> Encoder:
-    """The built-in encoder by its name, else a sentence-transformers model."""
-    return HashedNgrams() if name == BUILT_IN else SentenceEncoder(name, long_context)
+def load_encoder(name: str) -> Encoder:
+    """An encoder by name.
+
+    Args:
+        name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, truncated), or a
+            sentence-transformers model; `:truncate` after it cuts long contexts.
+    """
+    if name == BUILT_IN:
+        return HashedNgrams()
+    if name == "paper":
+        name = f"{PAPER_ENCODER}{TRUNCATE}"
+    cut = name.endswith(TRUNCATE)
+    return SentenceEncoder(name.removesuffix(TRUNCATE), "truncate" if cut else "windows")

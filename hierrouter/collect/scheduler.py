@@ -20,7 +20,7 @@ from hierrouter.collect.prompts import prompt_text
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.scoring import SCORERS
-from hierrouter_cache.errors import Interrupted, NoCache
+from hierrouter_cache.errors import Interrupted, NoCache, WorldError
 from hierrouter_cache.fingerprint import (
     call_key,
     digest,
@@ -28,12 +28,12 @@ from hierrouter_cache.fingerprint import (
     references_key,
     root_context,
 )
-from hierrouter_cache.reader import CacheReader, TreeSpec
+from hierrouter_cache.reader import CacheReader, StoredPlan, TreeSpec
 from hierrouter_cache.schema import CALLS, PLANS, QUERIES, SCORES
 from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts
 
 # A part is small enough that an interruption costs little, large enough that reading stays fast.
-FIRST_PART = 256
+FIRST_PART = 32
 LARGEST_PART = 2048
 SECONDS_PER_PART = 20.0
 
@@ -92,6 +92,7 @@ class Collection:
     summary: Summary
     stop: Callable[[], bool]
     loaded: dict[str, Generator] = field(default_factory=dict)
+    part_size: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
@@ -100,6 +101,8 @@ class Collection:
         }
         for model, (_, step, _) in zip(self.pool.everyone, self.spec.direct, strict=True):
             self._answer(f"direct {model.name}", model, step, contexts, "")
+            if model in self.pool.references:
+                self.loaded.pop(model.name, None)  # called no more; these are the large ones
         for level in range(self.pool.hops):
             instruction = self.pool.instruction(level)
             for action, model in enumerate(self.pool.models):
@@ -127,11 +130,12 @@ class Collection:
         generator = self._generator(model)
         # Neighbours in length share a batch; the longest come first, so memory runs out early.
         due.sort(key=lambda call: len(call.prompt), reverse=True)
-        size = FIRST_PART
         while due:
-            seconds = self._commit(model, due[:size], generator)
-            due = due[size:]
-            size = min(LARGEST_PART, max(1, round(size * SECONDS_PER_PART / max(seconds, 1e-3))))
+            size = self.part_size.get(model.name, FIRST_PART)
+            part, due = due[:size], due[size:]
+            seconds = self._commit(model, part, generator)
+            fitting = round(len(part) * SECONDS_PER_PART / max(seconds, 1e-3))
+            self.part_size[model.name] = min(LARGEST_PART, max(1, fitting))
             if self.stop():
                 raise Interrupted(
                     f"interrupted: {self.summary.calls} nodes committed; "
@@ -140,7 +144,14 @@ class Collection:
 
     def _commit(self, model: ModelSpec, calls: list[Call], generator: Generator) -> float:
         started = perf_counter()
-        answers = generator.generate([call.prompt for call in calls])
+        try:
+            answers = generator.generate([call.prompt for call in calls])
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().splitlines()[0][:120] or type(error).__name__
+            raise WorldError(
+                f"model {model.name} failed: {model.model}: {reason}; "
+                "what was committed is safe, rerun the same command to resume"
+            ) from error
         seconds = perf_counter() - started
         self.writer.append("calls", _calls_table(model, calls, answers, seconds))
         for call, answer in zip(calls, answers, strict=True):
@@ -263,17 +274,18 @@ def _store_plan(
     identities: Mapping[str, Identity],
     queries: Sequence[Query],
 ) -> None:
-    """Write the queries, then the plan that names them, unless the last plan is the same."""
+    """Write the queries that are not there, then the plan, unless the last plan is the same."""
     keys = [query.key for query in queries]
     text = pool.to_json(identities)
-    plan = digest(["plan", text, keys])
-    if reader and any(part.kind == "plans" for part in reader.parts):
-        stored = reader.latest_plan()
-        if digest(["plan", stored.pool, list(stored.queries)]) == plan:
-            return
-    writer.append("queries", _queries_table(queries))
-    columns = [[plan], [text], [keys]]
-    writer.append("plans", pa.table(columns, schema=PLANS))
+    stored = reader.query_keys() if reader else set()
+    missing = [query for query in queries if query.key not in stored]
+    if missing:
+        writer.append("queries", _queries_table(missing))
+    if not (
+        reader and reader.has("plans") and reader.latest_plan() == StoredPlan(text, tuple(keys))
+    ):
+        plan = digest(["plan", text, keys])
+        writer.append("plans", pa.table([[plan], [text], [keys]], schema=PLANS))
 
 
 def _queries_table(queries: Sequence[Query]) -> pa.Table:

@@ -26,6 +26,7 @@ from hierrouter_cache.writer import write_atomically
 
 WEIGHTS = "policy.safetensors"
 DESCRIPTION = "policy.json"
+SUMMARY = "sweep.json"  # of a sweep, see `sweep`
 FORMAT = 1
 HEADER = "hierrouter"
 LFS_POINTER = b"version https://git-lfs"
@@ -67,6 +68,16 @@ def load_checkpoint(path: Path) -> TrainedRouter:
         raise InputError(
             f"checkpoint is damaged, weights and description do not fit: {file}; {RETRAIN}"
         ) from error
+
+
+def fingerprint_of(run: Path) -> str | None:
+    """Fingerprint of the tree that a run of `train` or `sweep-alpha` learned from, if it says."""
+    for name in (DESCRIPTION, SUMMARY):
+        try:
+            return str(json.loads((run / name).read_text("utf-8"))["fingerprint"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 def describe(trained: TrainedRouter) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def _leaf_reward(fold: _Fold, config: PPOConfig) -> NDArray[np.float64]:
     reward = fold.tree.reward(fold.alpha)
     if not config.standardise_reward:
         return reward
-    centred = reward - reward.mean()
+    centred = reward - reward.mean(axis=1, keepdims=True)
     return centred / (centred.std() or 1.0)
 
 

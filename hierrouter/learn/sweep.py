@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from hierrouter.evaluate.frontier import oracle_break_points
-from hierrouter.learn.checkpoint import load_checkpoint
+from hierrouter.learn.checkpoint import SUMMARY, load_checkpoint
 from hierrouter.learn.config import PAPER_ALPHA
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
 
-SUMMARY = "sweep.json"
 DIGITS = 2  # significant digits of an automatic alpha
 
 
@@ -68,7 +67,8 @@ def finish_sweep(run: Path, trained: Sequence[TrainedRouter]) -> None:
         WorldError: the disk is full or failed.
     """
     alphas = sorted(router.alpha for router in trained)
-    text = json.dumps({"alphas": alphas}, sort_keys=True, indent=2)
+    described = {"alphas": alphas, "fingerprint": trained[0].fingerprint}
+    text = json.dumps(described, sort_keys=True, indent=2)
     write_atomically(run / SUMMARY, f"{text}\n".encode())
 
 

@@ -34,6 +34,7 @@ CASES = [
     (["sweep-alpha", "--cache", "nowhere"], 3, ["no cache", "nowhere", "hierrouter collect"]),
     (["report", "--cache", "nowhere"], 3, ["no cache", "nowhere", "hierrouter collect"]),
     (["cache", "info", "--cache", "nowhere"], 3, ["no cache", "hierrouter collect"]),
+    (["cache", "repair", "--cache", "nowhere"], 3, ["no cache", "hierrouter collect"]),
     (["cache", "verify", "--cache", "nowhere"], 3, ["no cache", "hierrouter collect"]),
 ]
 

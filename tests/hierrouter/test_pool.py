@@ -62,7 +62,7 @@ def test_a_pool_survives_storage() -> None:
     [
         ("hops", "hopps", "unknown key hopps.*did you mean hops"),
         ("hops = 2", 'hops = "two"', "hops must be an integer, got 'two'"),
-        ("hops = 2", "hops = 0", "hops must be at least 1"),
+        ("hops = 2", "hops = 0", "hops must be at least 1 and"),
         ("hops = 2", "hops = 14", r"32,766 nodes per query"),
         ("hops = 2", "hops = 2\nhops = 3", "not TOML"),
         ("base_rate = 0.002", "base_rate = nan", "base_rate must be finite"),
@@ -76,6 +76,13 @@ def test_a_pool_survives_storage() -> None:
         ("max_new_tokens = 64", "max_tokens = 64", "unknown key max_tokens"),
         ("max_new_tokens = 64", "temperature = 0.7", "temperature must be 0"),
         ('["plan", "solve"]', "[]", "stage_prompts must be a list"),
+        ('["plan", "solve"]', '"Solve."', "stage_prompts must be a list, got 'Solve.'"),
+        ("hops = 2", "hops = 20000", "hops must be at least 1 and at most 20"),
+        ('name = "a"', 'name = "oracle"', "model name is taken"),
+        ("base_rate = 0.002", 'base_rate = 1\ndtype = "floaty"', "unknown dtype floaty"),
+        ("base_rate = 0.002", "base_rate = 1\nrevision = 5", "revision must be a text, got 5"),
+        ("{ max_new_tokens = 64 }", "3", "generation must be a table"),
+        ("[[references]]", "[references]", "references must be a list"),
     ],
 )
 def test_a_bad_entry_is_named(old: str, new: str, message: str) -> None:

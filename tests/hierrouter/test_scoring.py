@@ -40,6 +40,14 @@ def test_a_text_matches_itself(text: str) -> None:
     assert token_f1(text, [text]) == (1 if text else 0)
 
 
+@pytest.mark.parametrize(
+    ("response", "reference", "right"),
+    [("5", "-5", 0), ("1.5", "1 5", 0), ("3<4", "3>4", 0), ("a-b", "a+b", 0), (" 42. ", "42", 1)],
+)
+def test_exact_match_minds_signs(response: str, reference: str, right: int) -> None:
+    assert exact_match(response, [reference]) == right
+
+
 def test_exact_match_minds_the_order() -> None:
     assert exact_match("b a", ["a b"]) == 0
     assert token_f1("b a", ["a b"]) == 1

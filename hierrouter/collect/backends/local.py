@@ -12,7 +12,6 @@ Not covered: sampling, several devices, other engines.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter import testbed
 from hierrouter.collect.backends import Response
+from hierrouter.collect.identity import folder_digest, hub_commit
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 
@@ -33,7 +33,6 @@ TOKENS_PER_BATCH = {"cpu": 2_048, "cuda": 65_536}
 # Below this size an operation is over before a second thread has woken up.
 ONE_THREAD_PARAMETERS = 10_000_000
 TESTBED = "testbed:"
-IDENTITY_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
 class TransformersBackend:
@@ -47,7 +46,11 @@ class TransformersBackend:
             WorldError: a hub id that is neither cached nor reachable.
         """
         folder = local_folder(spec)
-        weights = _folder_digest(folder) if folder else _hub_revision(spec)
+        weights = (
+            folder_digest(folder)
+            if folder
+            else f"{spec.model}@{hub_commit(spec.model, spec.revision)}"
+        )
         return {
             "engine": f"transformers {transformers.__version__}",
             "weights": weights,
@@ -62,16 +65,21 @@ class TransformersBackend:
         """
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
-        source = str(local_folder(spec) or spec.model)
-        options: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": False}
+        folder = local_folder(spec)
+        source = str(folder or spec.model)
+        # The very commit that `identify` names: a branch may have moved in between.
+        commit = None if folder else hub_commit(spec.model, spec.revision)
+        options: dict[str, Any] = {"revision": commit, "trust_remote_code": False}
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=spec.dtype, **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=spec.dtype, use_safetensors=True, **options
+            )
+            model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0][:160]
             raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return TransformersGenerator(model.to(device).eval(), tokenizer, spec)
+        return TransformersGenerator(model, tokenizer, spec)
 
 
 class TransformersGenerator:
@@ -196,25 +204,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _folder_digest(folder: Path) -> str:
-    total = hashlib.sha256()
-    for path in sorted({path for pattern in IDENTITY_FILES for path in folder.glob(pattern)}):
-        with path.open("rb") as file:
-            total.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()[:32]
-
-
-def _hub_revision(spec: ModelSpec) -> str:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        config = hf_hub_download(spec.model, "config.json", revision=spec.revision)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise WorldError(
-            f"model {spec.model} not found on this machine and the hub cannot be reached or does "
-            "not have it; download it first, or give the folder of a saved model"
-        ) from error
-    return f"{spec.model}@{Path(config).parent.name}"

@@ -81,6 +81,13 @@ def test_lone_surrogates_are_replaced_before_anything_is_paid_for(tmp_path: Path
         (2, '{"id": "x", "question": "q", "answer": NaN}', r"answer is blank or not a text: .*:2"),
         (4, '{"id": "q1", "question": "q", "answer": "a"}', r"duplicate id q1: .*:2 and .*:4"),
         (2, '{"question": "q", "answer": "a", "split": "dev"}', r"unknown split 'dev'.*:2"),
+        (
+            2,
+            '{"question": "q", "answer": "a", "dataset": 5}',
+            r"dataset is blank or not a text.*:2",
+        ),
+        (2, '{"id": null, "question": "q", "answer": "a"}', r"id must be a text or a number.*:2"),
+        (2, "[" * 100_000, r"not JSON: .*:2"),
         (2, '{"question": "' + "x" * 1_000_001 + '", "answer": "a"}', r"too long: .*:2"),
     ],
 )
@@ -127,6 +134,23 @@ def test_a_question_in_train_and_test_is_refused(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="both train and test"):
         load_queries([str(write(tmp_path / "l.jsonl", content))], 300, 0, tmp_path)
+
+
+def test_rows_named_twice_are_not_counted_twice(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", rows())
+    twice = [str(path), str(tmp_path / "." / "x" / ".." / "mine.jsonl")]
+    (tmp_path / "x").mkdir()
+    with pytest.raises(
+        InputError, match=r"duplicate id q\d in dataset mine: it comes from 2 places"
+    ):
+        load_queries(twice, 300, 0, tmp_path)
+
+
+def test_a_file_of_ones_own_is_taken_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", rows(400))
+    assert len(load_queries([str(path)], None, 0, tmp_path)) == 400
+    path.rename(tmp_path / "math.jsonl")
+    assert len(load_queries(["math"], None, 0, tmp_path)) == 300
 
 
 def test_the_testbed_group_is_all_its_families(tmp_path: Path) -> None:

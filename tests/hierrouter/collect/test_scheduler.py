@@ -3,6 +3,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collect import scheduler
@@ -13,8 +15,16 @@ from hierrouter.inspection import cache_info, verify_cache
 from hierrouter.pool import Identity, ModelSpec, load_pool
 from hierrouter.query import Query
 from hierrouter.trees import Selection, open_tree
-from hierrouter_cache.errors import IncompleteTree, Interrupted
+from hierrouter_cache.errors import (
+    CacheError,
+    DamagedPart,
+    IncompleteTree,
+    Interrupted,
+    WorldError,
+)
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.repair import quarantine
+from hierrouter_cache.writer import PartWriter
 
 POOL = load_pool("testbed")
 
@@ -127,7 +137,7 @@ def test_a_failing_model_loses_nothing_committed(
 
     with monkeypatch.context() as patch:
         patch.setattr(_CountingGenerator, "generate", fail_for_text)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(WorldError, match="out of memory; what was committed is safe"):
             collect(POOL, queries, tmp_path)
     assert len(CacheReader(tmp_path).responses()) == sum(counting.asked.values()) > 0
     collect(POOL, queries, tmp_path)
@@ -150,3 +160,35 @@ def test_a_part_of_what_was_collected(tmp_path: Path, queries: list[Query]) -> N
     part = open_tree(tmp_path, Selection(datasets=["story"], limit=4))
     assert set(part.datasets) == {"story"}
     assert len(part) == 4
+
+
+@pytest.mark.parametrize("kind", ["calls", "queries", "scores", "plans"])
+def test_repair_then_collect_heals_any_damaged_part(
+    tmp_path: Path, queries: list[Query], counting: Counting, kind: str
+) -> None:
+    collect(POOL, queries, tmp_path)
+    before = open_tree(tmp_path)
+    asked = counting.asked.copy()
+    part = next((tmp_path / "parts").glob(f"{kind}-*"))
+    lost = set(pq.read_table(part)["key"].to_pylist()) if kind == "calls" else set()
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(DamagedPart, match=part.name):
+        open_tree(tmp_path)
+    quarantine(tmp_path)
+    collect(POOL, queries, tmp_path)
+    assert (counting.asked - asked).total() == len(lost)
+    assert open_tree(tmp_path).fingerprint == before.fingerprint
+
+
+def test_impossible_values_are_refused(tmp_path: Path, queries: list[Query]) -> None:
+    collect(POOL, queries, tmp_path)
+    part = next((tmp_path / "parts").glob("scores-*"))
+    table = pq.read_table(part)
+    part.unlink()
+    bad = table.set_column(3, "value", pc.add(table["value"], 0.7))
+    PartWriter(tmp_path).append("scores", bad)
+    for look in (open_tree, cache_info, verify_cache):
+        with pytest.raises(CacheError, match="score out of range"):
+            look(tmp_path)
