@@ -56,17 +56,27 @@ def new_run(command: str, out: Path | None) -> Path:
         InputError: `out` holds something already, or its parent does not exist.
         WorldError: the folder cannot be made.
     """
-    if out is None:
-        out = _unused(command)
-    elif not out.parent.is_dir():
-        raise InputError(f"output folder does not exist: {out.parent}; make it first")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"output exists: {out}; choose another --out or remove it")
+    check_out(out)
+    out = out or _unused(command)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WorldError(f"cannot make the output folder: {out}: {error.strerror}") from error
     return out
+
+
+def check_out(out: Path | None) -> None:
+    """Refuse an output folder before any work is done for it.
+
+    Raises:
+        InputError: it holds something already, or its parent does not exist.
+    """
+    if out is None:
+        return
+    if not out.parent.is_dir():
+        raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"output exists: {out}; choose another --out or remove it")
 
 
 def finished_runs(command: str) -> list[Path]:

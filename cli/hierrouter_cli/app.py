@@ -81,9 +81,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
-    code = _run(arguments, debug)
-    _close_quietly()
-    sys.exit(code)
+    sys.exit(_run(arguments, debug))
 
 
 def _run(arguments: list[str], debug: bool) -> int:
@@ -95,8 +93,6 @@ def _run(arguments: list[str], debug: bool) -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
-    except BrokenPipeError:
-        return 0
     except HierRouterError as error:
         if debug:
             traceback.print_exc()
@@ -116,11 +112,3 @@ def _run(arguments: list[str], debug: bool) -> int:
 def _exit_code(error: HierRouterError) -> int:
     codes = {InputError: 2, CacheError: 3, Interrupted: INTERRUPTED}
     return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
-
-
-def _close_quietly() -> None:
-    """A reader that closed the pipe early is no error: stop Python from saying so at exit."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,7 +14,7 @@ app = typer.Typer(help="Look into a trajectory cache.")
 @app.command("info")
 def info(
     cache: options.Cache = options.DEFAULT_CACHE,
-    format: options.Format = "text",
+    format: options.ShortFormat = "text",
 ) -> None:
     """Queries, nodes, parts, bytes, and whether the trees are complete."""
     from hierrouter.inspection import cache_info

@@ -14,7 +14,6 @@ from hierrouter_cli.opening import open_tree
 
 if TYPE_CHECKING:
     from hierrouter.collect.scheduler import Progress, Summary
-    from hierrouter.pool import Pool
     from hierrouter.query import Query
     from hierrouter_cache.tree import RouteTree
 
@@ -54,10 +53,13 @@ def run_collect(
     queries = _load_queries(names, limit, seed, data)
     from hierrouter.collect.scheduler import collect as collect_tree
 
-    per_query = pool.routes.calls + len(pool.everyone)
     console.say(
-        f"collect: {len(queries)} queries x {per_query} calls ({_shape(pool)}) into {cache}"
+        f"collect: {len(queries):,} queries x ({pool.routes.calls} nodes + "
+        f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
     )
+    names_of = ", ".join(f"{model.name} ({model.model})" for model in pool.everyone)
+    console.say(f"collect: pool {pool_name}: {pool.hops} hops, {names_of}")
+    per_query = pool.routes.calls + len(pool.everyone)
     with _finish_part_on_interrupt() as stop, progress(len(queries) * per_query) as report:
         summary = collect_tree(pool, queries, cache, report, stop)
     console.say(summary_line(summary))
@@ -69,8 +71,8 @@ def summary_line(summary: Summary) -> str:
     tokens = summary.tokens_in + summary.tokens_out
     rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.calls else ""
     return (
-        f"collected: {summary.queries} queries complete, {summary.calls} calls made, "
-        f"{summary.reused} answered from the cache{rate}"
+        f"collected: {summary.wanted:,} nodes and direct calls of {summary.queries:,} queries; "
+        f"{summary.calls} calls made, {summary.earlier} already there{rate}"
     )
 
 
@@ -129,7 +131,3 @@ def _all_testbed(names: list[str]) -> bool:
     from hierrouter.testbed import FAMILIES
 
     return all(name in ("testbed", *FAMILIES) for name in names)
-
-
-def _shape(pool: Pool) -> str:
-    return f"{len(pool.models)} models, {pool.hops} hops, {pool.routes.calls} nodes a query"

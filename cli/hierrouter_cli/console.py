@@ -6,6 +6,7 @@ models, datasets and errors passes through `safe_text` on its way.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,9 +32,13 @@ def say_error(message: str) -> None:
 
 
 def put(text: str) -> None:
-    """A result, on stdout, exactly as it is."""
+    """A result, on stdout, exactly as it is; a reader that has gone away is no error."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

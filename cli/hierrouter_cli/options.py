@@ -15,6 +15,7 @@ from hierrouter_cache.errors import InputError
 
 DEFAULT_CACHE = Path("caches/default")
 DEFAULT_ALPHA = 0.005  # paper section 4
+SPLITS = ("train", "validation", "test")
 FORMATS = ("text", "json", "md", "latex", "csv")
 
 Cache = Annotated[
@@ -51,6 +52,7 @@ Data = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="Folder of <dataset>.jsonl files.")
 ]
 Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))]
+ShortFormat = Annotated[str, typer.Option("--format", metavar="text|json")]
 Preset = Annotated[
     str, typer.Option("--preset", metavar="default|paper", help="Training hyperparameters.")
 ]
@@ -90,6 +92,18 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
     if not all(items):
         raise InputError(f"empty item in alphas: --alphas {text!r}; e.g. --alphas 0,0.005,0.02")
     return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
+
+
+def check_split(name: str) -> None:
+    """Refuse an unknown fold before anything is loaded.
+
+    Raises:
+        InputError: it is not one of the three.
+    """
+    from hierrouter.pool import suggestion
+
+    if name not in SPLITS:
+        raise InputError(f"unknown split: {name}; {suggestion(name, SPLITS)}".rstrip("; "))
 
 
 def check_format(name: str, known: tuple[str, ...] = FORMATS) -> str:

@@ -7,7 +7,7 @@ import json
 from hierrouter_cli import console, options
 
 
-def pools(format: options.Format = "text") -> None:
+def pools(format: options.ShortFormat = "text") -> None:
     """List the pools that come with the package, with models and base rates."""
     from dataclasses import asdict
 

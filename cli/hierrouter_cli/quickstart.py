@@ -9,8 +9,9 @@ import typer
 
 from hierrouter_cli import console, options
 from hierrouter_cli.collect import run_collect
-from hierrouter_cli.report import make_report, show, write
-from hierrouter_cli.sweep import automatic, run_sweep, train_once
+from hierrouter_cli.report import make_report, show_summary, write
+from hierrouter_cli.sweep import automatic, run_sweep, table, train_once
+from hierrouter_cli.train import report_line
 
 
 def quickstart(
@@ -36,11 +37,13 @@ def quickstart(
     tree = run_collect(folders.cache, "testbed", ["testbed"], limit, seed, Path("data"), None)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     trained = train_once(tree, value, config, seed, None, folders.train)
+    console.say(f"trained: {report_line(trained, tree)}")
     console.say("3/4 sweep-alpha: the same tree under other prices of cost")
-    run_sweep(tree, automatic(tree), config, seed, None, folders.sweep, [trained])
+    swept = run_sweep(tree, automatic(tree), config, seed, None, folders.sweep, [trained])
+    console.put(table(swept, tree) + "\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
     result = make_report(tree, value, folders.cache, folders.train, folders.sweep)
     folders.report.mkdir(parents=True, exist_ok=True)
     page = write(result, folders.report)
-    show(result, "text")
+    show_summary(result)
     console.put(f"page: {page}\n")

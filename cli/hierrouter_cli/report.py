@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from hierrouter_cli.opening import open_tree
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter.report.results import Report
+    from hierrouter.report.tables import Table
     from hierrouter_cache.tree import RouteTree
 
 PAGE = "report.html"
@@ -47,9 +49,11 @@ def report(
     --out says.
     """
     from hierrouter.learn.checkpoint import load_checkpoint
-    from hierrouter.runs import new_run
+    from hierrouter.runs import check_out, new_run
 
     options.check_format(format)
+    options.check_split(split)
+    check_out(out)
     value = None if alpha is None else options.parse_alpha(alpha)
     if checkpoint and not encoder:
         encoder = load_checkpoint(checkpoint).encoder
@@ -62,10 +66,9 @@ def report(
         sweep or latest_for(tree, "sweep-alpha"),
         split,
     )
-    if out or format == "text":
-        page = write(result, new_run("report", out))
-        console.say(f"report: {page}")
     show(result, format)
+    if out or format == "text":
+        console.say(f"report: page {write(result, new_run('report', out))}")
 
 
 def latest_for(tree: RouteTree, command: str) -> Path | None:
@@ -104,8 +107,14 @@ def make_report(
         console.say(
             f"report: the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}"
         )
+    _say_sources(trained_in, swept_in, split, alpha)
     source = provenance(tree, cache, trained_in, trained, swept_in)
     return compare(tree, alpha, trained, swept, source, split)
+
+
+def _say_sources(trained_in: Path | None, swept_in: Path | None, split: str, alpha: float) -> None:
+    found = f"checkpoint {trained_in or 'none'}, sweep {swept_in or 'none'}"
+    console.say(f"report: {split} fold at alpha {alpha:g}; {found}")
 
 
 def provenance(
@@ -155,18 +164,29 @@ def show(result: Report, format: str) -> None:
     elif format == "csv":
         console.put(as_csv(long_table(result)))
     elif format == "text":
-        _show_tables(result)
+        _print(report_tables(result))
     else:
         render = as_markdown if format == "md" else as_latex
         console.put("\n".join(render(table) for table in report_tables(result)))
 
 
-def _show_tables(result: Report) -> None:
+def show_summary(result: Report) -> None:
+    """Quality by dataset, and the table with rewards and intervals: what fits a screen."""
+    from hierrouter.report.tables import quality_table, summary_table
+
+    _print([quality_table(result), summary_table(result)])
+
+
+def _print(tables: Iterable[Table]) -> None:
+    import io
+
     from rich.console import Console
 
     from hierrouter.report.render import as_rich
-    from hierrouter.report.tables import report_tables
 
-    terminal = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    for table in report_tables(result):
-        terminal.print(as_rich(table, terminal.width))
+    person = sys.stdout.isatty()
+    width = Console().width if person else PIPE_WIDTH
+    page = Console(file=io.StringIO(), force_terminal=person, width=width)
+    for table in tables:
+        page.print(as_rich(table, width))
+    console.put(page.file.getvalue())  # type: ignore[attr-defined]

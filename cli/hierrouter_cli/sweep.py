@@ -39,9 +39,11 @@ def sweep_alpha(
 ) -> None:
     """Train one router for each alpha, all on the same cached tree."""
     from hierrouter.learn.config import preset as config_of
+    from hierrouter.runs import check_out
 
     given = options.parse_alphas(alphas)
     config = config_of(preset)
+    check_out(out)
     tree = open_tree(cache, pool, options.split_names(datasets), limit, encoder)
     grid = given or automatic(tree)
     console.say(f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)})")

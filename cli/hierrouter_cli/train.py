@@ -35,9 +35,11 @@ def train(
     The validation fold chooses the checkpoint; the test fold is not looked at.
     """
     from hierrouter.learn.config import preset as config_of
+    from hierrouter.runs import check_out
 
     value = options.parse_alpha(alpha)
     config = config_of(preset)
+    check_out(out)
     tree = open_tree(cache, pool, options.split_names(datasets), limit, encoder)
     if dry_run:
         console.say(f"train: alpha {value}, preset {preset}, seed {seed}: {describe(tree)}")

@@ -8,6 +8,7 @@ is any path that ends in .jsonl. Not covered: downloading from a hub.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -166,6 +167,10 @@ def _text(row: Mapping[str, Any], key: str, where: str, default: str | None = No
 
 def _answers(row: Mapping[str, Any], where: str) -> list[str]:
     if "answers" not in row:
+        answer = row.get("answer")
+        is_number = isinstance(answer, int | float) and not isinstance(answer, bool)
+        if is_number and math.isfinite(answer):  # type: ignore[arg-type]
+            return [str(answer)]
         return [_text(row, "answer", where)]
     answers = row["answers"]
     if not isinstance(answers, list) or not answers:
@@ -195,7 +200,7 @@ def _with_folds(queries: list[Query], seed: int) -> list[Query]:
     """
     texts = sorted({query.question for query in queries if not query.split})
     random.Random(seed).shuffle(texts)  # noqa: S311
-    test = set(texts[: round(len(texts) * TEST_SHARE)])
+    test = set(texts[: _share(len(texts), TEST_SHARE)])
     queries = [
         query
         if query.split
@@ -206,13 +211,18 @@ def _with_folds(queries: list[Query], seed: int) -> list[Query]:
         return queries
     texts = sorted({query.question for query in queries if query.split == "train"})
     random.Random(seed + 1).shuffle(texts)  # noqa: S311
-    held = set(texts[: round(len(texts) * VALIDATION_SHARE)])
+    held = set(texts[: _share(len(texts), VALIDATION_SHARE)])
     return [
         replace(query, split="validation")
         if query.split == "train" and query.question in held
         else query
         for query in queries
     ]
+
+
+def _share(count: int, share: float) -> int:
+    """So many of `count`, at least one where that leaves two for training."""
+    return max(round(count * share), 1 if count > 2 else 0)
 
 
 def _refuse_twins(queries: list[Query]) -> None:

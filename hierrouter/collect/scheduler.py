@@ -62,15 +62,18 @@ class Summary:
 
     Attributes:
         queries: queries in the plan.
+        wanted: nodes and direct calls of all their trees.
         calls: model calls made now.
-        reused: distinct calls that were already there.
+        earlier: distinct calls that were in the cache before; the rest of `wanted` are nodes whose
+            prompt is that of another node.
         tokens_in, tokens_out: of the calls made now.
         seconds: wall time in the models.
     """
 
     queries: int
+    wanted: int
     calls: int = 0
-    reused: int = 0
+    earlier: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     seconds: float = 0.0
@@ -90,6 +93,7 @@ class Collection:
     responses: dict[str, str]
     progress: Progress
     summary: Summary
+    earlier: set[str]
     stop: Callable[[], bool]
     loaded: dict[str, Generator] = field(default_factory=dict)
     part_size: dict[str, int] = field(default_factory=dict)
@@ -121,9 +125,11 @@ class Collection:
         due = []
         for context, (question, *said) in contexts.items():
             key = call_key(step, context)
+            if key in self.earlier:
+                self.summary.earlier += 1
+                self.earlier.remove(key)
             if key not in self.responses:
                 due.append(Call(key, step, context, prompt_text(question, said, instruction)))
-        self.summary.reused += len(contexts) - len(due)
         if not due:
             return
         self.progress.on_level(label, len(due))
@@ -249,7 +255,8 @@ def collect(
             writer=writer,
             responses=responses,
             progress=progress or Progress(),
-            summary=Summary(len(queries)),
+            summary=Summary(len(queries), len(queries) * (pool.routes.calls + len(pool.everyone))),
+            earlier=set(responses),
             stop=stop,
         )
         collection.run()

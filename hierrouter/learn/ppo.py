@@ -193,7 +193,8 @@ def _leaf_reward(fold: _Fold, config: PPOConfig) -> NDArray[np.float64]:
     if not config.standardise_reward:
         return reward
     centred = reward - reward.mean(axis=1, keepdims=True)
-    return centred / (centred.std() or 1.0)
+    standard: NDArray[np.float64] = centred / (centred.std() or 1.0)
+    return standard
 
 
 def _disturb(

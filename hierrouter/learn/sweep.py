@@ -47,7 +47,7 @@ def alpha_grid(tree: RouteTree, count: int) -> tuple[float, ...]:
     if not len(train):
         raise InputError("no query to choose alphas on: the train fold is empty")
     changes = oracle_break_points(train)
-    spread = np.arange(1, count - 1) / (count - 1)
+    spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
     between: list[float] = np.quantile(changes, spread).tolist() if len(changes) else []
     return tuple(sorted({0.0, PAPER_ALPHA, *map(_rounded, between)}))
 

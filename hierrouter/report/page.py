@@ -94,7 +94,7 @@ def headlines(report: Report) -> tuple[Headline, ...]:
         found.append(
             Headline(
                 "Gap closed",
-                f"{closed:.0%}",
+                f"{closed:.1%}",
                 f"of the {report.gap('all'):.3f} from the best fixed route to the oracle",
             )
         )

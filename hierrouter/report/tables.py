@@ -144,19 +144,23 @@ def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 
 def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 3: net reward over all queries and its paired difference, both with intervals."""
+    """Table 3: Q, C and net reward over all queries, and the paired difference in R."""
     level = f"{report.bootstrap.level:.0%} interval"
     columns = (
         Column("Policy"),
-        Column("R", best="highest"),
-        Column(level),
-        Column("HierRouter - policy", signed=True),
-        Column(level, signed=True),
+        Column("Q", best="highest"),
+        Column("C", best="lowest"),
+        Column("R", 4, best="highest"),
+        Column(level, 4),
+        Column("HierRouter - policy", 4, signed=True),
+        Column(level, 4, signed=True),
     )
     lines = tuple(
         _line(
             row.kind,
             row.policy,
+            row.quality,
+            row.cost,
             row.reward,
             Interval(row.reward_low, row.reward_high),
             row.difference,
@@ -164,7 +168,10 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         )
         for (*_, row) in _in_order(report, routes)
     )
-    title = f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries"
+    title = (
+        f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
+        f"C in {COST_UNIT}"
+    )
     return Table(title, columns, lines, _routes_note(report, routes))
 
 

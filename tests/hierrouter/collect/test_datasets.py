@@ -36,6 +36,13 @@ def test_a_paper_dataset_is_looked_for_by_name(tmp_path: Path) -> None:
         load_queries(["math"], limit=20, seed=0, data=tmp_path)
 
 
+def test_a_number_is_an_answer_and_three_rows_have_three_folds(tmp_path: Path) -> None:
+    content = [{"question": f"{n}+1", "answer": n + 1} for n in range(4)]
+    queries = load_queries([str(write(tmp_path / "n.jsonl", content))], None, 0, tmp_path)
+    assert [query.answers for query in queries] == [("1",), ("2",), ("3",), ("4",)]
+    assert {query.split for query in queries} == {"train", "validation", "test"}
+
+
 def test_equal_questions_share_a_fold(tmp_path: Path) -> None:
     twice = [dict(row, id=f"{row['id']}-{copy}") for row in rows(40) for copy in "ab"]
     queries = load_queries([str(write(tmp_path / "t.jsonl", twice))], 300, 0, tmp_path)

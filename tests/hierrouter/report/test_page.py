@@ -112,7 +112,7 @@ def test_headlines_of_a_trained_router() -> None:
     shown = {line.label: (line.value, line.detail) for line in headlines(example())}
     assert shown["Net reward R of HierRouter"][0] == "0.600"
     assert shown["Gap closed"] == (
-        "50%",
+        "50.0%",
         "of the 0.400 from the best fixed route to the oracle",
     )
     assert shown["R over the best fixed route"][0] == "+0.200"

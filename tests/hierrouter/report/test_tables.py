@@ -68,11 +68,15 @@ def test_fixed_routes_are_cut_and_counted() -> None:
 def test_summary_has_intervals_and_paired_differences() -> None:
     table = summary_table(example())
     line = table.rows[names(table).index("a>a")]
-    assert line.cells[1] == pytest.approx(0.3)
-    assert isinstance(line.cells[2], Interval)
-    assert line.cells[3] == pytest.approx(0.3)
-    assert table.shown()[names(table).index("a>a")][3] == "+0.300"
-    assert table.shown()[names(table).index("hierrouter")][3:] == ["-", "-"]
+    quality, cost, reward, interval, difference = line.cells[1:6]
+    assert isinstance(quality, float)
+    assert isinstance(cost, float)
+    assert reward == pytest.approx(quality - example().alpha * cost)
+    assert reward == pytest.approx(0.3)
+    assert isinstance(interval, Interval)
+    assert difference == pytest.approx(0.3)
+    assert table.shown()[names(table).index("a>a")][5] == "+0.3000"
+    assert table.shown()[names(table).index("hierrouter")][5:] == ["-", "-"]
 
 
 def test_reward_table_ends_with_the_gap() -> None:
