@@ -62,13 +62,7 @@ class PartWriter:
         name = f"{kind}-{seq:08d}-{self._writer}-r{table.num_rows}-{sha16(data)}.parquet"
         draft = self._tmp / f"{name}.{os.getpid()}.tmp"
         target = parts_folder(self.root) / name
-        try:
-            _write_synced(draft, data)
-            draft.rename(target)
-            fsync_folder(target.parent)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise WorldError(_write_failure(self.root, error)) from error
+        _place(data, draft, target)
         return target
 
     def _last_seq(self) -> int:
@@ -121,13 +115,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         WorldError: the disk is full or failed; the old file is untouched then.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    _place(data, draft, path)
+
+
+def _place(data: bytes | memoryview, draft: Path, target: Path) -> None:
+    """Make `data` visible as `target`: the one order of steps that survives a crash anywhere."""
     try:
         _write_synced(draft, data)
-        draft.replace(path)
-        fsync_folder(path.parent)
+        draft.replace(target)
+        fsync_folder(target.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise WorldError(_write_failure(path.parent, error)) from error
+        raise WorldError(
+            f"cannot write: {target.parent}: {error.strerror}; "
+            "what was committed is safe, rerun the same command to resume"
+        ) from error
 
 
 def _encode(kind: str, table: pa.Table) -> memoryview:
@@ -160,10 +162,3 @@ def fsync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _write_failure(folder: Path, error: OSError) -> str:
-    return (
-        f"cannot write: {folder}: {error.strerror}; "
-        "what was committed is safe, rerun the same command to resume"
-    )

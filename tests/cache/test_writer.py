@@ -30,19 +30,19 @@ def test_data_is_synced_before_it_is_visible_and_the_folder_after(
 ) -> None:
     writer = PartWriter(tmp_path)
     events: list[str] = []
-    real_fsync, real_rename = os.fsync, Path.rename
+    real_fsync, real_replace = os.fsync, Path.replace
 
     def fsync(descriptor: int) -> None:
         is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
         events.append("fsync folder" if is_folder else "fsync file")
         real_fsync(descriptor)
 
-    def rename(self: Path, target: Path) -> Path:
+    def replace(self: Path, target: Path) -> Path:
         events.append("rename")
-        return real_rename(self, target)
+        return real_replace(self, target)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(Path, "replace", replace)
     writer.append("calls", rows.calls(("m", "c", "r")))
     assert events == ["fsync file", "rename", "fsync folder"]
 
