@@ -11,6 +11,7 @@ import typer
 
 from hierrouter_cli import console, options
 from hierrouter_cli.opening import open_tree
+from hierrouter_cli.train import say_if_few
 
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
@@ -107,6 +108,7 @@ def make_report(
         console.say(
             f"report: the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}"
         )
+    say_if_few(tree, split, "every figure rests on them")
     _say_sources(trained_in, swept_in, split, alpha)
     source = provenance(tree, cache, trained_in, trained, swept_in)
     return compare(tree, alpha, trained, swept, source, split)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter_cache.tree import RouteTree
 
+FEW_QUERIES = 30
+
 
 def train(
     alpha: options.Alpha = str(options.DEFAULT_ALPHA),
@@ -66,6 +68,7 @@ def run_training(
     from hierrouter.learn.ppo import train as train_router
 
     console.say(f"train: alpha {alpha:g}, preset {config.preset}, seed {seed}: {describe(tree)}")
+    say_if_few(tree, "validation", "they choose the checkpoint")
     with console.progress_bars() as bars:
         task = bars.add_task(f"train {alpha:g}", total=None, note="")
 
@@ -85,6 +88,13 @@ def describe(tree: RouteTree) -> str:
     )
     routes = tree.routes
     return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
+
+
+def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
+    """Warn where a fold is too small to trust what is read off it."""
+    found = tree.splits.count(fold)
+    if found < FEW_QUERIES:
+        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
 
 
 def report_line(trained: TrainedRouter, tree: RouteTree) -> str:
