@@ -68,7 +68,6 @@ def options(
 
 # Set before the libraries that read them are imported; what the user has set stays.
 LIBRARY_SETTINGS = {
-    "NUMBA_DISABLE_JIT": "1",  # Tianshou compiles for seconds what runs for milliseconds here
     "OMP_WAIT_POLICY": "PASSIVE",  # idle threads sleep, and leave the cores to who works
     "TOKENIZERS_PARALLELISM": "false",
 }

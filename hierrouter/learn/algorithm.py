@@ -77,6 +77,14 @@ class Critic(nn.Module):
         return value
 
 
+class RouterPolicy(DiscreteActorPolicy):  # type: ignore[misc]
+    """Tianshou's categorical policy, made without starting Tianshou's compiler."""
+
+    @staticmethod
+    def _compile() -> None:
+        """Nothing: `EpisodePPO` runs none of the loops that would be compiled, for seconds."""
+
+
 class EpisodePPO(PPO):  # type: ignore[misc]
     """Tianshou's PPO for complete episodes of L steps each."""
 
@@ -134,7 +142,7 @@ class ScheduledAdam(OptimizerFactory):  # type: ignore[misc]
 
 def build_algorithm(trunk: SharedTrunk, config: PPOConfig) -> EpisodePPO:
     """PPO for the trunk's router with the numbers of `config`."""
-    policy = DiscreteActorPolicy(
+    policy = RouterPolicy(
         actor=Actor(trunk),
         action_space=Discrete(trunk.router.shape.models),
         dist_fn=lambda logits: Categorical(logits=logits, validate_args=False),

@@ -24,10 +24,9 @@ from hierrouter.learn.algorithm import SharedTrunk, build_algorithm
 from hierrouter.learn.config import PPOConfig
 from hierrouter.learn.router import (
     Router,
-    RouterShape,
     StateTable,
     action_probabilities,
-    cost_scale,
+    shape_for,
     state_table,
 )
 from hierrouter.learn.trained import TrainedRouter
@@ -72,7 +71,7 @@ def train(
         raise InputError(f"alpha must be a finite number >= 0, got {alpha}")
     folds = _folds(tree, alpha)
     with _reproducible(seed):
-        router = Router(_shape(folds[0].tree, config))
+        router = Router(shape_for(folds[0].tree, config))
         best = _Best(router)
 
         def snapshot() -> TrainedRouter:
@@ -149,19 +148,6 @@ def _folds(tree: RouteTree, alpha: float) -> tuple[_Fold, _Fold]:
     validation = tree.split("validation")
     chooser = validation if len(validation) else train
     return _Fold(train, state_table(train), alpha), _Fold(chooser, state_table(chooser), alpha)
-
-
-def _shape(tree: RouteTree, config: PPOConfig) -> RouterShape:
-    dim = tree.embedding.shape[2]
-    return RouterShape(
-        models=len(tree.models),
-        hops=tree.hops,
-        dim=dim,
-        hidden=config.hidden,
-        stage_dim=config.stage_dim,
-        embedding_scale=math.sqrt(dim) if config.scale_embedding else 1.0,
-        cost_scale=cost_scale(tree),
-    )
 
 
 def _epochs(

@@ -6,6 +6,7 @@ runs elsewhere; its vectors come in. Not covered: how the weights are found, see
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hierrouter.learn.config import PPOConfig
 from hierrouter_cache.tree import RouteTree
 
 # States pushed through the network at once when a whole tree is evaluated.
@@ -40,6 +42,20 @@ class RouterShape:
     stage_dim: int
     embedding_scale: float
     cost_scale: float
+
+
+def shape_for(tree: RouteTree, config: PPOConfig) -> RouterShape:
+    """The router to train on `tree` with the settings `config`."""
+    dim = tree.embedding.shape[2]
+    return RouterShape(
+        models=len(tree.models),
+        hops=tree.hops,
+        dim=dim,
+        hidden=config.hidden,
+        stage_dim=config.stage_dim,
+        embedding_scale=math.sqrt(dim) if config.scale_embedding else 1.0,
+        cost_scale=cost_scale(tree),
+    )
 
 
 class Router(nn.Module):

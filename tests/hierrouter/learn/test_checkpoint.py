@@ -1,3 +1,7 @@
+"""Checkpoints: there and back, and every wrong file by its name."""
+
+from __future__ import annotations
+
 import json
 import pickle
 from collections.abc import Callable
@@ -8,139 +12,170 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.ppo import train
+from hierrouter.learn.checkpoint import (
+    DESCRIPTION,
+    WEIGHTS,
+    describe,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.trees import planted_tree
-
-TREE = planted_tree(per_family=(12, 4, 4), dim=16)
-SHORT = PPOConfig(epochs=2, rollouts=64, hidden=16)
-FILES = ("policy.safetensors", "policy.json")
+from hierrouter_cache.routes import Routes
+from tests.hierrouter.learn.runs import glimpse, small_tree
+from tests.hierrouter.trees import planted_tree, random_tree
 
 
 @pytest.fixture(scope="module")
 def trained() -> TrainedRouter:
-    return train(TREE, 0.005, SHORT, seed=3, encoder="test")
+    return glimpse(small_tree())
 
 
 @pytest.fixture
-def folder(tmp_path: Path, trained: TrainedRouter) -> Path:
+def folder(trained: TrainedRouter, tmp_path: Path) -> Path:
     save_checkpoint(trained, tmp_path / "run")
     return tmp_path / "run"
 
 
-def test_what_is_loaded_is_what_was_saved(folder: Path, trained: TrainedRouter) -> None:
-    for path in (folder, folder / "policy.safetensors"):
-        loaded = load_checkpoint(path)
-        assert replace(loaded, router=trained.router) == trained
-        assert np.array_equal(loaded.probabilities(TREE), trained.probabilities(TREE))
+@pytest.mark.parametrize("file", ["", WEIGHTS], ids=["folder", "file"])
+def test_there_and_back(trained: TrainedRouter, folder: Path, file: str) -> None:
+    loaded = load_checkpoint(folder / file)
+    assert replace(loaded, router=trained.router) == trained
+    assert loaded.router.shape == trained.router.shape
+    for name, value in trained.router.state_dict().items():
+        assert torch.equal(loaded.router.state_dict()[name], value)
+    tree = small_tree()
+    np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
 
 
-def test_a_live_state_gets_what_the_table_says(trained: TrainedRouter) -> None:
-    table = trained.probabilities(TREE)
-    for node, stage in ((0, 0), (2, 1)):
-        live = trained.decide(TREE.embedding[5, node], stage, TREE.cost[5, node])
-        assert live == pytest.approx(table[5, node], abs=1e-6)
+def test_the_description_is_for_people_and_scripts(trained: TrainedRouter, folder: Path) -> None:
+    text = (folder / DESCRIPTION).read_text()
+    found = json.loads(text)
+    assert found == describe(trained)
+    assert text == json.dumps(found, sort_keys=True, indent=2) + "\n"
+    assert found["models"] == ["model-0", "model-1", "model-2"]
+    assert found["config"]["preset"] == "default"
+    assert str(folder) not in text
 
 
-def test_same_seed_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        save_checkpoint(train(TREE, 0.005, SHORT, seed), tmp_path / name)
-    a, b, c = ([(tmp_path / name / file).read_bytes() for file in FILES] for name in "abc")
-    assert a == b
-    assert a[0] != c[0]
+def test_saving_again_replaces_and_leaves_no_draft(trained: TrainedRouter, folder: Path) -> None:
+    before = (folder / WEIGHTS).read_bytes()
+    save_checkpoint(trained, folder)
+    assert (folder / WEIGHTS).read_bytes() == before
+    assert sorted(file.name for file in folder.iterdir()) == [DESCRIPTION, WEIGHTS]
 
 
-def test_nothing_of_this_machine_is_in_a_checkpoint(folder: Path) -> None:
-    described = json.loads((folder / "policy.json").read_text())
-    assert {"models", "hops", "dim", "encoder", "alpha", "config", "seed"} <= described.keys()
-    assert {"fingerprint", "history", "version"} <= described.keys()
-    assert str(Path.home()) not in (folder / "policy.json").read_text()
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+def test_a_crash_between_the_files_leaves_a_whole_checkpoint(
+    trained: TrainedRouter, folder: Path
+) -> None:
+    (folder / DESCRIPTION).write_text("of an older training")
+    assert load_checkpoint(folder).seed == trained.seed
 
 
-def cut(file: Path) -> None:
+def truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:1000])
 
 
-def pointer(file: Path) -> None:
-    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n")
+def shorter_by_one(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
 
 
 def page(file: Path) -> None:
-    file.write_text("<html>404</html>")
+    file.write_text("<!DOCTYPE html><html>not found</html>")
 
 
-class Touch:
-    """Unpickling this writes a file."""
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
-        return open, ("pwned", "w")
+def lfs_pointer(file: Path) -> None:
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n")
 
 
-def evil(file: Path) -> None:
-    file.write_bytes(pickle.dumps(Touch()))
+def pickled(file: Path) -> None:
+    file.write_bytes(pickle.dumps({"weights": [1.0]}))
 
 
-def not_finite(file: Path) -> None:
+def torch_zip(file: Path) -> None:
+    torch.save({"weights": torch.ones(1)}, file)
+
+
+def spoil(file: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
     with safe_open(file, framework="pt") as opened:
-        weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        header = opened.metadata()
-    weights["second.weight"][0, 0] = float("nan")
-    save_file(weights, file, header)
+        metadata = opened.metadata()
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata=metadata)
 
 
-def stranger(file: Path) -> None:
-    save_file({"weight": torch.zeros(2)}, file)
+def not_a_number(file: Path) -> None:
+    spoil(file, lambda weights: weights["policy.bias"].fill_(float("nan")))
+
+
+def weight_missing(file: Path) -> None:
+    spoil(file, lambda weights: weights.pop("policy.bias"))
+
+
+def weight_reshaped(file: Path) -> None:
+    spoil(file, lambda weights: weights.update({"context.weight": torch.ones(2, 3)}))
+
+
+def somebody_elses(file: Path) -> None:
+    save_file({"x": torch.ones(1)}, file)
+
+
+def other_format(file: Path) -> None:
+    save_file({"x": torch.ones(1)}, file, metadata={"hierrouter": '{"format": 99}'})
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (Path.unlink, "checkpoint not found: .*policy.safetensors"),
-        (cut, "truncated"),
-        (pointer, "git-lfs pointer"),
-        (page, "not a safetensors"),
-        (evil, "pickles are unsafe and refused"),
-        (not_finite, "not finite"),
-        (stranger, "not written by hierrouter"),
+        (truncated, "truncated, damaged or not a safetensors file"),
+        (shorter_by_one, "truncated, damaged or not a safetensors file"),
+        (empty, "truncated, damaged or not a safetensors file"),
+        (page, "truncated, damaged or not a safetensors file"),
+        (lfs_pointer, "git-lfs pointer, not a safetensors file"),
+        (pickled, "not a safetensors file: .*pickles are unsafe and refused"),
+        (torch_zip, "not a safetensors file: .*pickles are unsafe and refused"),
+        (not_a_number, r"not finite \(NaN\)"),
+        (weight_missing, "weights and description do not fit"),
+        (weight_reshaped, "weights and description do not fit"),
+        (somebody_elses, "not written by hierrouter"),
+        (other_format, "weights and description do not fit"),
     ],
 )
-def test_a_bad_checkpoint_is_named(
-    folder: Path,
-    damage: Callable[[Path], None],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_wrong_file_is_named_for_what_it_is(
+    folder: Path, damage: Callable[[Path], None], message: str
 ) -> None:
-    monkeypatch.chdir(folder)
-    damage(folder / "policy.safetensors")
-    with pytest.raises(InputError, match=message):
+    file = folder / WEIGHTS
+    damage(file)
+    with pytest.raises(InputError, match=message) as caught:
         load_checkpoint(folder)
-    assert not (folder / "pwned").exists()
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_any_first_byte_of_the_length_is_fine(tmp_path: Path, trained: TrainedRouter) -> None:
-    """The length of the header may start like a pickle does."""
-    starts = set()
-    for length in range(256):
-        named = replace(trained, encoder="e" * length)
-        save_checkpoint(named, tmp_path)
-        starts.add((tmp_path / "policy.safetensors").read_bytes()[:1])
-        assert load_checkpoint(tmp_path).encoder == named.encoder
-        if b"\x80" in starts:
-            return
-    pytest.fail("no header length began with the pickle byte")
+def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"checkpoint not found: .*nope\.safetensors"):
+        load_checkpoint(tmp_path / "nope.safetensors")
+    with pytest.raises(InputError, match="checkpoint not found"):
+        load_checkpoint(tmp_path)
 
 
-def test_a_router_for_another_tree_is_refused(trained: TrainedRouter) -> None:
-    for other, message in [
-        (planted_tree(per_family=(2, 1, 1), dim=16, models=4), "3 models.*the cache has 4"),
-        (planted_tree(per_family=(2, 1, 1), dim=16, hops=3), "for 2 hops, the cache has 3"),
-        (planted_tree(per_family=(2, 1, 1), dim=24), "embeddings of 16 numbers.*the cache has 24"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            trained.outcome(other)
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (planted_tree(models=2, per_family=(1, 1, 1), dim=8), "other models: 3 models .* has 2"),
+        (random_tree(Routes(3, 1), 2, seed=0), "for 2 hops, the cache has 1"),
+        (planted_tree(per_family=(1, 1, 1), dim=6), "8 numbers .planted., the cache has 6"),
+    ],
+    ids=["models", "hops", "dim"],
+)
+def test_a_router_reads_only_trees_like_its_own(
+    trained: TrainedRouter, tree: object, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        trained.outcome(tree)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tianshou.algorithm.algorithm_base import Policy
 from tianshou.data import Batch, Collector, VectorReplayBuffer
+from tianshou.data.buffer import manager
 from tianshou.env import DummyVectorEnv
 
 from hierrouter.replay.bridge import to_buffer
@@ -63,7 +64,7 @@ def test_there_must_be_a_query_to_draw() -> None:
 
 
 class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
-    """`ReplayEnv` on one query, its observation the state number; one hop's state at the end."""
+    """`ReplayEnv` on one query, its observation the state number, 0 where the episode has ended."""
 
     def __init__(self, tree: RouteTree, query: int) -> None:
         self.env = ReplayEnv(tree, ALPHA)
@@ -83,10 +84,22 @@ class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
 class ScriptedPolicy(Policy):  # type: ignore[misc]
     """Tianshou's view of `scripted`."""
 
+    @staticmethod
+    def _compile() -> None:
+        """Nothing: a compiler takes longer to start than this file's tests take."""
+
     def forward(self, batch: Any, state: Any = None, **_: Any) -> Batch:
         return Batch(act=scripted(self.action_space.n, batch.obs), state=None)
 
 
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tianshou's compiled loops as the Python they are written in."""
+    for name in ("_prev_index", "_next_index"):
+        monkeypatch.setattr(manager, name, getattr(loop := getattr(manager, name), "py_func", loop))
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("routes", [Routes(3, 2), Routes(2, 3)])
 def test_the_buffer_is_the_one_that_the_stock_collector_fills(routes: Routes) -> None:
     tree = random_tree(routes, QUERIES, seed=1)
