@@ -33,17 +33,22 @@ app = typer.Typer(
     name="hierrouter",
     help="Multi-hop routing of language models, learned on a cached tree of every route.",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich costs half of the start-up
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("quickstart")(quickstart.quickstart)
-app.command("collect")(collect.collect)
-app.command("train")(train.train)
-app.command("sweep-alpha")(sweep.sweep_alpha)
-app.command("report")(report.report)
-app.add_typer(cache.app, name="cache")
-app.command("pools")(pools.pools)
-app.command("datasets")(datasets.datasets)
-app.add_typer(testbed.app, name="testbed")
+app.command("quickstart", short_help="The whole job on the testbed, in one command.")(
+    quickstart.quickstart
+)
+app.command("collect", short_help="Run every route of every query, once.")(collect.collect)
+app.command("train", short_help="Train a router on what was collected.")(train.train)
+app.command("sweep-alpha", short_help="Train a router for each price of cost.")(sweep.sweep_alpha)
+app.command("report", short_help="Evaluate on the test fold: tables, figures, page.")(report.report)
+app.add_typer(cache.app, name="cache", short_help="Look into a cache: info, verify, repair.")
+app.command("pools", short_help="The pools that come with the package.")(pools.pools)
+app.command("datasets", short_help="Known datasets, and samples of their questions.")(
+    datasets.datasets
+)
+app.add_typer(testbed.app, name="testbed", short_help="The specialists of the testbed: train.")
 
 
 def _version(show: bool) -> None:
