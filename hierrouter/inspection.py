@@ -32,7 +32,10 @@ def cache_info(root: Path) -> dict[str, Any]:
     Raises:
         CacheError: nothing there, or damaged.
     """
-    reader = CacheReader(root)
+    return _counts(CacheReader(root))
+
+
+def _counts(reader: CacheReader) -> dict[str, Any]:
     plan = reader.latest_plan()
     pool, identities = pool_from_json(plan.pool)
     spec = pool.tree_spec(identities)
@@ -77,7 +80,8 @@ def verify_cache(root: Path, rescore: bool = False) -> list[str]:
         DamagedPart: a file is damaged; see `damaged_parts` for all of them.
         CacheError: values that no collection writes.
     """
-    info = cache_info(root)
+    reader = CacheReader(root)
+    info = _counts(reader)
     lines = [
         f"{info['parts']} parts: every byte as its name says",
         f"{verify_embeddings(root)} embedding files: every byte as its name says",
@@ -85,8 +89,7 @@ def verify_cache(root: Path, rescore: bool = False) -> list[str]:
         f"{info['missing_nodes']} nodes missing",
     ]
     if rescore:
-        count = _check_scores(CacheReader(root))
-        lines.append(f"{count} scores: as computed again from the responses")
+        lines.append(f"{_check_scores(reader)} scores: as computed again from the responses")
     return lines
 
 

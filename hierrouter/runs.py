@@ -34,12 +34,10 @@ def quickstart_folders(out: Path | None) -> QuickstartFolders:
         InputError: the parent of `out` does not exist.
     """
     if out is None:
-        runs = RUNS
         return QuickstartFolders(
-            CACHE, *(runs / f"quickstart-{name}" for name in ("train", "sweep-alpha", "report"))
+            CACHE, *(RUNS / f"quickstart-{name}" for name in ("train", "sweep-alpha", "report"))
         )
-    if not out.parent.is_dir():
-        raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    _check_parent(out)
     return QuickstartFolders(
         out / "cache", *(out / "runs" / name for name in ("train", "sweep-alpha", "report"))
     )
@@ -73,10 +71,14 @@ def check_out(out: Path | None) -> None:
     """
     if out is None:
         return
-    if not out.parent.is_dir():
-        raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    _check_parent(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"output exists: {out}; choose another --out or remove it")
+
+
+def _check_parent(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise InputError(f"output folder does not exist: {out.parent}; make it first")
 
 
 def finished_runs(command: str) -> list[Path]:

@@ -92,6 +92,7 @@ class CacheReader:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.parts: list[Part] = sound_parts(root)
+        self._walked: tuple[TreeSpec, tuple[str, ...]] | None = None
         self.connection = duckdb.connect()
         self.connection.execute("SET enable_progress_bar = false")
         for kind in KINDS:
@@ -216,6 +217,10 @@ class CacheReader:
         """Fill the table `reached`: follow outcomes from the roots, one join a level."""
         routes = spec.routes
         self._register_wanted(keys)
+        # Opening a tree asks for its states, then for its nodes: the same walk.
+        if self._walked == (spec, tuple(keys)):
+            return
+        self._walked = spec, tuple(keys)
         self.connection.execute(
             "CREATE OR REPLACE TEMP TABLE reached AS "
             "SELECT w.position, 0::BIGINT AS node, NULL::VARCHAR AS key, 0 AS tokens_in, "

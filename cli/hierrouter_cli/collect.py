@@ -23,7 +23,7 @@ def collect(
     pool: options.PoolName = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     limit: options.Limit = None,
-    seed: options.Seed = 42,
+    seed: options.Seed = options.DEFAULT_SEED,
     data: options.Data = Path("data"),
     encoder: options.Encoder = None,
 ) -> None:

@@ -10,7 +10,7 @@ from hierrouter_cli import console, options
 def datasets(
     names: options.Datasets = None,
     limit: options.Limit = 2,
-    seed: options.Seed = 42,
+    seed: options.Seed = options.DEFAULT_SEED,
     data: options.Data = Path("data"),
 ) -> None:
     """List the known datasets; with --datasets show questions of these."""

@@ -11,11 +11,13 @@ from typing import Annotated
 
 import typer
 
+from hierrouter.learn.config import PAPER_ALPHA, PAPER_SEED
+from hierrouter.runs import CACHE
 from hierrouter_cache.errors import InputError
 
-DEFAULT_CACHE = Path("caches/default")
-DEFAULT_ALPHA = 0.005  # paper section 4
-SPLITS = ("train", "validation", "test")
+DEFAULT_CACHE = CACHE
+DEFAULT_ALPHA = PAPER_ALPHA
+DEFAULT_SEED = PAPER_SEED
 FORMATS = ("text", "json", "md", "latex", "csv")
 
 Cache = Annotated[
@@ -101,6 +103,7 @@ def check_split(name: str) -> None:
         InputError: it is not one of the three.
     """
     from hierrouter.pool import suggestion
+    from hierrouter_cache.tree import SPLITS
 
     if name not in SPLITS:
         raise InputError(f"unknown split: {name}; {suggestion(name, SPLITS)}".rstrip("; "))

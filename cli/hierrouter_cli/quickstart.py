@@ -17,7 +17,7 @@ from hierrouter_cli.train import report_line
 def quickstart(
     alpha: options.Alpha = str(options.DEFAULT_ALPHA),
     limit: options.Limit = None,
-    seed: options.Seed = 42,
+    seed: options.Seed = options.DEFAULT_SEED,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Default: caches/default and runs/quickstart-*."),

@@ -31,7 +31,7 @@ def sweep_alpha(
     limit: options.Limit = None,
     encoder: options.Encoder = None,
     preset: options.Preset = "default",
-    seed: options.Seed = 42,
+    seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, then stop.")
@@ -80,7 +80,6 @@ def run_sweep(
     for router in known:
         if router.alpha in grid:
             save_checkpoint(router, point_folder(run, router.alpha))
-
     trained = [
         train_once(tree, alpha, config, seed, encoder, point_folder(run, alpha)) for alpha in grid
     ]

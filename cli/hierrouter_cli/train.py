@@ -26,7 +26,7 @@ def train(
     limit: options.Limit = None,
     encoder: options.Encoder = None,
     preset: options.Preset = "default",
-    seed: options.Seed = 42,
+    seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, then stop.")
@@ -83,9 +83,9 @@ def run_training(
 
 def describe(tree: RouteTree) -> str:
     """The size of a tree, in words."""
-    folds = ", ".join(
-        f"{tree.splits.count(fold)} {fold}" for fold in ("train", "validation", "test")
-    )
+    from hierrouter_cache.tree import SPLITS
+
+    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in SPLITS)
     routes = tree.routes
     return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
 
