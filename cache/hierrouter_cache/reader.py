@@ -20,15 +20,8 @@ from numpy.typing import NDArray
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.parts import Part, sound_parts
 from hierrouter_cache.routes import Routes
-from hierrouter_cache.schema import KINDS
+from hierrouter_cache.schema import IDENTITY, KINDS
 
-# The columns that name a row: of several rows with the same ones, the first part's is served.
-IDENTITY = {
-    "calls": "key",
-    "queries": "query",
-    "scores": 'call, "references", scorer',
-    "plans": "plan",
-}
 
 
 @dataclass(frozen=True)
@@ -105,9 +98,10 @@ class CacheReader:
             return
         rows = self.connection.read_parquet(files, filename=True, union_by_name=True)
         rows.create_view(f"{kind}_rows")
+        names = ", ".join(f'"{column}"' for column in IDENTITY[kind])
         self.connection.execute(
             f"CREATE VIEW {kind} AS SELECT * EXCLUDE (filename) FROM {kind}_rows "  # noqa: S608
-            f"QUALIFY row_number() OVER (PARTITION BY {IDENTITY[kind]} ORDER BY filename) = 1"
+            f"QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY filename) = 1"
         )
 
     def sql(self, query: str, parameters: Sequence[Any] = ()) -> pa.Table:

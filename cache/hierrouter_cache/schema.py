@@ -1,8 +1,9 @@
 """The columns of every kind of part.
 
-Four kinds: `calls` (one row a distinct model call), `queries`, `scores` (quality of a call against
-reference answers) and `plans` (what a collection was asked for). Columns are only ever added; a
-part with a column missing or of another type is refused with its name.
+Five kinds: `calls` (one row a distinct model call), `queries`, `scores` (quality of a call against
+reference answers), `plans` (what a collection was asked for) and `failures` (calls that gave no
+answer). Columns are only ever added; a part with a column missing or of another type is refused
+with its name.
 """
 
 from __future__ import annotations
@@ -53,7 +54,32 @@ PLANS = pa.schema(
         ("queries", pa.list_(pa.string())),
     ]
 )
-KINDS = {"calls": CALLS, "queries": QUERIES, "scores": SCORES, "plans": PLANS}
+FAILURES = pa.schema(
+    [
+        ("key", pa.string()),  # of the call that was wanted
+        ("step", pa.string()),
+        ("context", pa.string()),
+        ("model", pa.string()),
+        ("status", pa.string()),  # a word, such as "empty" or "filtered"
+        ("detail", pa.string()),
+        ("attempts", pa.int32()),
+    ]
+)
+KINDS = {
+    "calls": CALLS,
+    "queries": QUERIES,
+    "scores": SCORES,
+    "plans": PLANS,
+    "failures": FAILURES,
+}
+# The columns that name a row: of several rows with the same ones, the first part's is served.
+IDENTITY = {
+    "calls": ("key",),
+    "queries": ("query",),
+    "scores": ("call", "references", "scorer"),
+    "plans": ("plan",),
+    "failures": ("key",),
+}
 
 
 def mismatch(found: pa.Schema, wanted: pa.Schema) -> str | None:
