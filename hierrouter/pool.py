@@ -11,19 +11,22 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import step_key
-from hierrouter_cache.reader import TreeSpec
+from hierrouter_cache.pricing import Rate
 from hierrouter_cache.routes import SEPARATOR, Routes
+from hierrouter_cache.walk import TreeSpec
 
 MAX_NODES = 10_000
 MAX_HOPS = 20
+TEMPERATURES = (0.01, 100.0)  # besides 0; logits divided by less overflow
+MAX_SEED = 2**31 - 1
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 # What a report calls its own policies.
 RESERVED = ("hierrouter", "oracle", "random")
@@ -38,11 +41,22 @@ class Generation:
 
     Attributes:
         max_new_tokens: the response is cut there and marked `length`.
-        temperature: 0 is greedy, the only value so far: a replayed tree is deterministic.
+        temperature: 0 is greedy; above, one response is drawn, and kept for good.
+        top_p: draw only among the likeliest tokens that together have this probability.
+        seed: another one draws another response.
     """
 
     max_new_tokens: int = 512
     temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What decides a response, for its key: greedy decoding knows no top_p and no seed."""
+        if self.temperature == 0:
+            return {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -77,12 +91,15 @@ class Pool:
         hops: L.
         stage_prompts: instruction of each stage; the last one serves all later stages.
         references: models outside the pool, called directly only.
+        context_free: later hops are independent answers that saw no earlier one, as imported
+            from a table of single calls.
     """
 
     models: tuple[ModelSpec, ...]
     hops: int
     stage_prompts: tuple[str, ...]
     references: tuple[ModelSpec, ...] = ()
+    context_free: bool = False
 
     @property
     def routes(self) -> Routes:
@@ -106,17 +123,38 @@ class Pool:
         """
 
         def step(model: ModelSpec, instruction: str) -> str:
-            return step_key(identities[model.name], asdict(model.generation), instruction)
+            return step_key(identities[model.name], model.generation.settings, instruction)
 
         return TreeSpec(
             models=tuple(model.name for model in self.models),
-            base_rate=tuple(model.base_rate for model in self.models),
             steps=tuple(
                 tuple(step(model, self.instruction(level)) for model in self.models)
                 for level in range(self.hops)
             ),
-            direct=tuple((model.name, step(model, ""), model.base_rate) for model in self.everyone),
+            direct=tuple((model.name, step(model, "")) for model in self.everyone),
         )
+
+    def rates(self) -> dict[str, Rate]:
+        """The rate of every model, references included, by name."""
+        return {model.name: Rate.base(model.base_rate) for model in self.everyone}
+
+    def sub_pool(self, models: Sequence[str] | None, hops: int | None) -> Pool:
+        """Fewer models, in the order given, or fewer hops; None leaves them as they are.
+
+        Raises:
+            InputError: a model that is not in the pool, or more hops than it has.
+        """
+        names = [model.name for model in self.models]
+        chosen = self.models
+        if models is not None:
+            for name in models:
+                if name not in names:
+                    raise InputError(f"unknown model: {name}; {suggestion(name, names)}".rstrip("; "))
+            _distinct(list(models), "--models")
+            chosen = tuple(self.models[names.index(name)] for name in models)
+        if hops is not None and not 1 <= hops <= self.hops:
+            raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
+        return replace(self, models=chosen, hops=hops or self.hops)
 
     def to_json(self, identities: Mapping[str, Identity]) -> str:
         """The pool and what its models resolved to, as stored with a plan."""
@@ -132,6 +170,7 @@ def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
         hops=raw["hops"],
         stage_prompts=tuple(raw["stage_prompts"]),
         references=tuple(_stored_model(model) for model in raw["references"]),
+        context_free=raw.get("context_free", False),
     )
     return pool, stored["identities"]
 
@@ -235,16 +274,7 @@ def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
     dtype = _of(str, raw, "dtype", place, "auto")
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype}: {place}; known: {', '.join(DTYPES)}")
-    settings = _of(dict, raw, "generation", place, {})
-    _known(settings, [item.name for item in fields(Generation)], f"{place} generation")
-    generation = Generation(
-        _number(settings, "max_new_tokens", int, place, default=512),
-        _number(settings, "temperature", float, place, default=0.0),
-    )
-    if generation.max_new_tokens < 1:
-        raise InputError(f"max_new_tokens must be at least 1: {place}")
-    if generation.temperature != 0:
-        raise InputError(f"temperature must be 0 (greedy): {place}; a replayed tree is fixed")
+    generation = _parse_generation(_of(dict, raw, "generation", place, {}), place)
     rate = _number(raw, "base_rate", float, place)
     if not math.isfinite(rate) or rate < 0:
         raise InputError(f"base_rate must be finite and >= 0, got {rate}: {place}")
@@ -257,6 +287,29 @@ def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
         dtype=dtype,
         generation=generation,
     )
+
+
+def _parse_generation(raw: Mapping[str, Any], place: str) -> Generation:
+    _known(raw, [item.name for item in fields(Generation)], f"{place} generation")
+    generation = Generation(
+        _number(raw, "max_new_tokens", int, place, default=512),
+        _number(raw, "temperature", float, place, default=0.0),
+        _number(raw, "top_p", float, place, default=1.0),
+        _number(raw, "seed", int, place, default=0),
+    )
+    if generation.max_new_tokens < 1:
+        raise InputError(f"max_new_tokens must be at least 1: {place}")
+    lowest, highest = TEMPERATURES
+    if generation.temperature != 0 and not lowest <= generation.temperature <= highest:
+        raise InputError(
+            f"temperature must be 0 (greedy) or {lowest:g} to {highest:g}, "
+            f"got {generation.temperature}: {place}"
+        )
+    if not 0 < generation.top_p <= 1:
+        raise InputError(f"top_p must be above 0 and at most 1, got {generation.top_p}: {place}")
+    if not 0 <= generation.seed <= MAX_SEED:
+        raise InputError(f"seed must be 0 to {MAX_SEED}, got {generation.seed}: {place}")
+    return generation
 
 
 def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:

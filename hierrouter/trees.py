@@ -1,110 +1,187 @@
 """Open a cache as a tree.
 
-In: the cache's folder, optionally another pool, fewer datasets, another encoder. Out: a
-`RouteTree`, with the contexts embedded first where the encoder has not seen them. No language
-model is called. Not covered: collecting what is missing (`hierrouter.collect.scheduler`).
+In: the cache's folder, optionally another pool, fewer models, hops or datasets, another encoder,
+scorer or price list. Out: a `RouteTree`, with what is derived (scores, embeddings) computed first
+where it is not there. No language model is called. Not covered: collecting what is missing
+(`hierrouter.collect.scheduler`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from hierrouter.collect.embed import embed_states
 from hierrouter.collect.encoders import BUILT_IN, load_encoder
 from hierrouter.collect.scheduler import identify
-from hierrouter.pool import load_pool, pool_from_json, suggestion
+from hierrouter.pool import Identity, ModelSpec, Pool, load_pool, pool_from_json, suggestion
+from hierrouter.rescore import score_forest
+from hierrouter.scoring import scorer as scorer_named
 from hierrouter.testbed import FAMILIES
 from hierrouter_cache.errors import IncompleteTree, InputError
-from hierrouter_cache.loading import load_tree
-from hierrouter_cache.reader import CacheReader, TreeSpec
+from hierrouter_cache.loading import load_tree, require_complete
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.walk import Forest, walk
+
+OnDone = Callable[[str, int, int], None]
+DEFAULT_SCORER = "token_f1"  # the paper's, appendix C
+ACCURACY = "accuracy"  # tells right from wrong beside any Q
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of a cache to open; the defaults are what was collected last.
+    """Which part of a cache to open, and how; the defaults are what was collected last.
 
     Attributes:
         pool: a pool's name or TOML file; None is the pool of the last collection.
+        models: names of some of the pool's models, in action order; None is all of them.
+        hops: at most the pool's number of hops; None is all of them.
         datasets: names among those collected; None is all of them.
         limit: at most so many queries a dataset, the first ones.
         encoder: name of the encoder.
+        scorer: name of Q.
+        prices: rates that replace those of the pool, by model.
+        allow_incomplete: leave out queries whose trees have holes, instead of refusing.
     """
 
     pool: str | None = None
+    models: Sequence[str] | None = None
+    hops: int | None = None
     datasets: Sequence[str] | None = None
     limit: int | None = None
     encoder: str = BUILT_IN
+    scorer: str = DEFAULT_SCORER
+    prices: Mapping[str, Rate] = field(default_factory=dict)
+    allow_incomplete: bool = False
 
 
 def open_tree(
     root: Path,
     selection: Selection | None = None,
-    on_texts: Callable[[int, int], None] = lambda done, total: None,
+    on_done: OnDone = lambda what, done, total: None,
 ) -> RouteTree:
     """The dense arrays of what was collected last, or of a part of it.
 
     Args:
         root: the cache's folder.
         selection: what to open.
-        on_texts: told (done, total) while contexts are embedded.
+        on_done: told ("embed" or "score", done, total) while something is derived.
 
     Raises:
         CacheError: nothing there, damaged, or incomplete for this pool.
-        InputError: a dataset that was not collected, or an unknown pool or encoder.
+        InputError: a dataset that was not collected, or an unknown pool, model, encoder or scorer.
     """
     selection = selection or Selection()
+    scorer, accuracy = scorer_named(selection.scorer), scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    spec = _spec(plan.pool, selection.pool)
-    keys = _chosen(reader, plan.queries, selection)
-    encoder = load_encoder(selection.encoder)
-    store = embed_states(reader, spec, keys, encoder, on_texts)
-    try:
-        return load_tree(reader, spec, keys, store)
-    except IncompleteTree as error:
-        if selection.pool is None:
-            raise
-        raise IncompleteTree(
-            f"{error}; a model, a setting or an instruction of this pool is not the collected one: "
-            f"`hierrouter collect --pool {selection.pool}`"
-        ) from None
+    stored = pool_from_json(plan.pool)
+    pool, identities = _pool(*stored, selection)
+    spec = pool.tree_spec(identities)
+    forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
+    whole = _whole(forest, selection.allow_incomplete, _what_changed(stored[0], pool))
+    store = embed_states(
+        reader, spec, whole, load_encoder(selection.encoder), _told(on_done, "embed")
+    )
+    tree = load_tree(
+        reader,
+        spec,
+        whole,
+        store,
+        {**pool.rates(), **selection.prices},
+        score_forest(reader, whole, scorer, _told(on_done, "score")),
+        score_forest(reader, whole, accuracy, _told(on_done, "score")),
+        scorer.name,
+    )
+    return replace(
+        tree, left_out=len(forest.keys) - len(whole.keys), context_free=pool.context_free
+    )
 
 
-def _spec(stored: str, wanted: str | None) -> TreeSpec:
-    pool, identities = pool_from_json(stored)
-    if wanted is not None:
-        pool = load_pool(wanted)
-        # A model that is the stored one but for its price or place needs no look at its files.
-        known = {model.name: model for model in pool_from_json(stored)[0].everyone}
-        same = all(
-            model.name in known
-            and (model.model, model.revision, model.dtype, model.backend)
-            == (
-                known[model.name].model,
-                known[model.name].revision,
-                known[model.name].dtype,
-                known[model.name].backend,
-            )
+def _told(on_done: OnDone, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: on_done(what, done, total)
+
+
+def _whole(forest: Forest, allow_incomplete: bool, changed: str) -> Forest:
+    """The queries whose trees have no holes.
+
+    Raises:
+        IncompleteTree: there are others and they may not be left out, or there is no whole one.
+    """
+    rows = np.flatnonzero(forest.complete)
+    if not allow_incomplete or not len(rows):
+        try:
+            require_complete(forest)
+        except IncompleteTree as error:
+            raise IncompleteTree(f"{changed}{error}") from None
+    return forest.select(rows)
+
+
+def _pool(
+    stored: Pool, known: Mapping[str, Identity], selection: Selection
+) -> tuple[Pool, dict[str, Identity]]:
+    """The pool to open and what its models resolve to.
+
+    A model that is the stored one but for its price or place needs no look at its files.
+    """
+    pool, identities = stored, dict(known)
+    if selection.pool is not None:
+        pool = replace(load_pool(selection.pool), context_free=stored.context_free)
+        same = {model.name: model for model in stored.everyone}
+        strange = [
+            model
             for model in pool.everyone
-        )
-        identities = identities if same else identify(pool)
-    return pool.tree_spec(identities)
+            if model.name not in same or _source(model) != _source(same[model.name])
+        ]
+        identities |= identify(strange)
+    return pool.sub_pool(selection.models, selection.hops), identities
+
+
+def _source(model: ModelSpec) -> tuple[str | None, ...]:
+    return (model.model, model.revision, model.dtype, model.backend)
+
+
+def _what_changed(stored: Pool, pool: Pool) -> str:
+    """Which models of `pool` are not called as they were when the cache was collected."""
+    before = {model.name: model for model in stored.everyone}
+    notes = []
+    for model in pool.everyone:
+        if model.name not in before:
+            notes.append(f"{model.name} is new")
+        elif changes := _changes(before[model.name], model):
+            notes.append(f"{model.name}: {', '.join(changes)} changed")
+    if pool.stage_prompts != stored.stage_prompts:
+        notes.append("stage_prompts changed")
+    if pool.hops > stored.hops:
+        notes.append(f"{pool.hops} hops, collected were {stored.hops}")
+    return f"not collected with this configuration ({'; '.join(notes)}): " if notes else ""
+
+
+def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
+    settings = asdict(old.generation), asdict(new.generation)
+    changed = [name for name in settings[0] if settings[0][name] != settings[1][name]]
+    fields = ("model", "revision", "dtype", "backend")
+    return changed + [name for name in fields if getattr(old, name) != getattr(new, name)]
 
 
 def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> list[str]:
-    rows = reader.queries(keys)
-    collected = sorted({row["dataset"] for row in rows})
+    if selection.datasets is None and selection.limit is None:
+        return list(keys)
+    datasets = reader.queries(keys, ("dataset",))["dataset"].to_pylist()
+    collected = sorted(set(datasets))
     wanted = collected if selection.datasets is None else _expand(selection.datasets, collected)
     taken: Counter[str] = Counter()
     chosen = []
-    for row in rows:
-        if row["dataset"] in wanted and taken[row["dataset"]] < (selection.limit or len(rows)):
-            taken[row["dataset"]] += 1
-            chosen.append(row["query"])
+    for key, dataset in zip(keys, datasets, strict=True):
+        if dataset in wanted and taken[dataset] < (selection.limit or len(keys)):
+            taken[dataset] += 1
+            chosen.append(key)
     return chosen
 
 

@@ -1,128 +1,218 @@
 """Embedded contexts: derived data, beside the truth.
 
-`<cache>/derived/<encoder digest>/emb-<seq>-r<rows>-<sha256[:16]>.npy` holds rows of
-(context digest, float32 vector); it is memory-mapped, checked against its name, and can be deleted
-and rebuilt at will. Not covered: computing vectors (`hierrouter.collect.encoders`).
+`<cache>/derived/<encoder digest>/emb-<seq>-<writer>-r<rows>-<sha256[:16]>.npy` holds rows of
+(context digest, float32 vector). It is memory-mapped: opening costs nothing at any size. Its bytes
+are checked against its name before vectors are handed on. It can be deleted and rebuilt at will.
+Not covered: computing vectors (`hierrouter.collect.encoders`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import DamagedPart, IncompleteTree
+from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
 from hierrouter_cache.parts import sha16
+from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import write_atomically
 
-NAME = re.compile(r"emb-(?P<seq>\d{8})-[0-9a-f]{8}-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy")
+NAME = re.compile(
+    r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
+)
 
 
-def verify_embeddings(root: Path) -> int:
-    """Hash every embedding file of a cache; returns how many there are.
+@dataclass(frozen=True)
+class EmbeddingFile:
+    """One file of vectors, as its name describes it."""
 
-    Raises:
-        DamagedPart: a file is not what its name promises.
-    """
-    files = [
-        (path, match["sha"])
+    path: Path
+    rows: int
+    sha: str
+
+
+def embedding_files(root: Path) -> list[EmbeddingFile]:
+    """All embedding files of a cache, of every encoder, in name order."""
+    return [
+        EmbeddingFile(path, int(match["rows"]), match["sha"])
         for path in sorted(root.glob("derived/*/emb-*.npy"))
         if (match := NAME.fullmatch(path.name))
     ]
-    for path, sha in files:
-        _check(path, sha)
-    return len(files)
+
+
+def embedding_fault(file: EmbeddingFile) -> str | None:
+    """What is wrong with an embedding file, or None; reads every byte, holds none of them."""
+    try:
+        rows = np.load(file.path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        return f"not readable ({str(error).splitlines()[0][:60]}), expected {file.rows} rows"
+    if rows.dtype.names != ("context", "vector") or rows.shape != (file.rows,):
+        return f"expected {file.rows} rows of context and vector, found {rows.shape}"
+    with file.path.open("rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest()[:16] != file.sha:
+            return f"checksum mismatch, expected {file.rows} rows as written"
+    return None
 
 
 class EmbeddingStore:
-    """Vectors by context digest, for one encoder.
+    """Vectors by context, for one encoder.
 
     Args:
-        root: the cache's folder.
+        reader: the open cache; contexts are looked up by its hashes.
         encoder: the encoder's description; it decides the folder, so vectors of two encoders
             never meet.
 
     Raises:
-        DamagedPart: a file is not what its name promises; delete the folder to rebuild it.
+        DamagedPart: a file is not what its name promises.
     """
 
-    def __init__(self, root: Path, encoder: str) -> None:
+    def __init__(self, reader: CacheReader, encoder: str) -> None:
         self.encoder = encoder
-        self.folder = root / "derived" / digest(["encoder", encoder])
-        self._files: list[NDArray[np.void]] = []
-        self._place: dict[str, tuple[int, int]] = {}
-        if self.folder.is_dir():
-            for path in sorted(self.folder.iterdir()):
-                if match := NAME.fullmatch(path.name):
-                    self._open(path, match["sha"])
+        self.folder = reader.root / "derived" / digest(["encoder", encoder])
+        self._reader = reader
+        self._arrays: list[NDArray[np.void]] = []
+        self._known = np.empty(0, np.uint64)
+        self._unchecked = [f for f in embedding_files(reader.root) if f.path.parent == self.folder]
+        for file in self._unchecked:
+            self._index(_mapped(file))
 
-    def missing(self, contexts: Iterable[str]) -> list[str]:
-        """Those of `contexts` that have no vector yet, in order, without repetition."""
-        return [context for context in dict.fromkeys(contexts) if context not in self._place]
+    def missing(self, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """uint64[n]: those of `contexts` that have no vector yet, once each, in order."""
+        flat = contexts.ravel()
+        absent = flat[first_match(flat, self._known) < 0]
+        distinct, first = np.unique(absent, return_index=True)
+        return distinct[np.argsort(first)]
 
     def append(self, contexts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Store float32[len(contexts), dim] for good; in a read-only cache, for this process."""
+        """Store float32[len(contexts), dim] for good; in a read-only cache, for this process.
+
+        Args:
+            contexts: digests.
+            vectors: one row a context.
+
+        Raises:
+            WorldError: a vector is not finite, or the disk is full or failed.
+        """
+        if not np.isfinite(vectors).all():
+            raise WorldError(f"the encoder gives vectors that are not finite: {self.encoder}")
         rows = np.empty(
             len(contexts),
             dtype=[("context", f"S{DIGEST_LENGTH}"), ("vector", "<f4", (vectors.shape[1],))],
         )
         rows["context"] = list(contexts)
         rows["vector"] = vectors
-        buffer = io.BytesIO()
-        np.save(buffer, rows, allow_pickle=False)
-        data = buffer.getvalue()
+        _write(self.folder, len(self._arrays), rows)
         self._index(rows)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except PermissionError:
-            return
-        name = (
-            f"emb-{len(self._files) - 1:08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
-        )
-        if os.access(self.folder, os.W_OK):
-            write_atomically(self.folder / name, data)
 
-    def gather(self, contexts: NDArray[np.str_]) -> NDArray[np.float32]:
-        """float32[*contexts.shape, dim]: the vector of each context.
+    def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """int64[*contexts.shape]: row of `vectors()` of each context.
 
         Raises:
             IncompleteTree: a context has no vector.
         """
-        flat = contexts.ravel().tolist()
-        absent = len(self.missing(flat))
-        if absent:
+        place = first_match(contexts, self._known)
+        if (place < 0).any():
             raise IncompleteTree(
-                f"{absent} states have no embedding; run `hierrouter collect` again"
+                f"{np.count_nonzero(place < 0)} states have no embedding: {self.folder}; "
+                "run `hierrouter collect` again"
             )
-        places = np.array([self._place[context] for context in flat])
-        dim = self._files[0]["vector"].shape[1]
-        out = np.empty((len(flat), dim), np.float32)
-        for number, rows in enumerate(self._files):
-            here = places[:, 0] == number
-            out[here] = rows["vector"][places[here, 1]]
-        return out.reshape(*contexts.shape, dim)
+        return place
 
-    def _open(self, path: Path, sha: str) -> None:
-        _check(path, sha)
-        self._index(np.load(path, mmap_mode="r", allow_pickle=False))
+    def vectors(self) -> NDArray[np.float32]:
+        """float32[rows, dim]: all vectors; mapped where one file holds them, else a copy.
+
+        Raises:
+            DamagedPart: a file is not what its name promises; nothing of it is handed on.
+        """
+        for file in self._unchecked:
+            _require_sound(file)
+        self._unchecked = []
+        vectors = [rows["vector"] for rows in self._arrays]
+        if len({piece.shape[1] for piece in vectors}) > 1:
+            raise DamagedPart(
+                f"embedding files of different dim: {self.folder}; delete the folder and run "
+                "`hierrouter collect` again"
+            )
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def _index(self, rows: NDArray[np.void]) -> None:
-        number = len(self._files)
-        self._files.append(rows)
-        for row, context in enumerate(rows["context"].astype(str).tolist()):
-            self._place.setdefault(context, (number, row))
+        self._arrays.append(rows)
+        known = self._reader.hashes(_as_arrow(rows["context"]))
+        self._known = np.concatenate([self._known, known])
 
 
-def _check(path: Path, sha: str) -> None:
-    if sha16(path.read_bytes()) != sha:
+def merge_embeddings(root: Path) -> int:
+    """Merge the files of each encoder into one, so that it is mapped and not copied.
+
+    Call it while holding the collector's lock. Returns how many files there are fewer.
+
+    Raises:
+        DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
+    """
+    folders: dict[Path, list[EmbeddingFile]] = {}
+    for file in embedding_files(root):
+        folders.setdefault(file.path.parent, []).append(file)
+    fewer = 0
+    for folder, files in folders.items():
+        if len(files) > 1:
+            for file in files:
+                _require_sound(file)
+            rows = np.concatenate([_mapped(file) for file in files])
+            _, first = np.unique(rows["context"], return_index=True)
+            _write(folder, len(files), rows[np.sort(first)])
+            for file in reversed(files):
+                file.path.unlink()
+            fewer += len(files) - 1
+    return fewer
+
+
+def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
+    try:
+        rows: NDArray[np.void] = np.load(file.path, mmap_mode="r", allow_pickle=False)
+        if rows.dtype.names == ("context", "vector") and rows.shape == (file.rows,):
+            return rows
+    except (OSError, ValueError):
+        pass
+    _require_sound(file)
+    raise AssertionError("a file that cannot be mapped is not sound")
+
+
+def _require_sound(file: EmbeddingFile) -> None:
+    if why := embedding_fault(file):
         raise DamagedPart(
-            f"damaged embedding file: {path.name}: checksum mismatch; "
-            f"delete {path.parent} and run `hierrouter collect` again"
+            f"damaged embedding file: {file.path.name}: {why}; move it aside with "
+            "`hierrouter cache repair` and run `hierrouter collect` again"
         )
+
+
+def _write(folder: Path, seq: int, rows: NDArray[np.void]) -> None:
+    """Commit rows as one file; a cache that cannot be written to is left as it is."""
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    data = buffer.getbuffer()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError:
+        return
+    if os.access(folder, os.W_OK):
+        name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
+        write_atomically(folder / name, data)
+
+
+def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
+    """The digests as Arrow text, one copy."""
+    packed = np.ascontiguousarray(contexts)
+    offsets = np.arange(len(packed) + 1, dtype=np.int64) * DIGEST_LENGTH
+    return pa.Array.from_buffers(
+        pa.large_string(), len(packed), [None, pa.py_buffer(offsets), pa.py_buffer(packed)]
+    )

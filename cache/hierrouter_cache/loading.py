@@ -1,109 +1,117 @@
-"""From the reader's rows to dense arrays.
+"""From what was found in a cache to dense arrays.
 
-In: a `CacheReader`, a `TreeSpec`, query keys, an `EmbeddingStore`. Out: `RouteTree`. Prices are
-joined here, at the very end, so that repricing needs no new call.
+In: a `Forest`, its scores, an `EmbeddingStore`, prices. Out: `RouteTree`. Prices are joined here,
+at the very end, so that repricing needs no new call. Not covered: finding (`walk`), scoring.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.embeddings import EmbeddingStore
+from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.fingerprint import digest
-from hierrouter_cache.reader import CacheReader, NodeTable, TreeSpec, require_complete
+from hierrouter_cache.pricing import Rate, rate_table
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.scores import Scores
 from hierrouter_cache.tree import DirectCalls, RouteTree
-
-Number = TypeVar("Number", np.float64, np.int64)
+from hierrouter_cache.walk import Forest, TreeSpec
 
 
 def load_tree(
     reader: CacheReader,
     spec: TreeSpec,
-    keys: Sequence[str],
+    forest: Forest,
     embeddings: EmbeddingStore,
-    scorer: str = "token_f1",
-    accuracy: str = "exact_match",
+    prices: Mapping[str, Rate],
+    score: Scores,
+    accuracy: Scores,
+    scorer: str,
 ) -> RouteTree:
-    """The dense arrays of the trees of these queries.
+    """The dense arrays of a forest without holes; its order is the order of the tree's rows.
 
     Args:
-        reader: an open cache.
+        reader: the cache that the forest comes from.
         spec: the pool as content keys.
-        keys: query keys; their order is the order of the tree's rows.
+        forest: what was found.
         embeddings: vectors of the encoder to use.
-        scorer: name of the scorer that gives Q.
-        accuracy: name of the scorer that tells right from wrong.
+        prices: rate of every model of `spec`, direct ones included.
+        score: the values of Q.
+        accuracy: the values that tell right from wrong.
+        scorer: name of Q.
 
     Raises:
         IncompleteTree: a node, a direct call, a score or an embedding is missing.
     """
+    require_complete(forest)
+    for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
+        if np.isnan(values).any():
+            raise IncompleteTree(f"{np.isnan(values).sum()} calls are not scored: {reader.root}")
     routes = spec.routes
-    queries = reader.queries(keys)
-    found = reader.nodes(spec, keys, [scorer, accuracy])
-    require_complete(found, len(keys), routes.nodes, "nodes")
-    shape = (len(keys), routes.nodes)
-    score, accurate = (_dense(found, values, shape) for values in found.score)
-    contexts = np.empty(shape, dtype=found.outcome.dtype)
-    contexts[found.position, found.node] = found.outcome
-    tokens_in = _dense(found, found.tokens_in, shape)
-    tokens_out = _dense(found, found.tokens_out, shape)
-    direct = _load_direct(reader, spec, keys, [scorer, accuracy])
+    queries = reader.queries(forest.keys, ("id", "dataset", "split"))
+    tree, direct = forest.tree, forest.direct
+    rate = rate_table(spec.models, prices)
+    direct_rate = rate_table([name for name, _ in spec.direct], prices)
+    measured = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
+    measured += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
     return RouteTree(
         models=spec.models,
         hops=routes.hops,
-        query_ids=tuple(query["id"] for query in queries),
-        datasets=tuple(query["dataset"] for query in queries),
-        splits=tuple(query["split"] for query in queries),
-        score=score,
-        accuracy=accurate,
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        base_rate=np.array(spec.base_rate),
-        embedding=embeddings.gather(contexts[:, : routes.states]),
-        direct=direct,
+        query_ids=tuple(queries["id"].to_pylist()),
+        datasets=tuple(queries["dataset"].to_pylist()),
+        splits=tuple(queries["split"].to_pylist()),
+        score=score.tree,
+        accuracy=accuracy.tree,
+        tokens_in=tree.tokens_in,
+        tokens_out=tree.tokens_out,
+        rate=rate,
+        state=embeddings.rows(tree.outcome[:, : routes.states]),
+        vectors=embeddings.vectors(),
+        direct=DirectCalls(
+            models=tuple(name for name, _ in spec.direct),
+            score=score.direct,
+            accuracy=accuracy.direct,
+            tokens_in=direct.tokens_in,
+            tokens_out=direct.tokens_out,
+            rate=direct_rate,
+        ),
         scorer=scorer,
         fingerprint=_fingerprint(
-            [spec.models, spec.base_rate, spec.steps, spec.direct, list(keys)],
-            [scorer, accuracy, embeddings.encoder],
-            score,
-            accurate,
-            tokens_in,
-            tokens_out,
-            direct.score,
-            direct.tokens,
+            [spec.models, spec.steps, spec.direct, scorer, embeddings.encoder, forest.keys],
+            rate,
+            direct_rate,
+            *measured,
         ),
     )
 
 
-def _load_direct(
-    reader: CacheReader, spec: TreeSpec, keys: Sequence[str], scorers: list[str]
-) -> DirectCalls:
-    found = reader.direct(spec, keys, scorers)
-    require_complete(found, len(keys), len(spec.direct), "direct calls")
-    shape = (len(keys), len(spec.direct))
-    score, accurate = (_dense(found, values, shape) for values in found.score)
-    return DirectCalls(
-        models=tuple(name for name, _, _ in spec.direct),
-        score=score,
-        accuracy=accurate,
-        tokens=_dense(found, found.tokens_in + found.tokens_out, shape),
-        base_rate=np.array([rate for _, _, rate in spec.direct]),
+def require_complete(forest: Forest) -> None:
+    """Refuse a tree with holes: dropping queries silently would bias every table.
+
+    Raises:
+        IncompleteTree: with the number of queries, nodes and direct calls that are missing.
+    """
+    lacking = int(np.count_nonzero(~forest.complete))
+    if not lacking:
+        return
+    nodes = int(np.count_nonzero(~forest.tree.found))
+    direct = int(np.count_nonzero(~forest.direct.found))
+    what = " and ".join(
+        f"{count} {name}" for count, name in ((nodes, "nodes"), (direct, "direct calls")) if count
+    )
+    raise IncompleteTree(
+        f"the tree is incomplete: {lacking} of {len(forest.keys)} queries lack {what}; run "
+        "`hierrouter collect` again, it asks only for those, or leave these queries out with "
+        "--allow-incomplete"
     )
 
 
-def _dense(found: NodeTable, values: NDArray[Number], shape: tuple[int, int]) -> NDArray[Number]:
-    out = np.zeros(shape, dtype=values.dtype)
-    out[found.position, found.node] = values
-    return out
-
-
-def _fingerprint(pool: object, measured: object, *arrays: NDArray[np.generic]) -> str:
-    total = hashlib.sha256(digest([pool, measured]).encode())
+def _fingerprint(names: object, *arrays: NDArray[np.generic]) -> str:
+    total = hashlib.sha256(digest(names).encode())
     for array in arrays:
         total.update(np.ascontiguousarray(array).tobytes())
     return total.hexdigest()[:32]

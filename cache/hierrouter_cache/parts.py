@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ NAME = re.compile(
 METADATA_KEY = b"hierrouter"
 # Far beyond a part that `collect` writes; a file that declares more is not one of ours.
 MAX_ROWS = 50_000_000
+# `fault` of a part that is not there any more: moved aside, or merged into another one.
+GONE = "the file is gone"
+# How often a listing is taken again while others change the folder.
+TRIES = 100
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,11 @@ def parts_folder(root: Path) -> Path:
     return root / "parts"
 
 
+def part_name(kind: str, seq: int, writer: str, rows: int, data: bytes | memoryview) -> str:
+    """The name of a part with these bytes; `writer` is 8 hexadecimal digits."""
+    return f"{kind}-{seq:08d}-{writer}-r{rows}-{sha16(data)}.parquet"
+
+
 def list_parts(root: Path) -> list[Part]:
     """All parts of a cache, in name order; the smallest name wins a duplicate row.
 
@@ -52,17 +62,27 @@ def list_parts(root: Path) -> list[Part]:
         NoCache: `root` holds no parts.
     """
     folder = parts_folder(root)
-    found = []
-    if folder.is_dir():
-        for path in sorted(folder.iterdir()):
-            match = NAME.fullmatch(path.name)
-            if match and match["kind"] in KINDS:
-                found.append(
-                    Part(path, match["kind"], int(match["seq"]), int(match["rows"]), match["sha"])
-                )
+    found = [
+        Part(folder / name, match["kind"], int(match["seq"]), int(match["rows"]), match["sha"])
+        for name, match in _matches(folder)
+    ]
     if not found:
         raise NoCache(f"no cache: {root}; make one with `hierrouter collect --cache {root}`")
     return found
+
+
+def last_seq(root: Path) -> int:
+    """The largest `seq` of the cache at `root`, 0 where there is no part."""
+    return max((int(match["seq"]) for _, match in _matches(parts_folder(root))), default=0)
+
+
+def _matches(folder: Path) -> list[tuple[str, re.Match[str]]]:
+    """(name, its fields) of each part of a known kind, in name order."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        matches = [(name, NAME.fullmatch(name)) for name in sorted(entry.name for entry in entries)]
+    return [(name, match) for name, match in matches if match and match["kind"] in KINDS]
 
 
 def sha16(data: bytes | memoryview) -> str:
@@ -71,11 +91,25 @@ def sha16(data: bytes | memoryview) -> str:
 
 
 def fault(part: Part) -> str | None:
-    """What is wrong with a part's bytes, or None.
+    """What is wrong with a part, `GONE` where it is not there any more, None where it is sound.
 
     Raises:
         CacheError: the part is sound but was written by a newer version.
     """
+    try:
+        return _file_fault(part) or _content_fault(part)
+    except FileNotFoundError:
+        return GONE
+    except (OSError, pa.ArrowException) as error:
+        return f"not readable ({str(error).splitlines()[0][:80]})"
+
+
+def _file_fault(part: Part) -> str | None:
+    """Is it a file of ours, with the bytes that its name promises? Nothing is parsed."""
+    if part.rows > MAX_ROWS:
+        return f"{part.rows} rows, the limit is {MAX_ROWS}"
+    if not os.path.lexists(part.path):
+        return GONE
     if part.path.is_symlink() or not part.path.is_file():
         return "not a regular file"
     if part.path.stat().st_size == 0:
@@ -83,20 +117,64 @@ def fault(part: Part) -> str | None:
     with part.path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest()[:16] != part.sha:
             return "checksum mismatch"
+    return None
+
+
+def _content_fault(part: Part) -> str | None:
+    """Are rows and columns those of its kind? Only the footer is read."""
+    footer = pq.read_metadata(part.path)
     try:
-        footer = pq.read_metadata(part.path)
-        schema = footer.schema.to_arrow_schema()
-    except pa.ArrowException as error:
-        return f"not readable as Parquet ({str(error).splitlines()[0][:80]})"
-    header = json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}"))
-    if header.get("format", 0) > FORMAT:
+        written = int(json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}")).get("format", 0))
+    except (ValueError, TypeError, AttributeError):
+        return "its format number is not readable"
+    if written > FORMAT:
         raise CacheError(
-            f"cache written by a newer version (format {header['format']} > {FORMAT}): "
+            f"cache written by a newer version (format {written} > {FORMAT}): "
             f"{part.path.name}; upgrade hierrouter"
         )
-    if footer.num_rows != part.rows or part.rows > MAX_ROWS:
+    if footer.num_rows != part.rows:
         return f"{footer.num_rows} rows, its name says {part.rows}"
-    return mismatch(schema, KINDS[part.kind])
+    return mismatch(footer.schema.to_arrow_schema(), KINDS[part.kind])
+
+
+def examine(root: Path) -> dict[Part, str | None]:
+    """Every part and what is wrong with it, after hashing all bytes; in name order.
+
+    Readers take no lock, so a compaction may replace parts meanwhile. Then the folder is listed
+    again, and only what is new is hashed.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        CacheError: a part of a newer version, or the folder does not come to rest.
+    """
+    known: dict[Part, str | None] = {}
+    for _ in range(TRIES):
+        parts = _whole_listing(root)
+        known |= {part: fault(part) for part in parts if part not in known}
+        if GONE not in (known[part] for part in parts):
+            return {part: known[part] for part in parts}
+        known = {part: why for part, why in known.items() if why != GONE}
+    raise _restless(root)
+
+
+def _whole_listing(root: Path) -> list[Part]:
+    """A listing that holds every row that was committed before it began.
+
+    One listing can miss a merged part that appears behind its back and also the parts that were
+    merged into it. A merged part appears before they vanish; so if the next listing still has
+    everything that the first one had, it has missed nothing.
+    """
+    before = list_parts(root)
+    for _ in range(TRIES):
+        parts = list_parts(root)
+        if set(before) <= set(parts):
+            return parts
+        before = parts
+    raise _restless(root)
+
+
+def _restless(root: Path) -> CacheError:
+    return CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
 
 
 def sound_parts(root: Path) -> list[Part]:
@@ -105,9 +183,10 @@ def sound_parts(root: Path) -> list[Part]:
     Raises:
         NoCache: nothing has been collected at `root`.
         DamagedPart: at least one part is not what its name promises.
+        CacheError: as `examine`.
     """
-    parts = list_parts(root)
-    faults = [(part, why) for part in parts if (why := fault(part))]
+    found = examine(root)
+    faults = [(part, why) for part, why in found.items() if why]
     if faults:
         part, why = faults[0]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -115,4 +194,4 @@ def sound_parts(root: Path) -> list[Part]:
             f"damaged part{more}: {part.path.name}: {why}; "
             f"move it aside with `hierrouter cache repair --cache {root}`"
         )
-    return parts
+    return list(found)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hierrouter_cache.parts import fault, list_parts
+from hierrouter_cache.errors import WorldError
+from hierrouter_cache.parts import examine, list_parts
 from hierrouter_cache.writer import collector_lock, fsync_folder
 
 
@@ -17,17 +18,40 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
 
     Raises:
         NoCache: nothing was collected at `root`.
-        CacheLocked: a collector is at work.
+        CacheLocked: a collector or a compaction is at work; nothing is touched then.
+        WorldError: a file cannot be moved.
     """
-    parts = list_parts(root)
-    shelf = root / "quarantine"
+    list_parts(root)  # before a lock file is made in a folder that is no cache
     with collector_lock(root):
-        damaged = [(part, why) for part in parts if (why := fault(part))]
-        if damaged:
-            shelf.mkdir(exist_ok=True)
-        for part, _ in damaged:
-            part.path.rename(shelf / part.path.name)
-        for folder in {part.path.parent for part, _ in damaged}:
-            fsync_folder(shelf)
-            fsync_folder(folder)
-    return [(part.path.name, why) for part, why in damaged]
+        damaged = _damaged(root)
+        try:
+            _move([path for path, _ in damaged], root / "quarantine")
+        except OSError as error:
+            raise WorldError(f"cannot move a damaged file: {error}; run `repair` again") from error
+    return [(path.name, why) for path, why in damaged]
+
+
+def _damaged(root: Path) -> list[tuple[Path, str]]:
+    """(file, what is wrong) of each damaged file."""
+    return [(part.path, why) for part, why in examine(root).items() if why]
+
+
+def _move(paths: list[Path], shelf: Path) -> None:
+    """Move files to the shelf, under names that are free there, and make that last."""
+    if not paths:
+        return
+    shelf.mkdir(exist_ok=True)
+    for path in paths:
+        path.rename(_free_name(shelf / path.name))
+    for folder in {shelf, shelf.parent, *(path.parent for path in paths)}:
+        fsync_folder(folder)
+
+
+def _free_name(path: Path) -> Path:
+    """`path`, or it with the first number behind it that no file has."""
+    number = 1
+    free = path
+    while free.exists() or free.is_symlink():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free

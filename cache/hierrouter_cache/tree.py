@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter_cache.pricing import cost_of
 from hierrouter_cache.routes import Routes
 
 SPLITS = ("train", "validation", "test")
@@ -25,20 +26,32 @@ class DirectCalls:
         models: K names; the pool's models first, then reference models outside it.
         score: float64[queries, K], quality in [0, 1].
         accuracy: float64[queries, K], 1 where the answer is right.
-        tokens: int64[queries, K], tokens in and out.
-        base_rate: float64[K], cost per token.
+        tokens_in: int64[queries, K], prompt tokens.
+        tokens_out: int64[queries, K], generated tokens.
+        rate: float64[K, 2], cost per token in and per token out.
     """
 
     models: tuple[str, ...]
     score: NDArray[np.float64]
     accuracy: NDArray[np.float64]
-    tokens: NDArray[np.int64]
-    base_rate: NDArray[np.float64]
+    tokens_in: NDArray[np.int64]
+    tokens_out: NDArray[np.int64]
+    rate: NDArray[np.float64]
 
     @cached_property
     def cost(self) -> NDArray[np.float64]:
-        """float64[queries, K]: base_rate * tokens of the one call."""
-        return self.tokens * self.base_rate
+        """float64[queries, K]: cost of the one call."""
+        return cost_of(self.tokens_in, self.tokens_out, self.rate)
+
+    def select(self, rows: NDArray[np.int64]) -> DirectCalls:
+        """The same for the queries at positions `rows` only, in that order."""
+        return replace(
+            self,
+            score=self.score[rows],
+            accuracy=self.accuracy[rows],
+            tokens_in=self.tokens_in[rows],
+            tokens_out=self.tokens_out[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -57,12 +70,17 @@ class RouteTree:
         accuracy: float64[queries, nodes], 1 where the response is right, else 0.
         tokens_in: int64[queries, nodes], prompt tokens of the call that made the node.
         tokens_out: int64[queries, nodes], generated tokens of that call.
-        base_rate: float64[M], cost per token of each model.
-        embedding: float32[queries, states, dim], the context at each state.
+        rate: float64[M, 2], cost of a token in and of a token out of each model.
+        vectors: float32[contexts, dim], the encoder's vectors; where one file holds them all,
+            mapped and not copied.
+        state: int64[queries, states], row of `vectors` with the context at each state.
         direct: the single-model calls.
         scorer: name of Q.
         fingerprint: digest of pool, prices, queries, scores, tokens and encoder; names the data
             in every report. A selection keeps that of the whole.
+        left_out: queries asked for that are not here because their trees have holes.
+        context_free: whether later hops are the models' own independent answers, imported from
+            a table of single calls: no answer was seen by the next model.
     """
 
     models: tuple[str, ...]
@@ -74,25 +92,45 @@ class RouteTree:
     accuracy: NDArray[np.float64]
     tokens_in: NDArray[np.int64]
     tokens_out: NDArray[np.int64]
-    base_rate: NDArray[np.float64]
-    embedding: NDArray[np.float32]
+    rate: NDArray[np.float64]
+    vectors: NDArray[np.float32]
+    state: NDArray[np.int64]
     direct: DirectCalls
     scorer: str
     fingerprint: str
+    left_out: int = 0
+    context_free: bool = False
 
     @cached_property
     def routes(self) -> Routes:
         """The index arithmetic of this tree."""
         return Routes(len(self.models), self.hops)
 
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.vectors.shape[1]
+
+    @property
+    def embedding(self) -> NDArray[np.float32]:
+        """float32[queries, states, dim]: the context at each state; a copy on every access."""
+        return self.vectors[self.state]
+
+    @property
+    def base_rate(self) -> NDArray[np.float64]:
+        """float64[M]: cost per token of each model, the mean of its two rates."""
+        mean: NDArray[np.float64] = self.rate.mean(axis=1)
+        return mean
+
     @cached_property
     def cost(self) -> NDArray[np.float64]:
-        """float64[queries, nodes]: C, base_rate * tokens summed from the root to the node."""
+        """float64[queries, nodes]: C, the cost of all calls from the root to the node."""
         routes = self.routes
         total = np.zeros(self.score.shape)
         for node in range(1, routes.nodes):
-            tokens = self.tokens_in[:, node] + self.tokens_out[:, node]
-            delta = self.base_rate[routes.action(node)] * tokens
+            delta = cost_of(
+                self.tokens_in[:, node], self.tokens_out[:, node], self.rate[routes.action(node)]
+            )
             total[:, node] = total[:, routes.parent(node)] + delta
         return total
 
@@ -106,12 +144,6 @@ class RouteTree:
 
     def select(self, rows: NDArray[np.int64]) -> RouteTree:
         """The same tree for the queries at positions `rows` only, in that order."""
-        direct = replace(
-            self.direct,
-            score=self.direct.score[rows],
-            accuracy=self.direct.accuracy[rows],
-            tokens=self.direct.tokens[rows],
-        )
         return replace(
             self,
             query_ids=tuple(self.query_ids[row] for row in rows),
@@ -121,8 +153,8 @@ class RouteTree:
             accuracy=self.accuracy[rows],
             tokens_in=self.tokens_in[rows],
             tokens_out=self.tokens_out[rows],
-            embedding=self.embedding[rows],
-            direct=direct,
+            state=self.state[rows],
+            direct=self.direct.select(rows),
         )
 
     def split(self, name: str) -> RouteTree:

@@ -2,7 +2,8 @@
 
 In: Arrow tables of a kind in `schema`. Out: one immutable file a call. The order is
 write to tmp/ -> fsync -> rename into parts/ -> fsync of the folder; only then is a row reported
-as committed. A reader never looks into tmp/. Not covered: which rows to write.
+as committed. A reader never looks into tmp/. Every milestone is told to `on_step`, so that tests
+can kill the process there. Not covered: which rows to write, and merging parts (`compact`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,34 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, CacheLocked, InputError, NoCache, WorldError
-from hierrouter_cache.parts import METADATA_KEY, list_parts, parts_folder, sha16
+from hierrouter_cache.errors import CacheError, CacheLocked, InputError, WorldError
+from hierrouter_cache.parts import METADATA_KEY, last_seq, part_name, parts_folder
 from hierrouter_cache.schema import FORMAT, KINDS
+
+# Told the name of each milestone of a commit or a compaction, right when it is reached.
+Steps = Callable[[str], None]
+
+
+def no_steps(_: str) -> None:
+    """The `Steps` of everyday work: nobody listens."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How hard a part is compressed: zstd `level`, and the size of a page in bytes."""
+
+    level: int
+    page_bytes: int
+
+
+WHILE_COLLECTING = Packing(level=3, page_bytes=1 << 20)
 
 
 class PartWriter:
@@ -29,47 +49,78 @@ class PartWriter:
 
     Args:
         root: the cache's folder; made, with its parents, where it does not exist.
+        on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
 
     Raises:
         InputError: `root` is a file.
         CacheError: `root` cannot be written to.
+        WorldError: the disk is full.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, on_step: Steps = no_steps) -> None:
         self.root = root
-        self._tmp = root / "tmp"
+        self._on_step = on_step
         if root.exists() and not root.is_dir():
             raise InputError(f"the cache is not a directory: {root}; name a folder")
         try:
-            for folder in (parts_folder(root), self._tmp):
+            for folder in (parts_folder(root), root / "tmp"):
                 folder.mkdir(parents=True, exist_ok=True)
+            for folder in (root.resolve().parent, root):
+                fsync_folder(folder)
         except OSError as error:
-            raise CacheError(f"the cache is not writable: {root}: {error.strerror}") from error
-        if not os.access(parts_folder(root), os.W_OK):
+            raise _not_writable(root, error) from error
+        if not writable(root):
             raise CacheError(f"the cache is not writable: {root}: permission denied")
-        for folder in (root.resolve().parent, root):
-            fsync_folder(folder)
         self._writer = secrets.token_hex(4)
 
     def append(self, kind: str, table: pa.Table) -> Path:
         """Commit `table` as one part; when this returns, its rows survive a power cut.
 
         Raises:
-            WorldError: the disk is full or failed; nothing of `table` is visible then.
+            WorldError: the disk is full or failed; `table` is not committed then.
         """
-        data = _encode(kind, table)
-        seq = self._last_seq() + 1
-        name = f"{kind}-{seq:08d}-{self._writer}-r{table.num_rows}-{sha16(data)}.parquet"
-        draft = self._tmp / f"{name}.{os.getpid()}.tmp"
-        target = parts_folder(self.root) / name
-        _place(data, draft, target)
-        return target
+        data = encode(kind, table.cast(KINDS[kind]), WHILE_COLLECTING)
+        seq = last_seq(self.root) + 1
+        name = part_name(kind, seq, self._writer, table.num_rows, data)
+        return commit(self.root, name, data, self._on_step)
 
-    def _last_seq(self) -> int:
-        try:
-            return max(part.seq for part in list_parts(self.root))
-        except NoCache:
-            return 0
+
+def encode(kind: str, table: pa.Table, packing: Packing) -> memoryview:
+    """The bytes of a part; the same table gives the same bytes.
+
+    Raises:
+        ValueError: `table` has no rows; such a part would carry no information.
+    """
+    if table.num_rows == 0:
+        raise ValueError("an empty part would carry no information")
+    header = json.dumps({"format": FORMAT, "kind": kind}).encode()
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.replace_schema_metadata({METADATA_KEY: header}),
+        sink,
+        compression="zstd",
+        compression_level=packing.level,
+        data_page_size=packing.page_bytes,
+        write_page_checksum=True,
+    )
+    return memoryview(sink.getvalue())
+
+
+def commit(root: Path, name: str, data: memoryview, on_step: Steps) -> Path:
+    """Make the part `name` with the bytes `data`, wholly or not at all.
+
+    Raises:
+        WorldError: the disk is full or failed; the part is not committed then.
+    """
+    draft = root / "tmp" / f"{name}.{os.getpid()}.tmp"
+    target = parts_folder(root) / name
+    _place(data, draft, target, on_step)
+    return target
+
+
+def writable(root: Path) -> bool:
+    """Whether parts can be added to the cache at `root`."""
+    return os.access(parts_folder(root), os.W_OK)
 
 
 @contextlib.contextmanager
@@ -84,7 +135,7 @@ def collector_lock(root: Path) -> Iterator[None]:
     try:
         lock = (root / "collect.lock").open("a+")
     except OSError as error:
-        raise CacheError(f"the cache is not writable: {root}: {error.strerror}") from error
+        raise _not_writable(root, error) from error
     with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,9 +147,9 @@ def collector_lock(root: Path) -> Iterator[None]:
             raise CacheLocked(
                 f"another collector ({holder}) is at work: {root}; wait for it or stop it"
             ) from None
-        file.truncate(0)
-        file.write(f"pid {os.getpid()}")
-        file.flush()
+        with contextlib.suppress(OSError):  # the pid is for people; a full disk can do without
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"pid {os.getpid()}".encode())
         yield
 
 
@@ -118,12 +169,16 @@ def write_atomically(path: Path, data: bytes) -> None:
     _place(data, draft, path)
 
 
-def _place(data: bytes | memoryview, draft: Path, target: Path) -> None:
+def _place(data: bytes | memoryview, draft: Path, target: Path, on_step: Steps = no_steps) -> None:
     """Make `data` visible as `target`: the one order of steps that survives a crash anywhere."""
     try:
+        on_step("before write")
         _write_synced(draft, data)
+        on_step("before rename")
         draft.replace(target)
+        on_step("after rename")
         fsync_folder(target.parent)
+        on_step("after folder fsync")
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise WorldError(
@@ -132,16 +187,10 @@ def _place(data: bytes | memoryview, draft: Path, target: Path) -> None:
         ) from error
 
 
-def _encode(kind: str, table: pa.Table) -> memoryview:
-    if table.num_rows == 0:
-        raise ValueError("an empty part would carry no information")
-    header = json.dumps({"format": FORMAT, "kind": kind}).encode()
-    schema = KINDS[kind].with_metadata({METADATA_KEY: header})
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table.cast(schema), sink, compression="zstd", compression_level=3, write_page_checksum=True
-    )
-    return memoryview(sink.getvalue())
+def _not_writable(root: Path, error: OSError) -> CacheError | WorldError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return WorldError(f"cannot write: {root}: {error.strerror}; make room and run again")
+    return CacheError(f"the cache is not writable: {root}: {error.strerror}")
 
 
 def _write_synced(path: Path, data: bytes | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Open the cache a command was pointed at, with a bar while contexts are embedded."""
+"""Open the cache a command was pointed at, with a bar while something is derived."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING
 from hierrouter_cli import console
 
 if TYPE_CHECKING:
+    from hierrouter.trees import Selection
     from hierrouter_cache.tree import RouteTree
 
 
-def open_tree(
-    cache: Path,
-    pool: str | None = None,
-    datasets: list[str] | None = None,
-    limit: int | None = None,
-    encoder: str | None = None,
-) -> RouteTree:
+def open_tree(cache: Path, selection: Selection | None = None) -> RouteTree:
     """The tree in `cache`; see `hierrouter.trees.open_tree` for the errors."""
-    from hierrouter.collect.encoders import BUILT_IN
-    from hierrouter.trees import Selection
     from hierrouter.trees import open_tree as open_selected
 
-    selection = Selection(pool, datasets, limit, encoder or BUILT_IN)
+    labels = {"embed": "embed contexts", "score": "score responses"}
     with console.progress_bars() as bars:
-        task = bars.add_task("embed contexts", total=None, note="")
-        return open_selected(
-            cache, selection, lambda done, total: bars.update(task, completed=done, total=total)
-        )
+        task = bars.add_task("open", total=None, note="")
+
+        def on_done(what: str, done: int, total: int) -> None:
+            bars.update(task, description=labels[what], completed=done, total=total)
+
+        tree = open_selected(cache, selection, on_done)
+    if tree.left_out:
+        console.say(f"left out: {tree.left_out} queries whose trees are incomplete")
+    return tree

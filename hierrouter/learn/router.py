@@ -46,14 +46,13 @@ class RouterShape:
 
 def shape_for(tree: RouteTree, config: PPOConfig) -> RouterShape:
     """The router to train on `tree` with the settings `config`."""
-    dim = tree.embedding.shape[2]
     return RouterShape(
         models=len(tree.models),
         hops=tree.hops,
-        dim=dim,
+        dim=tree.dim,
         hidden=config.hidden,
         stage_dim=config.stage_dim,
-        embedding_scale=math.sqrt(dim) if config.scale_embedding else 1.0,
+        embedding_scale=math.sqrt(tree.dim) if config.scale_embedding else 1.0,
         cost_scale=cost_scale(tree),
     )
 
@@ -126,11 +125,11 @@ class StateTable:
 
 
 def state_table(tree: RouteTree) -> StateTable:
-    """The states of `tree`; embeddings are shared with it, not copied."""
+    """The states of `tree`, each with its own copy of its embedding."""
     states = tree.routes.states
     stage = np.tile(tree.routes.depth()[:states], len(tree))
     cost = tree.cost[:, :states].astype(np.float32).ravel()
-    embedding = np.ascontiguousarray(tree.embedding).reshape(-1, tree.embedding.shape[2])
+    embedding = tree.embedding.reshape(-1, tree.dim)
     return StateTable(torch.from_numpy(embedding), torch.from_numpy(stage), torch.from_numpy(cost))
 
 

@@ -109,7 +109,7 @@ class TrainedRouter:
                 f"checkpoint is for {self.router.shape.hops} hops,"
                 f" the cache has {tree.hops}; {remedy}"
             )
-        dim = tree.embedding.shape[2]
+        dim = tree.dim
         if self.router.shape.dim != dim:
             raise InputError(
                 f"checkpoint reads embeddings of {self.router.shape.dim} numbers"

@@ -37,7 +37,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     | key         | space                     | meaning                                        |
     |-------------|---------------------------|------------------------------------------------|
-    | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t |
+    | `embedding` | `Box(float32, (tree.dim,))`    | the frozen encoder's vector of the context c_t |
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
     | `cost`      | `Box(float32, (1,))`      | C_t, in base_rate * token                      |
 
@@ -123,8 +123,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     def _embedding(self) -> NDArray[np.float32]:
         if self._terminated:
-            return np.zeros(self.tree.embedding.shape[2], dtype=np.float32)
-        context: NDArray[np.float32] = self.tree.embedding[self._query, self._node].copy()
+            return np.zeros(self.tree.dim, dtype=np.float32)
+        context: NDArray[np.float32] = self.tree.vectors[self.tree.state[self._query, self._node]].copy()
         return context
 
     def _info(self) -> Info:
@@ -137,12 +137,11 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
 
 def _observation_space(tree: RouteTree) -> spaces.Dict:
-    dim = tree.embedding.shape[2]
-    longest = float(np.abs(tree.embedding).max(initial=1.0))
+    longest = float(np.abs(tree.vectors).max(initial=1.0))
     dearest = float(np.float32(tree.cost.max(initial=0.0)))
     return spaces.Dict(
         {
-            "embedding": spaces.Box(-longest, longest, (dim,), np.float32),
+            "embedding": spaces.Box(-longest, longest, (tree.dim,), np.float32),
             "stage": spaces.Discrete(tree.hops + 1),
             "cost": spaces.Box(0.0, dearest, (1,), np.float32),
         }

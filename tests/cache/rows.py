@@ -3,8 +3,8 @@
 import pyarrow as pa
 
 from hierrouter_cache.fingerprint import call_key, next_context, references_key, root_context
-from hierrouter_cache.reader import TreeSpec
 from hierrouter_cache.schema import CALLS, PLANS, QUERIES, SCORES
+from hierrouter_cache.walk import TreeSpec
 
 
 def calls(*rows: tuple[str, str, str]) -> pa.Table:
@@ -75,9 +75,8 @@ def spec(models: str, hops: int) -> TreeSpec:
     """One-letter models whose step keys are their names."""
     return TreeSpec(
         models=tuple(models),
-        base_rate=tuple(1.0 for _ in models),
         steps=tuple(tuple(models) for _ in range(hops)),
-        direct=tuple((name, name, 1.0) for name in models),
+        direct=tuple((name, name) for name in models),
     )
 
 

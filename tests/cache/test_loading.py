@@ -6,8 +6,11 @@ import pytest
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.loading import load_tree
-from hierrouter_cache.reader import CacheReader, TreeSpec
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.scores import stored_scores
 from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.walk import TreeSpec, states, walk
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
@@ -25,13 +28,18 @@ def fill(root: Path, models: str = "ab", hops: int = 2, drop: int = 0, scored: b
         writer.append("scores", rows.scores(table, answer="ab"))
 
 
-def load(root: Path, spec: TreeSpec) -> RouteTree:
+def load(root: Path, spec: TreeSpec, rate: float = 1.0) -> RouteTree:
+    """The tree, priced at `rate` for the first model and 1 for the others."""
     reader = CacheReader(root)
-    store = EmbeddingStore(root, "test")
-    contexts = [context for context, _, _ in reader.states(spec, KEYS)]
-    if missing := store.missing(contexts):
-        store.append(missing, np.arange(len(missing) * 2, dtype=np.float32).reshape(-1, 2))
-    return load_tree(reader, spec, KEYS, store)
+    forest = walk(reader, spec, KEYS)
+    store = EmbeddingStore(reader, "test")
+    missing = store.missing(forest.tree.outcome[:, : spec.routes.states])
+    if len(missing):
+        contexts = [state.context for state in states(reader, spec, forest, missing)]
+        store.append(contexts, np.arange(len(missing) * 2, dtype=np.float32).reshape(-1, 2))
+    prices = {name: Rate.base(rate if name == spec.models[0] else 1.0) for name in spec.models}
+    score, accuracy = (stored_scores(reader, forest, name) for name in ("token_f1", "exact_match"))
+    return load_tree(reader, spec, forest, store, prices, score, accuracy, "token_f1")
 
 
 def test_a_tree_is_dense(tmp_path: Path) -> None:
@@ -66,20 +74,19 @@ def test_rows_stored_twice_count_once(tmp_path: Path) -> None:
 
 def test_a_price_changes_the_tree_and_no_call(tmp_path: Path) -> None:
     fill(tmp_path)
-    spec = rows.spec("ab", 2)
-    dear = TreeSpec(spec.models, (2.0, 1.0), spec.steps, spec.direct)
-    assert load(tmp_path, dear).cost[0].tolist() == [0, 10, 5, 20, 15, 15, 10]
+    dear = load(tmp_path, rows.spec("ab", 2), rate=2.0)
+    assert dear.cost[0].tolist() == [0, 10, 5, 20, 15, 15, 10]
 
 
 def test_missing_nodes_are_counted(tmp_path: Path) -> None:
     fill(tmp_path, drop=3)
-    with pytest.raises(IncompleteTree, match=r"1 queries lack 3 nodes; run `hierrouter collect`"):
+    with pytest.raises(IncompleteTree, match=r"1 of 2 queries lack 3 nodes; run `hierrouter collect`"):
         load(tmp_path, rows.spec("ab", 2))
 
 
 def test_unscored_nodes_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, scored=False)
-    with pytest.raises(IncompleteTree, match="12 nodes are not scored"):
+    with pytest.raises(IncompleteTree, match="12 calls are not scored"):
         load(tmp_path, rows.spec("ab", 2))
 
 
@@ -94,7 +101,7 @@ def test_a_child_is_never_matched_with_another_parents_answer(tmp_path: Path) ->
     writer.append("calls", table)
     writer.append("queries", rows.queries(*QUESTIONS, answer="ab"))
     writer.append("scores", rows.scores(table, answer="ab"))
-    with pytest.raises(IncompleteTree, match="1 queries lack 2 nodes"):
+    with pytest.raises(IncompleteTree, match="1 of 2 queries lack 2 nodes"):
         load(root, rows.spec("ab", 2))
 
 

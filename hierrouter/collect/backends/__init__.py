@@ -1,7 +1,8 @@
 """Who answers: one seam, one file an engine.
 
-In: a `ModelSpec`. Out: something that turns prompts into responses with token counts. A new engine
-is a new file here, one entry in `BACKENDS`, and a run of the conformance suite in tests/contract.
+In: a `ModelSpec`. Out: something that turns prompts into responses with token counts, or says why
+it cannot. A new engine is a new file here, one entry in `backend`, and a run of the conformance
+suite in tests/contract. Not covered: asking again after a failure, see `scheduler`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hierrouter.pool import Identity, ModelSpec
+
+# Why a call has no answer, and whether asking again may bring one.
+STATUSES = {
+    "too_long": False,  # prompt and response do not fit the model's window
+    "filtered": True,  # the engine refused the prompt or withheld the response
+    "empty": True,  # the engine delivered nothing, although the model may have more to say
+    "error": True,  # this one call failed: a timeout, a malformed reply
+}
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,40 @@ class Response:
     finish_reason: str
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why one call gave nothing; it is never scored and never read as an answer.
+
+    Attributes:
+        status: one of `STATUSES`.
+        detail: what a person should know, one line.
+
+    Raises:
+        ValueError: a status that is not known.
+    """
+
+    status: str
+    detail: str
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"unknown status {self.status!r}; known: {', '.join(STATUSES)}")
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same call may succeed when it is made again."""
+        return STATUSES[self.status]
+
+
 class Generator(Protocol):
     """A loaded model."""
 
-    def generate(self, prompts: Sequence[str]) -> list[Response]:
-        """One response a prompt, in order; the same prompt always gets the same response."""
+    def generate(self, prompts: Sequence[str]) -> Sequence[Response | Failure]:
+        """One answer a prompt, in order; the same prompt always gets the same response.
+
+        Raises:
+            RuntimeError, OSError: the model as a whole failed, e.g. for lack of memory.
+        """
         ...
 
 

@@ -1,18 +1,19 @@
-"""The transformers engine: local weights, greedy.
+"""The transformers engine: local weights.
 
-Greedy decoding is a function of the prompt in exact arithmetic, but floating-point sums depend
-on the shape of a batch. So a prompt's own length decides the shape of its batch: the width is the
+Decoding is a function of the prompt in exact arithmetic, sampled decoding too, since each prompt
+brings its own random numbers (`sampling`); but floating-point sums depend on the shape of a batch. So a prompt's own length decides the shape of its batch: the width is the
 length rounded up, the height follows from the width, and missing rows are filled with copies of the
 first. What a prompt is batched with, and in which order, then cannot change its response
 (tests/contract shows it). Another dtype, machine or engine version may; all but the machine are in
 the identity.
 
-Not covered: sampling, several devices, other engines.
+A prompt that leaves no room for the response in the model's window is a failure, found out before
+anything is generated. Not covered: several devices, other engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter import testbed
-from hierrouter.collect.backends import Response
+from hierrouter.collect.backends import Failure, Response
+from hierrouter.collect.backends.sampling import processors
 from hierrouter.collect.identity import folder_digest, hub_commit
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.fingerprint import digest
 
 NARROWEST = 16  # tokens; widths are this times 1, 2, 3, 4, 6, 8, 12, 16, ...
 TALLEST = 64
@@ -79,20 +82,30 @@ class TransformersBackend:
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).strip().splitlines()[0][:160]
             raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
-        return TransformersGenerator(model, tokenizer, spec)
+        # Greedy decoding needs no random numbers; hashing large weights once more takes time.
+        weights = self.identify(spec)["weights"] if spec.generation.temperature else ""
+        return TransformersGenerator(model, tokenizer, spec, weights)
 
 
 class TransformersGenerator:
-    """A causal language model with its tokenizer."""
+    """A causal language model with its tokenizer.
 
-    def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec) -> None:
+    Args:
+        model, tokenizer: as loaded.
+        spec: its name and decoding settings.
+        weights: name of the content of the weights; models of a pool so draw independently.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec, weights: str) -> None:
         if tokenizer.chat_template is None:
             raise WorldError(
                 f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
             )
         self._model = model
         self._tokenizer = tokenizer
-        self._max_new_tokens = spec.generation.max_new_tokens
+        self._generation = spec.generation
+        self._weights = weights
+        self._window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._budget = TOKENS_PER_BATCH[model.device.type]
         self._is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
         ends = model.generation_config.eos_token_id
@@ -103,16 +116,35 @@ class TransformersGenerator:
         if self._pad is None:
             self._pad = min(self._ends)
 
-    def generate(self, prompts: Sequence[str]) -> list[Response]:
-        """One response a prompt, in order."""
+    def generate(self, prompts: Sequence[str]) -> list[Response | Failure]:
+        """One answer a prompt, in order; `too_long` where the window is too small."""
         encoded = [self._encode(prompt) for prompt in prompts]
-        responses: dict[int, Response] = {}
+        lengths = {row: len(tokens) for row, tokens in enumerate(encoded)}
+        answers: dict[int, Response | Failure] = {
+            row: self._too_long(length) for row, length in lengths.items() if not self._fits(length)
+        }
+        fitting = {row: length for row, length in lengths.items() if row not in answers}
         with _threads(1 if self._is_tiny else torch.get_num_threads()):
-            for shape, rows in _batches([len(tokens) for tokens in encoded], self._budget):
-                generated = self._decode_batch([encoded[row] for row in rows], *shape)
+            for shape, rows in _batches(fitting, self._budget):
+                seeds = [self._seed(prompts[row]) for row in rows]
+                generated = self._decode_batch([encoded[row] for row in rows], seeds, *shape)
                 for row, tokens in zip(rows, generated, strict=True):
-                    responses[row] = self._response(len(encoded[row]), tokens)
-        return [responses[row] for row in range(len(prompts))]
+                    answers[row] = self._response(lengths[row], tokens)
+        return [answers[row] for row in range(len(prompts))]
+
+    def _fits(self, length: int) -> bool:
+        return self._window is None or length + self._generation.max_new_tokens <= self._window
+
+    def _too_long(self, length: int) -> Failure:
+        return Failure(
+            "too_long",
+            f"{length} tokens of prompt and {self._generation.max_new_tokens} new ones exceed the "
+            f"window of {self._window}",
+        )
+
+    def _seed(self, prompt: str) -> int:
+        """60 bits that are this prompt's own."""
+        return int(digest(["draw", self._weights, self._generation.seed, prompt])[:15], 16)
 
     def _encode(self, prompt: str) -> list[int]:
         message = [{"role": "user", "content": prompt}]
@@ -122,7 +154,9 @@ class TransformersGenerator:
         return list(encoded["input_ids"])
 
     @torch.inference_mode()
-    def _decode_batch(self, prompts: list[list[int]], height: int, width: int) -> list[list[int]]:
+    def _decode_batch(
+        self, prompts: list[list[int]], seeds: list[int], height: int, width: int
+    ) -> list[list[int]]:
         filled = prompts + [prompts[0]] * (height - len(prompts))
         tokens = torch.full((height, width), self._pad)
         mask = torch.zeros((height, width), dtype=torch.long)
@@ -133,8 +167,9 @@ class TransformersGenerator:
         output = self._model.generate(
             input_ids=tokens.to(device),
             attention_mask=mask.to(device),
-            max_new_tokens=self._max_new_tokens,
-            do_sample=False,
+            logits_processor=processors(self._generation, seeds, device),
+            max_new_tokens=self._generation.max_new_tokens,
+            do_sample=False,  # where sampling is on, the processors have drawn already
             num_beams=1,
             temperature=None,
             top_p=None,
@@ -176,10 +211,15 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return None
 
 
-def _batches(lengths: Sequence[int], budget: int) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """((height, width), rows) of each batch, widest first: out of memory then shows at once."""
+def _batches(
+    lengths: Mapping[int, int], budget: int
+) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """((height, width), rows) of each batch, widest first: out of memory then shows at once.
+
+    `lengths` is by row.
+    """
     by_width: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
+    for row, length in lengths.items():
         by_width.setdefault(_width(length), []).append(row)
     for width, rows in sorted(by_width.items(), reverse=True):
         height = min(TALLEST, max(1, budget // width))

@@ -1,23 +1,16 @@
-"""Named scorers: the quality Q of a response.
+"""Scorers that compare words: token F1, exact match.
 
-In: a response and its reference answers. Out: a number in [0, 1]. Scores are stored beside the
-calls and can be computed again from stored responses. Not covered: judges that call a model.
+In: a response and its references. Out: a number in [0, 1]. Not covered: what a text means; see
+`numeric`, `boxed` and `choice` for answers that can be written in several ways.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 PUNCTUATION = re.compile(r"[^\w\s]")
-
-
-class Scorer(Protocol):
-    """Quality of `response` in [0, 1] against the best matching of `references`."""
-
-    def __call__(self, response: str, references: Sequence[str]) -> float: ...
 
 
 def tokens(text: str) -> list[str]:
@@ -49,6 +42,3 @@ def _f1(response: list[str], reference: list[str]) -> float:
         return 0.0
     precision, recall = shared / len(response), shared / len(reference)
     return 2 * precision * recall / (precision + recall)
-
-
-SCORERS: Mapping[str, Scorer] = {"token_f1": token_f1, "exact_match": exact_match}

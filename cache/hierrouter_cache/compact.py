@@ -1,0 +1,240 @@
+"""Merge many small parts into few large ones.
+
+In: a cache. Out: the same cache, each row served exactly as before, in parts of about 131,072 rows
+or 64 MB. A merged part is committed like any other one; only then are its sources unlinked, the
+largest name first. A kill at any point leaves a cache that serves the same rows, and a rerun
+finishes the work.
+
+Why that holds. Of rows with the same identity the one in the part with the smallest name is
+served: the winner. A merged part holds winners only, and every part with a row that is none is
+merged (or, without any winner, just unlinked), however large it is. So while sources are there,
+each winner still stands before its rivals; when a winner's source goes, its rivals, which have
+larger names, are gone, and a part that is left alone never holds a rival. A merged part takes the
+smallest `seq` of its sources and `MERGED` as writer, so it also sorts before them and before
+whatever is appended later.
+
+Plans are the one kind in which order has a meaning: the latest plan is the last row of the last
+part. All of them become one part with the largest `seq`, in the order of each plan's last
+occurrence.
+
+Not covered: embeddings, which are derived data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hierrouter_cache.errors import CacheError, WorldError
+from hierrouter_cache.parts import Part, list_parts, part_name, sound_parts
+from hierrouter_cache.schema import IDENTITY, KINDS
+from hierrouter_cache.writer import (
+    Packing,
+    Steps,
+    collector_lock,
+    commit,
+    encode,
+    fsync_folder,
+    no_steps,
+    sweep_drafts,
+)
+
+TARGET_ROWS = 131_072
+TARGET_BYTES = 64 << 20
+PACKING = Packing(level=9, page_bytes=8 << 20)
+# The writer in a merged part's name: sorts before every other one.
+MERGED = "00000000"
+
+Winners = Mapping[Part, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What a compaction did; sizes are those of the Parquet files."""
+
+    parts_before: int
+    parts_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact(
+    root: Path,
+    on_step: Steps = no_steps,
+    on_part: Callable[[int, int], None] = lambda done, total: None,
+    target_rows: int = TARGET_ROWS,
+) -> Compaction:
+    """Merge the small parts of each kind and drop rows that are stored twice.
+
+    Args:
+        root: the cache's folder.
+        on_step: told the milestones of each commit, and `compact: read`, `compact: written` and
+            `compact: unlink` (before each).
+        on_part: told how many parts are merged, of how many that will be.
+        target_rows: size of a merged part; a part of half that size or more is left alone.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        CacheLocked: a collector is at work.
+        DamagedPart: a part is not what its name promises; nothing is touched then.
+        WorldError: the disk is full or failed; what was committed is safe.
+    """
+    list_parts(root)  # before a lock file is made in a folder that is no cache
+    with collector_lock(root):
+        sweep_drafts(root)
+        before = sound_parts(root)
+        bytes_before = _size(before)
+        jobs = [_job([part for part in before if part.kind == kind], target_rows) for kind in KINDS]
+        total = sum(len(group) for job in jobs for group in job.groups)
+        done = 0
+        for job in jobs:
+            written = set()
+            for group in job.groups:
+                written.add(_merge(root, group, job.winners, on_step))
+                done += len(group)
+                on_part(done, total)
+            _unlink([path for path in job.sources if path not in written], on_step)
+        after = list_parts(root)
+    return Compaction(len(before), len(after), bytes_before, _size(after))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be done with the parts of one kind.
+
+    Attributes:
+        winners: for each part, the positions of its rows that are served, ascending.
+        groups: parts that become one part each.
+        sources: files of the groups, and of parts without winners; they go at the end.
+    """
+
+    winners: Winners
+    groups: Sequence[Sequence[Part]]
+    sources: Sequence[Path]
+
+
+def _job(parts: Sequence[Part], target_rows: int) -> _Job:
+    winners = _winners(parts)
+    empty = [part for part in parts if len(winners[part]) == 0]
+    loose = [
+        part
+        for part in parts
+        if part not in empty
+        and (
+            part.kind == "plans"
+            or len(winners[part]) < part.rows
+            or _share(part, winners, target_rows) < 0.5
+        )
+    ]
+    groups = [
+        group
+        for group in _neighbours(loose, winners, target_rows)
+        if len(group) > 1 or len(winners[group[0]]) < group[0].rows
+    ]
+    return _Job(winners, groups, [part.path for part in [*empty, *chain.from_iterable(groups)]])
+
+
+def _winners(parts: Sequence[Part]) -> Winners:
+    """Of equal identities the first one in name order is served; of plans the last one is kept.
+
+    Bytes were hashed by `sound_parts`; only the columns that name a row are read.
+    """
+    if not parts:
+        return {}
+    kind = parts[0].kind
+    names = list(IDENTITY[kind])
+    which = "max" if kind == "plans" else "min"
+    rows = pa.concat_tables([_read(part, names).select(names) for part in parts])
+    numbered = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
+    best = numbered.group_by(names, use_threads=False).aggregate([("position", which)])
+    chosen = np.sort(best[f"position_{which}"].to_numpy())
+    starts = np.cumsum([0, *(part.rows for part in parts)])
+    cuts = np.searchsorted(chosen, starts)
+    return {
+        part: chosen[cuts[number] : cuts[number + 1]] - starts[number]
+        for number, part in enumerate(parts)
+    }
+
+
+def _share(part: Part, winners: Winners, target_rows: int) -> float:
+    """How much of a merged part this part's winners would fill, by rows or by bytes."""
+    kept = len(winners[part])
+    return max(kept / target_rows, part.path.stat().st_size * kept / part.rows / TARGET_BYTES)
+
+
+def _neighbours(loose: Sequence[Part], winners: Winners, target_rows: int) -> Iterator[list[Part]]:
+    """Runs of parts whose winners fit into one merged part; all plans together."""
+    group: list[Part] = []
+    filled = 0.0
+    for part in loose:
+        share = _share(part, winners, target_rows)
+        if group and filled + share > 1 and part.kind != "plans":
+            yield group
+            group, filled = [], 0.0
+        group.append(part)
+        filled += share
+    if group:
+        yield group
+
+
+def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) -> Path:
+    kind = group[0].kind
+    table = _concat(kind, [_read(part).take(pa.array(winners[part])) for part in group])
+    on_step("compact: read")
+    seq = max(part.seq for part in group) if kind == "plans" else min(part.seq for part in group)
+    data = encode(kind, table, PACKING)
+    name = part_name(kind, seq, MERGED, table.num_rows, data)
+    path = commit(root, name, data, on_step)
+    on_step("compact: written")
+    return path
+
+
+def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
+    """One table with the columns of the kind first, and every further column of a later version.
+
+    Raises:
+        CacheError: a further column has two types.
+    """
+    try:
+        whole = pa.concat_tables(
+            [KINDS[kind].empty_table(), *(table.replace_schema_metadata() for table in tables)],
+            promote_options="default",
+        )
+    except pa.ArrowException as error:
+        why = " ".join(str(error).split())[:120]
+        raise CacheError(
+            f"parts of {kind} do not go together: {why}; nothing was merged"
+        ) from error
+    return whole
+
+
+def _read(part: Part, columns: list[str] | None = None) -> pa.Table:
+    with pq.ParquetFile(part.path) as file:
+        return file.read(columns=columns, use_threads=False)
+
+
+def _unlink(paths: Iterable[Path], on_step: Steps) -> None:
+    """Remove merged parts, the largest name first, so that winners outlive their rivals."""
+    folder = None
+    try:
+        for path in sorted(paths, reverse=True):
+            on_step("compact: unlink")
+            path.unlink()
+            folder = path.parent
+        if folder:
+            fsync_folder(folder)
+    except OSError as error:
+        raise WorldError(
+            f"cannot remove a merged part: {error}; run `cache compact` again"
+        ) from error
+
+
+def _size(parts: Iterable[Part]) -> int:
+    return sum(part.path.stat().st_size for part in parts)

@@ -1,0 +1,78 @@
+r"""Which label of a multiple choice does a response state?
+
+In: a response and references that are one label, A to J (MMLU, ARC). Out: 1 or 0. A stated answer
+("the answer is (C)", "\boxed{C}", "C is correct", a line that is just "C") wins over letters that
+are only discussed; the last statement counts. The words "a" and "I" are labels only where nothing
+else can be meant. Not covered: a response that repeats a choice's text without its label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+WRAPPERS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\b\s*")
+BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
+ENCLOSED = re.compile(r"(?<!\w)[*_`\"'“‘\[{($]+([A-Ja-j])[.:]?[*_`\"'”’\]})$]+(?!\w)")
+MARKUP = re.compile(r"[*_`$]+")
+
+# A label in brackets is one. A capital that is no English word is one unless it starts a name
+# ("C-reactive", "D.C."). "A", "I" and small letters need to be cut off from what follows.
+CUT_OFF = r"(?=\s*(?:[,;:!?)]|\.(?!\w)|$)|\s+(?:because|since|is)\b)"
+LABEL = rf"(?:\(([A-Ja-j])\)|([B-HJ])(?![\w'’-]|\.\w)|(?<!\w)([A-Ja-j]){CUT_OFF})"
+CUE = (
+    r"(?:\b(?:answer(?!\s+(?:choices|options))|option|choice)\b[^\n.:=]{0,40}?(?:\bis\b|[:=])"
+    r"|\b(?:therefore|thus|hence|so)\b,?(?:\s+it\s+is\b|\s+it's\b)?"
+    r"|\b(?:it\s+is|it's|(?:must|would|should)\s+be|choose|pick|select|go\s+with)\b)"
+    r"\s*:?\s*(?:(?:the|option|choice|letter|answer|probably|likely|clearly)\s+){0,3}"
+)
+VERDICT = r"\s+is\s+(?:the\s+|most\s+|only\s+){0,2}(?:correct|right|best|answer|true)\b"
+STATED = re.compile(
+    rf"(?i:{CUE}){LABEL}"
+    rf"|(?:\(([A-Ja-j])\)|(?<![\w'’-])([A-J]))(?i:{VERDICT})"
+    r"|^\W*([A-Ja-j])\W*?$",
+    re.M,
+)
+LEADING = re.compile(
+    r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])(?=\s*(?:[),;:!?-]|\.(?!\w)|\n)|\s+(?:because|since)\b))"
+    r"(?!\s*is\s+(?:not|wrong|incorrect|false)\b)"
+)
+MENTION = re.compile(r"\(([A-Ja-j])\)|^[ \t]*([A-J])[.):]", re.M)
+
+
+def choice(response: str, references: Sequence[str]) -> float:
+    """1 where the label that the response states is that of a reference."""
+    found = stated_label(response)
+    return float(found is not None and any(found == one.strip(" ().") for one in references))
+
+
+def stated_label(text: str) -> str | None:
+    """The capital label that a text states as its answer, or None.
+
+    Where nothing is stated, a label that opens the text counts, then the only one mentioned.
+    """
+    text = _without_markup(text)
+    stated = [_label(match) for match in STATED.finditer(text)]
+    if stated:
+        return stated[-1]
+    mentioned = {_label(match) for match in MENTION.finditer(text)}
+    leading = LEADING.match(text)
+    if leading and not _enumerates(text):
+        return _label(leading)
+    return mentioned.pop() if len(mentioned) == 1 else None
+
+
+def _without_markup(text: str) -> str:
+    text = BOX.sub("\nanswer: ", WRAPPERS.sub("", text))
+    for _ in range(3):  # **(C)** and \boxed{\text{(C)}} are enclosed more than once
+        text = ENCLOSED.sub(r"(\1)", text)
+    return MARKUP.sub("", text)
+
+
+def _enumerates(text: str) -> bool:
+    """Whether lines of the text begin with several labels: the choices, said again."""
+    return len({match[1] for match in re.finditer(r"^[ \t(]*([A-J])[.):]", text, re.M)}) > 1
+
+
+def _label(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group).upper()

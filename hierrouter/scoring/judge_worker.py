@@ -1,0 +1,44 @@
+"""The process behind `judge`: math-verify, limited.
+
+In: lines of JSON, [reference, found]. Out: a line each, 1 or 0. Where an answer takes more than
+its processor time the system ends this process, so no line comes. It reads LaTeX by a grammar;
+nothing of an answer is evaluated as code. Not covered: starting it again (`judge`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import signal
+import sys
+
+from math_verify import LatexExtractionConfig, parse, verify
+
+CPU_SECONDS = 5.0  # an answer that takes more is not one; the longest seen took 0.4
+MEMORY = 4 << 30  # bytes of address space
+LATEX = (LatexExtractionConfig(boxed_match_priority=0),)
+
+
+def main() -> None:
+    logging.disable()  # math-verify warns that its own time limit is off
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        same = _equivalent(*json.loads(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(int(same), flush=True)  # noqa: T201
+
+
+def _equivalent(reference: str, found: str) -> bool:
+    try:
+        gold, said = (
+            parse(rf"\boxed{{{text}}}", LATEX, parsing_timeout=None) for text in (reference, found)
+        )
+        return bool(verify(gold, said, timeout_seconds=None))
+    except Exception:  # whatever computer algebra raises, an answer that fails is not equivalent
+        return False
+
+
+if __name__ == "__main__":
+    main()
