@@ -8,6 +8,7 @@ takes too long, is 0 and never an exception. Not covered: proofs, answers in wor
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -17,19 +18,23 @@ from hierrouter.scoring.numeric import plain_number
 from hierrouter.scoring.stated import boxed_text, cued_text, sentences
 
 FORMULA = re.compile(
-    r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]"
+    r"\$\$?([^$]+)\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]"
     r"|(?<![\w^.,])(-?[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?)(?![\w-])"
 )
+# A word, or a sign that encloses a formula: without either, a sentence is one expression.
+PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2}|\$|\\[(\[]")
 INDEX = re.compile(r"(?<=[_^])\{(\w)\}")
-LAYOUT = re.compile(r"\\(?:left|right|displaystyle|[!,;:])(?![a-zA-Z])|[\s$]|(?<=\\)[dtc](?=frac)")
+LAYOUT = re.compile(
+    r"\\(?:left|right|displaystyle|[!,;:])(?![a-zA-Z])|\$|(?<!\d)\s+|\s+(?!\d)|(?<=\\)[dtc](?=frac)"
+)
 LONGEST = 1000  # characters of an expression; longer ones compare as texts only
 
 
 def boxed(response: str, references: Sequence[str]) -> float:
     r"""1 where the final expression of the response is equivalent to that of a reference.
 
-    The final expression stands in the last `\boxed{...}`, else it is the last formula or number
-    of the sentence after the last "answer is", else of the last sentence.
+    The final expression stands in the last `\boxed{...}`, else in the sentence after the last
+    "answer is", else in the last sentence.
     """
     found = final_expression(response)
     return float(any(_same(_reference(one), found) for one in references))
@@ -38,17 +43,19 @@ def boxed(response: str, references: Sequence[str]) -> float:
 def final_expression(text: str) -> str:
     """The expression that a text states as its answer.
 
-    Without a box it is the last formula or number of the sentence after "answer is", else of the
-    last sentence; where neither has one, it is the words there.
+    Without a box it is the sentence after "answer is", else the last one: where that has words,
+    its last formula or number, and where it has neither, the words.
     """
     stated = boxed_text(text)
     if stated is None:
         said, last = cued_text(text), sentences(text.strip().rstrip("."))[-1]
-        stated = _last_formula(said or "") or _last_formula(last) or said or last
+        stated = _expression(said or "") or _expression(last) or said or last
     return stated.strip(" \n.\"'*")
 
 
-def _last_formula(sentence: str) -> str | None:
+def _expression(sentence: str) -> str | None:
+    if not PROSE.search(sentence):
+        return sentence
     found = [next(filter(None, match.groups())) for match in FORMULA.finditer(sentence)]
     return found[-1] if found else None
 
@@ -64,12 +71,12 @@ def _same(reference: str, found: str) -> bool:
     plain, other = _plain(reference), _plain(found)
     if plain == other:
         return bool(plain)
-    if not plain or not other or max(len(plain), len(other)) > LONGEST:
+    if not plain or not other or max(len(reference), len(found)) > LONGEST:
         return False
     number, other_number = plain_number(plain), plain_number(other)
     if number is not None and other_number is not None:
         return number == other_number
-    return _judge().equivalent(reference, found)
+    return _judge(os.getpid()).equivalent(reference, found)
 
 
 def _plain(expression: str) -> str:
@@ -78,5 +85,6 @@ def _plain(expression: str) -> str:
 
 
 @cache
-def _judge() -> Judge:
+def _judge(process: int) -> Judge:
+    """The judge of this process: one that was inherited by a fork would be asked by two."""
     return Judge()

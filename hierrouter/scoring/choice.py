@@ -13,31 +13,35 @@ from collections.abc import Sequence
 
 WRAPPERS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\b\s*")
 BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
-ENCLOSED = re.compile(r"(?<!\w)[*_`\"'“‘\[{($]+([A-Ja-j])[.:]?[*_`\"'”’\]})$]+(?!\w)")
+ENCLOSED = re.compile(r"(?<!\w)[*_`\"'“‘\[{($]{1,6}([A-Ja-j])[.:]?[*_`\"'”’\]})$]{1,6}(?!\w)")
 MARKUP = re.compile(r"[*_`$]+")
 
 # A label in brackets is one. A capital that is no English word is one unless it starts a name
 # ("C-reactive", "D.C."). "A", "I" and small letters need to be cut off from what follows.
-CUT_OFF = r"(?=\s*(?:[,;:!?)]|\.(?!\w)|$)|\s+(?:because|since|is)\b)"
-LABEL = rf"(?:\(([A-Ja-j])\)|([B-HJ])(?![\w'’-]|\.\w)|(?<!\w)([A-Ja-j]){CUT_OFF})"
+PUNCTUATION = r"(?=\s*(?:[,;:!?)]|\.(?!\w)|$))"
+REASON = r"(?=\s+(?:because|since|is)\b)"
+LABEL = (
+    r"(?:\(([A-Ja-j])\)|([B-HJ])(?![\w'’-]|\.\w)"
+    rf"|(?<!\w)([A-Ja-j]){PUNCTUATION}|(?<!\w)([AI]){REASON})"
+)
 CUE = (
-    r"(?:\b(?:answer(?!\s+(?:choices|options))|option|choice)\b[^\n.:=]{0,40}?(?:\bis\b|[:=])"
+    r"(?:\b(?:answer|option|choice)\b(?:[^\n.:=]{0,40}?\bis\b|\s*[:=–-])"
     r"|\b(?:therefore|thus|hence|so)\b,?(?:\s+it\s+is\b|\s+it's\b)?"
     r"|\b(?:it\s+is|it's|(?:must|would|should)\s+be|choose|pick|select|go\s+with)\b)"
-    r"\s*:?\s*(?:(?:the|option|choice|letter|answer|probably|likely|clearly)\s+){0,3}"
+    r"\s*(?::\s*)?(?:(?:the|option|choice|letter|answer|probably|likely|clearly)\s+){0,3}"
 )
 VERDICT = r"\s+is\s+(?:the\s+|most\s+|only\s+){0,2}(?:correct|right|best|answer|true)\b"
 STATED = re.compile(
     rf"(?i:{CUE}){LABEL}"
     rf"|(?:\(([A-Ja-j])\)|(?<![\w'’-])([A-J]))(?i:{VERDICT})"
-    r"|^\W*([A-Ja-j])\W*?$",
+    r"|^[^\w\n]*(?:(?i:option|choice|letter|answer)[ ])?([A-Ja-j])[^\w\n]*$",
     re.M,
 )
 LEADING = re.compile(
-    r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])(?=\s*(?:[),;:!?-]|\.(?!\w)|\n)|\s+(?:because|since)\b))"
-    r"(?!\s*is\s+(?:not|wrong|incorrect|false)\b)"
+    r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])(?=\s*(?:[),;:!?\n]|\.(?!\w))|\s+(?:[–-]|because|since)\s))"
+    r"(?!\s*(?:is\s+(?:not|wrong|incorrect|false)|(?:and|or|,)\s+\(?[A-J])\b)"
 )
-MENTION = re.compile(r"\(([A-Ja-j])\)|^[ \t]*([A-J])[.):]", re.M)
+MENTION = re.compile(r"(?<!\bnot )\(([A-Ja-j])\)|^[ \t]*([A-J])[.):]", re.M)
 
 
 def choice(response: str, references: Sequence[str]) -> float:
@@ -64,9 +68,7 @@ def stated_label(text: str) -> str | None:
 
 def _without_markup(text: str) -> str:
     text = BOX.sub("\nanswer: ", WRAPPERS.sub("", text))
-    for _ in range(3):  # **(C)** and \boxed{\text{(C)}} are enclosed more than once
-        text = ENCLOSED.sub(r"(\1)", text)
-    return MARKUP.sub("", text)
+    return MARKUP.sub("", ENCLOSED.sub(r"(\1)", text))
 
 
 def _enumerates(text: str) -> bool:

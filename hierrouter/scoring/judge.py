@@ -10,11 +10,16 @@ is. Not covered: where the expressions come from (`boxed`).
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from threading import Lock
 
+from hierrouter_cache.errors import WorldError
+
+# How a worker ends by an answer: its processor time is up, or its stack.
+TOO_MUCH = (-signal.SIGPROF, -signal.SIGSEGV)
 WORKER = Path(__file__).with_name("judge_worker.py")
 
 
@@ -30,30 +35,43 @@ class Judge:
         """Whether `found` is equivalent to `reference`; false where that cannot be told.
 
         Raises:
-            RuntimeError: the worker does not start.
+            WorldError: the worker does not start, or was ended from outside.
         """
         with self._lock:
-            answer = self._ask(json.dumps([reference, found]))
-        return answer == "1\n"
+            # Held again only after an answer: one that was interrupted would answer late.
+            process, self._process = self._process or self._started(), None
+            if answer := _ask(process, json.dumps([reference, found])):
+                self._process = process
+                return answer == "1"
+            if (ended := process.wait()) not in TOO_MUCH:
+                raise WorldError(f"scorer boxed was ended from outside: {ended}; run it again")
+            return False
 
-    def _ask(self, question: str) -> str:
-        process = self._running()
-        assert process.stdin and process.stdout
-        try:
-            process.stdin.write(question + "\n")
-            process.stdin.flush()
-            return process.stdout.readline()
-        except BrokenPipeError:
-            return ""
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", str(self._worker)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                encoding="ascii",
+    def _started(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", str(self._worker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="ascii",
+            start_new_session=True,  # a Ctrl-C is not meant for it
+        )
+        # Without this a worker that never runs would pass for wrong answers.
+        if not _ask(process, json.dumps(["x", "x"])):
+            raise WorldError(
+                f"scorer boxed does not start: {self._worker}; is math-verify installed for "
+                f"{sys.executable}?"
             )
-        return self._process
+        return process
+
+
+def _ask(process: subprocess.Popen[str], question: str) -> str:
+    """The worker's line; empty where it has ended."""
+    assert process.stdin and process.stdout
+    try:
+        process.stdin.write(question + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    return process.stdout.readline().strip()

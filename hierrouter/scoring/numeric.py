@@ -22,13 +22,13 @@ LATEX = [  # what LaTeX puts into a number: separators, escapes, thin spaces
     (re.compile(r"\\(?=[$%])"), ""),
 ]
 # Longer digits are no answer, and their arithmetic would take for ever.
-DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]{1,400})"
+DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,130}(?![0-9])|[0-9]{1,400})"
 DECIMAL = rf"(?:{DIGITS}(?:\.[0-9]{{1,400}})?|\.[0-9]{{1,400}})"
 POWER = r"(?:[eE]|\s?(?:[×xX*]|\\times|\\cdot)\s?10\s?(?:\^|\*\*)\{?)"
 NUMBER = re.compile(
     r"(?<![\w^])(?<!\^\{)(?<!\d\.)"  # not inside a word, and not an exponent
-    r"(?P<sign>(?<![\w)])-)?[$€£]?(?P<inner>-)?"
-    rf"(?:(?:(?P<whole>{DIGITS})[ ]+)?(?P<over>{DECIMAL})\s?/\s?(?P<under>-?{DECIMAL})"
+    r"(?P<sign>(?<![\w)])-)?(?:[$€£](?P<inner>-)?)?"
+    rf"(?:(?:(?P<whole>{DIGITS})[ ])?(?P<over>{DECIMAL})\s?/\s?(?P<under>-?{DECIMAL})"
     rf"|(?P<decimal>{DECIMAL})(?:{POWER}(?P<power>[-+]?[0-9]{{1,3}})(?![0-9])\}}?)?)"
 )
 PREFIX_END = re.compile(r"-[A-Za-z]")

@@ -84,17 +84,15 @@ def _file(module: ModuleType) -> str:
 
 def _checked(function: Any, path: str) -> ScoreFunction:
     def score(response: str, references: Sequence[str], /) -> float:
+        call = f"on the response {_short(response)!r}"
         try:
             value = function(response, tuple(references))
         except (Exception, SystemExit) as error:
-            raise InputError(f"scorer failed: {path}: {_one_line(error)}; on {_call(response)}") from (
-                error
-            )
+            raise InputError(f"scorer failed: {path}: {_one_line(error)}; {call}") from error
         number = _number(value)
         if not 0 <= number <= 1:  # nor is NaN
             raise InputError(
-                f"scorer gave {_short(repr(value))}: {path}; on {_call(response)}; "
-                "a score is a number from 0 to 1"
+                f"scorer gave {_short(repr(value))}: {path}; {call}; a score is from 0 to 1"
             )
         return number
 
@@ -109,10 +107,6 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def _call(response: str) -> str:
-    return f"the response {_short(response)!r}"
 
 
 def _one_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from hierrouter.pool import suggestion
 from hierrouter.scoring.accuracy import accuracy
 from hierrouter.scoring.boxed import boxed
 from hierrouter.scoring.choice import choice
+from hierrouter.scoring.given import GIVEN
 from hierrouter.scoring.numeric import numeric
 from hierrouter.scoring.own import own_scorer
 from hierrouter.scoring.scorer import Scorer
@@ -43,10 +44,11 @@ def scorer(name: str) -> Scorer:
     Raises:
         InputError: nothing of this name, or a function that cannot be used.
     """
+    if name == GIVEN.name:
+        return GIVEN
     if name in SCORERS:
         return SCORERS[name]
     if ":" in name:
         return own_scorer(name)
-    raise InputError(
-        f"unknown scorer: {name}; {suggestion(name, SCORERS)}or give your own as module:function"
-    )
+    known = suggestion(name, [*SCORERS, GIVEN.name])
+    raise InputError(f"unknown scorer: {name}; {known}or give your own as module:function")

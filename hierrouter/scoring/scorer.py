@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hierrouter_cache.errors import InputError
+
 
 class ScoreFunction(Protocol):
     """Quality of `response` in [0, 1] against the best matching of `references`."""
@@ -40,8 +42,14 @@ class Scorer:
         """The quality of `response` in [0, 1].
 
         Raises:
-            InputError: a user's own function failed or gave no number in [0, 1].
+            InputError: there are no references, or a user's own function failed or gave no number
+                in [0, 1].
         """
+        if not references:
+            raise InputError(
+                f"{self.name} needs reference answers, and a query has none; "
+                "imported without them it has given scores: --scorer given"
+            )
         return self.function(response, references)
 
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 import re
 
 BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
+BOXES = 8  # so many are tried, the last ones; a response cut short may have open ones
+LONGEST = 2000  # characters in a box
 MARK = "####"
-CUE = re.compile(r"\banswer\b[^\n.:=]{0,40}?(?:\bis\b:?|[:=])|^[ \t]*A[ \t]*:", re.I | re.M)
+CUE = re.compile(
+    r"\banswer\b(?:[^\n.:=]{0,40}?\b(?:is|of)\b:?|[\s*_]*[:=])|^[ \t]*A[ \t]*:", re.I | re.M
+)
 SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
 
 
 def boxed_text(text: str) -> str | None:
     r"""What stands in the last whole `\boxed{...}`; `\boxed 5` without braces is `5`."""
-    for box in reversed(list(BOX.finditer(text))):
+    for box in reversed(list(BOX.finditer(text))[-BOXES:]):
         content = _in_braces(text, box.end())
         if content is not None:
             return content
@@ -32,17 +36,13 @@ def marked_text(text: str) -> str | None:
 
 def cued_text(text: str) -> str | None:
     """The rest of the sentence after the last "answer is", "Answer:" or "A:"."""
-    cue = None
-    for cue in CUE.finditer(text):
-        pass
-    if cue is None:
-        return None
-    return sentences(text[cue.end() :].lstrip())[0]
+    cues = list(CUE.finditer(text))
+    return sentences(text[cues[-1].end() :].lstrip())[0] if cues else None
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences and lines of a text, at least one."""
-    return SENTENCE_END.split(text)
+    """The sentences and lines of a text that are not blank; one blank where all are."""
+    return [part for part in SENTENCE_END.split(text) if part.strip()] or [""]
 
 
 def _in_braces(text: str, start: int) -> str | None:
@@ -50,7 +50,7 @@ def _in_braces(text: str, start: int) -> str | None:
         word = text[start:].split(maxsplit=1)
         return word[0].strip("$.,") if word else None
     depth = 0
-    for position in range(start, len(text)):
+    for position in range(start, min(len(text), start + LONGEST)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
         if depth == 0:
             return text[start + 1 : position]

@@ -1,0 +1,106 @@
+import pytest
+
+from hierrouter.scoring import token_f1
+from hierrouter.scoring.choice import choice, stated_label
+from tests.hierrouter.scoring.real import questions
+
+STATED = [
+    ("The answer is (C).", "C"),
+    ("C. because", "C"),
+    ("**C**", "C"),
+    (r"\boxed{C}", "C"),
+    (r"so $\boxed{\text{(C)}}$.", "C"),
+    ("Answer: C", "C"),
+    ("Answer - B", "B"),
+    ("Answer:\nD", "D"),
+    ("Answer: B the moon", "B"),
+    ("c", "C"),
+    ("(b)", "B"),
+    ("`C`", "C"),
+    ("[C]", "C"),
+    ("option C", "C"),
+    ("I", "I"),
+    ("A", "A"),
+    ("Answer: A", "A"),
+    ("Answer: A.", "A"),
+    ("**Answer:** A", "A"),
+    ("The correct answer is **A. whale**.", "A"),
+    ("The answer is A because it is warm.", "A"),
+    ("A. whale", "A"),
+    ("(A) whale", "A"),
+    ("I would choose D", "D"),
+    ("Therefore, it is B.", "B"),
+    ("(d) is correct", "D"),
+    ("Sedimentary rock (C)", "C"),
+    ("Let me think.\n\nC", "C"),
+]
+DISCUSSED = [
+    ("A is wrong because x. B is wrong. So the answer is C.", "C"),
+    ("(A) is wrong, (D) is possible. The answer is (C), since (D) is not.", "C"),
+    ("The answer is: C\n\nExplanation: A is wrong", "C"),
+    ("The answer is A. No: the answer is D.", "D"),
+    ("The answer is not A, it is B.", "B"),
+    ("Option B is correct, not A.", "B"),
+    ("D. none of the above. A is wrong", "D"),
+    ("A. dog\nB. cat\nC. whale\nAnswer: C", "C"),
+    ("In case A, a is b; I see. Then the answer is (A).", "A"),
+]
+NOTHING = [
+    "",
+    "a whale",
+    "A dog is a mammal.",
+    "The answer is a mammal.",
+    "Answer: A mammal",
+    "I think it is a whale.",
+    "The answer is I think a whale",
+    "vitamin C is important",
+    "The answer is vitamin C.",
+    "B-cells make antibodies",
+    "The answer is e.g. water",
+    "The answer is not (A).",
+    "(A) and (B)",
+    "A. dog\nB. cat\nC. whale",
+    "Answer choices: A. dog B. cat",
+    "choose a card",
+    "K",
+]
+
+
+@pytest.mark.parametrize(("text", "label"), STATED)
+def test_a_stated_label(text: str, label: str) -> None:
+    assert stated_label(text) == label
+
+
+@pytest.mark.parametrize(("text", "label"), DISCUSSED)
+def test_the_last_statement_wins(text: str, label: str) -> None:
+    assert stated_label(text) == label
+
+
+@pytest.mark.parametrize("text", NOTHING)
+def test_no_label(text: str) -> None:
+    assert stated_label(text) is None
+
+
+def test_the_label_is_compared() -> None:
+    assert choice("The answer is (C).", ["C"]) == 1
+    assert choice("The answer is (C).", ["D"]) == 0
+    assert choice("The answer is (C).", ["D", "C"]) == 1
+
+
+def test_the_article_is_no_label() -> None:
+    wrong = "a change of a gas to a liquid"
+    assert token_f1(wrong, ["A"]) > 0  # what F1 makes of it
+    assert choice(wrong, ["A"]) == 0
+
+
+def test_wrong_answers_get_nothing_where_a_is_right() -> None:
+    """A response that is the text of a wrong choice never counts as the letter A."""
+    found = 0
+    for name in ("mmlu", "arc_easy", "arc_challenge"):
+        for row in questions(name):
+            for label, text in row["choices"].items():
+                found += 1
+                assert choice(f"It is a kind of {text}", ["A"]) == 0, text
+                assert choice(f"The answer is {label}. {text}", [label]) == 1, text
+                assert choice(f"{label}. {text}", [label]) == 1, text
+    assert found > 400

@@ -1,0 +1,62 @@
+"""`cache verify --rescore`: stored scores against what the stored responses give."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.scheduler import collect
+from hierrouter.inspection import verify_cache
+from hierrouter.pool import load_pool
+from hierrouter.scoring import scorer
+from hierrouter.trees import open_tree
+from hierrouter_cache.errors import DamagedPart
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.schema import SCORES
+from hierrouter_cache.writer import PartWriter
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Two questions with their trees."""
+    collect(load_pool("testbed"), load_queries(["arith"], 2, 42, Path()), tmp_path)
+    return tmp_path
+
+
+def store(root: Path, key: str, value: float) -> None:
+    """Give one call a score."""
+    row = CacheReader(root).sql('SELECT c.key, q."references" FROM calls_rows c, queries_rows q')
+    columns = [row["key"][:1], row["references"][:1], [key], [value]]
+    PartWriter(root).append("scores", pa.table(columns, schema=SCORES))
+
+
+def test_scores_are_those_of_the_stored_responses(cache: Path) -> None:
+    open_tree(cache)
+    stored = CacheReader(cache).sql("SELECT DISTINCT scorer FROM scores")["scorer"].to_pylist()
+    assert sorted(stored) == sorted(scorer(name).key for name in ("accuracy", "token_f1"))
+    assert "scores: as computed again from the responses" in verify_cache(cache, rescore=True)[-1]
+
+
+def test_a_wrong_score_is_found(cache: Path) -> None:
+    store(cache, scorer("exact_match").key, 0.25)
+    verify_cache(cache)
+    with pytest.raises(DamagedPart, match=r"score exact_match@1 of call .* is 0\.25"):
+        verify_cache(cache, rescore=True)
+
+
+def test_scores_of_other_versions_are_counted_apart(cache: Path) -> None:
+    store(cache, "exact_match@0", 0.25)
+    store(cache, "mine:score@0123", 0.5)
+    assert verify_cache(cache, rescore=True)[-2:] == [
+        "0 scores: as computed again from the responses",
+        "2 scores of other versions, users' functions or imports: not computed again",
+    ]
+
+
+def test_a_score_of_another_version_is_never_read(cache: Path) -> None:
+    store(cache, "token_f1@0", 0.123)
+    store(cache, "accuracy@0", 0.123)
+    tree = open_tree(cache)
+    assert 0.123 not in tree.score
+    assert set(tree.accuracy.flat) <= {0, 1}
