@@ -199,7 +199,7 @@ def _write(folder: Path, seq: int, rows: NDArray[np.void]) -> None:
     """Commit rows as one file; a cache that cannot be written to is left as it is."""
     buffer = io.BytesIO()
     np.save(buffer, rows, allow_pickle=False)
-    data = buffer.getbuffer()
+    data = buffer.getvalue()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except PermissionError:

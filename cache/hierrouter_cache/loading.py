@@ -17,6 +17,7 @@ from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.pricing import Rate, rate_table
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.routes import Routes
 from hierrouter_cache.scores import Scores
 from hierrouter_cache.tree import DirectCalls, RouteTree
 from hierrouter_cache.walk import Forest, TreeSpec
@@ -47,7 +48,7 @@ def load_tree(
     Raises:
         IncompleteTree: a node, a direct call, a score or an embedding is missing.
     """
-    require_complete(forest)
+    require_complete(forest, spec.routes)
     for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
         if np.isnan(values).any():
             raise IncompleteTree(f"{np.isnan(values).sum()} calls are not scored: {reader.root}")
@@ -80,16 +81,14 @@ def load_tree(
             rate=direct_rate,
         ),
         scorer=scorer,
-        fingerprint=_fingerprint(
+        content=_content(
             [spec.models, spec.steps, spec.direct, scorer, embeddings.encoder, forest.keys],
-            rate,
-            direct_rate,
             *measured,
         ),
     )
 
 
-def require_complete(forest: Forest) -> None:
+def require_complete(forest: Forest, routes: Routes) -> None:
     """Refuse a tree with holes: dropping queries silently would bias every table.
 
     Raises:
@@ -103,6 +102,10 @@ def require_complete(forest: Forest) -> None:
     what = " and ".join(
         f"{count} {name}" for count, name in ((nodes, "nodes"), (direct, "direct calls")) if count
     )
+    parents = [routes.parent(node) for node in range(1, routes.nodes)]
+    below = np.count_nonzero(~forest.tree.found[:, 1:] & ~forest.tree.found[:, parents])
+    if below:
+        what += f" ({below} of them because their parent is missing)"
     raise IncompleteTree(
         f"the tree is incomplete: {lacking} of {len(forest.keys)} queries lack {what}; run "
         "`hierrouter collect` again, it asks only for those, or leave these queries out with "
@@ -110,7 +113,7 @@ def require_complete(forest: Forest) -> None:
     )
 
 
-def _fingerprint(names: object, *arrays: NDArray[np.generic]) -> str:
+def _content(names: object, *arrays: NDArray[np.generic]) -> str:
     total = hashlib.sha256(digest(names).encode())
     for array in arrays:
         total.update(np.ascontiguousarray(array).tobytes())

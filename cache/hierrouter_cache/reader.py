@@ -89,9 +89,7 @@ class CacheReader:
                 self._open()
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
-    def columns(
-        self, query: str, parameters: Sequence[Any] = ()
-    ) -> dict[str, NDArray[np.generic]]:
+    def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
         """The answer to a query of numbers, as one array a column, rows in the parts' order."""
         table = self.sql(query, parameters)
         return {name: table[name].to_numpy() for name in table.column_names}
@@ -156,7 +154,8 @@ class CacheReader:
         wanted = pa.table({"h": np.unique(calls)})
         with self._registered("wanted_calls", wanted):
             rows = self.sql(
-                "SELECT h, key, response, outcome FROM wanted_calls JOIN calls_rows ON hash(key) = h"
+                "SELECT h, key, response, outcome FROM wanted_calls "
+                "JOIN calls_rows ON hash(key) = h"
             ).to_pylist()
         return {row.pop("h"): StoredCall(**row) for row in reversed(rows)}
 

@@ -6,16 +6,19 @@ number (`routes`), with prices joined in. Not covered: policies, which live in `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.pricing import cost_of
+from hierrouter_cache.pricing import Rate, cost_of, rate_table
 from hierrouter_cache.routes import Routes
 
 SPLITS = ("train", "validation", "test")
+PRICE_DIGEST = 8  # characters
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,12 @@ class RouteTree:
         state: int64[queries, states], row of `vectors` with the context at each state.
         direct: the single-model calls.
         scorer: name of Q.
-        fingerprint: digest of pool, prices, queries, scores, tokens and encoder; names the data
-            in every report. A selection keeps that of the whole.
+        content: digest of pool, queries, scores, tokens and encoder, without prices. A selection
+            keeps that of the whole.
         left_out: queries asked for that are not here because their trees have holes.
         context_free: whether later hops are the models' own independent answers, imported from
             a table of single calls: no answer was seen by the next model.
+        priced_by: who gave the rate of each model, in words.
     """
 
     models: tuple[str, ...]
@@ -97,19 +101,30 @@ class RouteTree:
     state: NDArray[np.int64]
     direct: DirectCalls
     scorer: str
-    fingerprint: str
+    content: str
     left_out: int = 0
     context_free: bool = False
+    priced_by: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def routes(self) -> Routes:
         """The index arithmetic of this tree."""
         return Routes(len(self.models), self.hops)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the data in every report: `content`, a dash, and a digest of the prices."""
+        rates = np.ascontiguousarray(self.rate).tobytes() + self.direct.rate.tobytes()
+        return f"{self.content}-{hashlib.sha256(rates).hexdigest()[:PRICE_DIGEST]}"
+
+    def same_content(self, fingerprint: str) -> bool:
+        """Whether a fingerprint names this tree, under these prices or others."""
+        return fingerprint.startswith(f"{self.content}-")
+
     @property
     def dim(self) -> int:
         """Length of an embedding."""
-        return self.vectors.shape[1]
+        return int(self.vectors.shape[1])
 
     @property
     def embedding(self) -> NDArray[np.float32]:
@@ -160,3 +175,14 @@ class RouteTree:
     def split(self, name: str) -> RouteTree:
         """The queries of one fold, "train", "validation" or "test"."""
         return self.select(np.flatnonzero(np.array(self.splits) == name))
+
+
+def repriced(tree: RouteTree, prices: Mapping[str, Rate]) -> RouteTree:
+    """The same tree under other prices, as if it had been opened with them.
+
+    Args:
+        tree: nothing of it is computed again but costs and the fingerprint.
+        prices: rate of every model of the tree, direct ones included.
+    """
+    direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices))
+    return replace(tree, rate=rate_table(tree.models, prices), direct=direct)

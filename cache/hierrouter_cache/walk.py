@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,12 +64,16 @@ class Nodes:
     @property
     def complete(self) -> NDArray[np.bool_]:
         """bool[queries]: the queries that lack nothing."""
-        whole: NDArray[np.bool_] = self.found.all(axis=1)
+        whole: NDArray[np.bool_] = np.all(self.found, axis=1)
         return whole
 
-    def select(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Nodes:
+    def select(self, rows: NDArray[np.int64]) -> Nodes:
         """The same for some of the queries."""
         return Nodes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+
+    def columns(self, chosen: slice) -> Nodes:
+        """The same for some of the columns."""
+        return Nodes(**{item.name: getattr(self, item.name)[:, chosen] for item in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,7 @@ class Forest:
     @property
     def complete(self) -> NDArray[np.bool_]:
         """bool[queries]: every node and every direct call is there."""
-        whole: NDArray[np.bool_] = self.tree.complete & self.direct.complete
-        return whole
+        return self.tree.complete & self.direct.complete
 
     def select(self, rows: NDArray[np.int64]) -> Forest:
         """The same for some of the queries."""
@@ -120,7 +124,9 @@ class _Calls:
 
     @classmethod
     def of(cls, reader: CacheReader, spec: TreeSpec) -> _Calls:
-        steps = sorted({*(step for level in spec.steps for step in level)} | {s for _, s in spec.direct})
+        steps = sorted(
+            {*(step for level in spec.steps for step in level)} | {s for _, s in spec.direct}
+        )
         marks = ", ".join("?" * len(steps))
         columns = reader.columns(
             "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608
@@ -138,7 +144,7 @@ class _Calls:
             name: np.flatnonzero(step == number)
             for name, number in zip(steps, reader.hashes(steps), strict=True)
         }
-        return cls(**columns, rows=rows)  # type: ignore[arg-type]
+        return cls(**columns, rows=rows)
 
     def after(self, step: str, context: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[*context.shape]: row of the call of `step` on each context, or -1."""
@@ -150,7 +156,7 @@ class _Calls:
         """The columns of these rows; zeros where a row is -1."""
         found = call != MISSING
 
-        def column(values: NDArray[np.generic], kind: type) -> NDArray[np.generic]:
+        def column(values: NDArray[Any], kind: type) -> NDArray[Any]:
             taken = values[call] if len(values) else np.zeros(call.shape, values.dtype)
             return np.where(found, taken, 0).astype(kind)
 

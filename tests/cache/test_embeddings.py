@@ -1,0 +1,132 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hierrouter_cache.embeddings import (
+    EmbeddingStore,
+    embedding_fault,
+    embedding_files,
+    merge_embeddings,
+)
+from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
+from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.parts import sha16
+from hierrouter_cache.reader import CacheReader
+from tests.cache.test_loading import fill
+
+CONTEXTS = [digest(number) for number in range(300)]
+VECTORS = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> CacheReader:
+    fill(tmp_path)
+    return CacheReader(tmp_path)
+
+
+def filled(reader: CacheReader, files: int = 1) -> EmbeddingStore:
+    store = EmbeddingStore(reader, "e")
+    for chosen in np.array_split(np.arange(300), files):
+        store.append([CONTEXTS[row] for row in chosen], VECTORS[chosen])
+    return store
+
+
+def gathered(store: EmbeddingStore, reader: CacheReader) -> NDArray[np.float32]:
+    return store.vectors()[store.rows(reader.hashes(CONTEXTS))]
+
+
+def test_vectors_come_back_for_their_contexts(reader: CacheReader) -> None:
+    filled(reader, files=3)
+    store = EmbeddingStore(reader, "e")
+    assert np.array_equal(gathered(store, reader), VECTORS)
+    assert not len(store.missing(reader.hashes(CONTEXTS)))
+
+
+def test_one_file_is_mapped_and_not_copied(reader: CacheReader) -> None:
+    filled(reader)
+    owner: object = EmbeddingStore(reader, "e").vectors()
+    while not isinstance(owner, np.memmap):
+        assert isinstance(owner, np.ndarray)
+        owner = owner.base
+
+
+def test_encoders_never_meet(reader: CacheReader) -> None:
+    filled(reader)
+    other = EmbeddingStore(reader, "another")
+    assert len(other.missing(reader.hashes(CONTEXTS))) == 300
+    with pytest.raises(IncompleteTree, match="300 states have no embedding"):
+        other.rows(reader.hashes(CONTEXTS))
+
+
+def test_missing_keeps_the_order_and_says_each_once(reader: CacheReader) -> None:
+    wanted = reader.hashes([CONTEXTS[5], CONTEXTS[2], CONTEXTS[5]])
+    assert EmbeddingStore(reader, "e").missing(wanted).tolist() == wanted[:2].tolist()
+
+
+def test_a_vector_that_is_not_finite_is_refused(reader: CacheReader) -> None:
+    with pytest.raises(WorldError, match="not finite"):
+        EmbeddingStore(reader, "e").append(["a" * 32], np.array([[np.nan]], np.float32))
+
+
+def test_merged_files_hold_the_same(reader: CacheReader) -> None:
+    filled(reader, files=4)
+    filled(reader, files=1)  # the same contexts once more, by another process
+    assert merge_embeddings(reader.root) == 4
+    (file,) = embedding_files(reader.root)
+    assert file.rows == 300
+    assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
+
+
+def damaged(sound: bytes, how: str, rng: np.random.Generator) -> bytes:
+    data = bytearray(sound)
+    if how == "flip":
+        position = rng.integers(len(data))
+        data[position] ^= 1 << rng.integers(8)
+    elif how == "truncate":
+        del data[rng.integers(len(data)) :]
+    else:
+        start = rng.integers(len(data)) & ~511
+        data[start : start + 512] = bytes(len(data[start : start + 512]))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "zero block"])
+def test_a_hundred_damages_and_none_is_silent(reader: CacheReader, how: str) -> None:
+    filled(reader)
+    (file,) = embedding_files(reader.root)
+    sound = file.path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        file.path.write_bytes(damaged(sound, how, rng))
+        assert embedding_fault(file)
+        with pytest.raises(DamagedPart, match=f"damaged embedding file: {file.path.name}"):
+            EmbeddingStore(reader, "e").vectors()
+    file.path.write_bytes(sound)
+    assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
+
+
+def test_another_width_is_refused(reader: CacheReader) -> None:
+    filled(reader)
+    EmbeddingStore(reader, "e").append(["a" * 32], np.ones((1, 5), np.float32))
+    with pytest.raises(DamagedPart, match="embedding files of different dim"):
+        EmbeddingStore(reader, "e").vectors()
+
+
+def test_a_file_of_something_else_is_refused(reader: CacheReader) -> None:
+    folder = filled(reader).folder
+    np.save(folder / "x.npy", np.ones(7))
+    data = (folder / "x.npy").read_bytes()
+    (folder / "x.npy").rename(folder / f"emb-00000009-00000000-r7-{sha16(data)}.npy")
+    with pytest.raises(DamagedPart, match="expected 7 rows of context and vector"):
+        EmbeddingStore(reader, "e").vectors()
+
+
+def test_a_read_only_cache_is_used_for_this_process(
+    reader: CacheReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # tests may run as root
+    store = filled(reader)
+    assert np.array_equal(gathered(store, reader), VECTORS)
+    assert embedding_files(reader.root) == []
