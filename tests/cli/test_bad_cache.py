@@ -425,6 +425,43 @@ def test_k19_a_lock_of_a_dead_collector_holds_nobody(home: Path, hierrouter: Run
     assert calls_made(done.stderr) > 0
 
 
+FULL_DISK = """
+mount -t tmpfs -o size=300k none small || exit 77
+"$@" 2> first.txt; echo $? > first.code
+"$0" -m hierrouter_cli cache verify --cache small/cache > kept.txt 2>&1; echo $? > kept.code
+ls small/cache/tmp > drafts.txt
+mount -o remount,size=64m small
+"$@" 2> second.txt; echo $? > second.code
+"""
+
+
+def test_k20_a_full_disk(home: Path) -> None:
+    """On a file system of 300 kB; then the disk grows and the same command goes on."""
+    (home / "small").mkdir()
+    space = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", FULL_DISK]
+    collect = [*COMMAND, "collect", "--limit", "60", "--cache", "small/cache"]
+    try:
+        done = subprocess.run(
+            [*space, sys.executable, *collect],
+            cwd=home,
+            env=environment(),
+            capture_output=True,
+            text=True,
+        )
+    except OSError as error:
+        pytest.skip(f"no small file system here: {error}")
+    if not (home / "first.code").exists():
+        pytest.skip(f"no small file system here: {done.stderr.strip()}")
+    said = {path.name: path.read_text().strip() for path in home.glob("*.[tc][xo]*")}
+    assert said["first.code"] == "1", said
+    assert re.search(r"error: .*No space left on device.*safe, rerun", said["first.txt"])
+    assert (said["kept.code"], said["drafts.txt"]) == ("0", ""), said
+    assert said["second.code"] == "0", said
+    again = re.search(r"(\d+) calls made, (\d+) already there", said["second.txt"])
+    assert again
+    assert int(again[2]) > 0
+
+
 def started(home: Path, cache: str) -> "subprocess.Popen[str]":
     """A collection of more queries, caught after its first commit."""
     command = [*COMMAND, "collect", "--limit", "40", "--cache", cache]
