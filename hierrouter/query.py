@@ -10,6 +10,13 @@ from dataclasses import dataclass
 
 from hierrouter_cache.fingerprint import digest
 
+SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
+
+
+def storable(text: str) -> str:
+    """The text with lone surrogates replaced by U+FFFD: neither a digest nor a file takes them."""
+    return text.translate(SURROGATES)
+
 
 @dataclass(frozen=True)
 class Query:

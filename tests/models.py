@@ -5,7 +5,7 @@ from pathlib import Path
 ARCHITECTURES = ("qwen2", "phi3", "llama")
 
 
-def save_random_model(folder: Path, architecture: str, seed: int = 0) -> Path:
+def save_random_model(folder: Path, architecture: str, seed: int = 0, window: int = 2048) -> Path:
     """A tiny causal language model of this architecture with the testbed's tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -21,7 +21,7 @@ def save_random_model(folder: Path, architecture: str, seed: int = 0) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=2048,
+        max_position_embeddings=window,
         # Large enough that the models babble: with small weights every response is the same.
         initializer_range=0.3,
         tie_word_embeddings=True,

@@ -78,7 +78,7 @@ IDENTITY = {
     "queries": ("query",),
     "scores": ("call", "references", "scorer"),
     "plans": ("plan",),
-    "failures": ("key",),
+    "failures": ("key", "status"),
 }
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from hierrouter_cli import console, options
-from hierrouter_cli.opening import open_tree
+from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
-    from hierrouter.collect.scheduler import Progress, Summary
+    from hierrouter.collect.summary import Progress, Summary
     from hierrouter.query import Query
     from hierrouter_cache.tree import RouteTree
+
+NAMED = 5  # changed queries; the others are counted
 
 
 def collect(
@@ -52,6 +54,7 @@ def run_collect(
     pool = load_pool(pool_name)
     queries = _load_queries(names, limit, seed, data)
     from hierrouter.collect.scheduler import collect as collect_tree
+    from hierrouter.collect.summary import require_answers
 
     console.say(
         f"collect: {len(queries):,} queries x ({pool.routes.calls} nodes + "
@@ -63,16 +66,29 @@ def run_collect(
     with _finish_part_on_interrupt() as stop, progress(len(queries) * per_query) as report:
         summary = collect_tree(pool, queries, cache, report, stop)
     console.say(summary_line(summary))
-    return open_tree(cache, encoder=encoder_name)
+    require_answers(summary)
+    return open_tree(cache, select(encoder=encoder_name))
 
 
 def summary_line(summary: Summary) -> str:
     """What a collection did, in one line."""
     tokens = summary.tokens_in + summary.tokens_out
     rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.calls else ""
+    found = f"{summary.wanted - summary.missing:,} of " if summary.missing else ""
     return (
-        f"collected: {summary.wanted:,} nodes and direct calls of {summary.queries:,} queries; "
+        f"collected: {found}{summary.wanted:,} nodes and direct calls of "
+        f"{summary.queries:,} queries; "
         f"{summary.calls} calls made, {summary.earlier} already there{rate}"
+    )
+
+
+def changed_line(names: Sequence[str]) -> str:
+    """Which queries are not what they were when they were collected, in one line."""
+    queries = "1 query" if len(names) == 1 else f"{len(names):,} queries"
+    more = ", ..." if len(names) > NAMED else ""
+    return (
+        f"collect: {queries} changed: {', '.join(names[:NAMED])}{more}; "
+        "asked anew, what was collected before stays"
     )
 
 
@@ -81,7 +97,7 @@ def progress(nodes: int) -> Iterator[Progress]:
     """A bar for each model at each level, with tokens per second."""
     from time import perf_counter
 
-    from hierrouter.collect.scheduler import Progress
+    from hierrouter.collect.summary import Progress
 
     with console.progress_bars() as bars:
         current = bars.add_task("starting", total=None, note=f"{nodes:,} nodes at most")
@@ -96,7 +112,10 @@ def progress(nodes: int) -> Iterator[Progress]:
             rate = seen["tokens"] / max(perf_counter() - seen["started"], 1e-9)
             bars.update(current, advance=calls, note=f"{rate:,.0f} tokens/s")
 
-        yield Progress(on_level, on_calls)
+        def on_changed(names: Sequence[str]) -> None:
+            console.say(changed_line(names))
+
+        yield Progress(on_level, on_calls, on_changed)
 
 
 def _load_queries(names: list[str], limit: int | None, seed: int, data: Path) -> list[Query]:
@@ -104,7 +123,7 @@ def _load_queries(names: list[str], limit: int | None, seed: int, data: Path) ->
 
     queries = load_queries(names, limit, seed, data)
     if replaced := sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries):
-        console.say(f"collect: {replaced} questions hold U+FFFD where the file had invalid unicode")
+        console.say(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
     return queries
 
 

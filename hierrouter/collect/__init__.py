@@ -1,5 +1,6 @@
 """Collection: every route of every query, once.
 
 `datasets` gives queries, `backends` run models, `scheduler` walks the tree level by level and
-commits what it learns, `encoders` embed the contexts a policy will see.
+commits what it learns as `rows` (`plan` says what was asked for, `summary` what came of it),
+`encoders` embed the contexts a policy will see.
 """

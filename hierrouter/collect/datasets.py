@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hierrouter import testbed
 from hierrouter.pool import suggestion
-from hierrouter.query import Query
+from hierrouter.query import Query, storable
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.fingerprint import digest
 
 PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
 PAPER_LIMIT = 300  # examples a dataset, paper section 4
 TEST_SHARE = 0.3  # paper section 4
 VALIDATION_SHARE = 0.2  # of what is not test; ours, the paper names no validation fold
 MAX_QUESTION = 1_000_000  # characters; more is a mistake in the file, not a question
-SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
 def dataset_names() -> list[str]:
@@ -56,9 +55,9 @@ def load_queries(names: Sequence[str], limit: int | None, seed: int, data: Path)
         found = read_jsonl(Path(name) if own else data / f"{name}.jsonl")
         # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
         cap = limit or (len(found) if own else PAPER_LIMIT)
-        queries += _with_folds(_sample(found, cap, seed), seed)
+        queries += with_folds(_sample(found, cap, seed), seed)
     _refuse_twins(queries)
-    _refuse_leaks(queries)
+    refuse_leaks(queries)
     return queries
 
 
@@ -120,7 +119,9 @@ def _rows(path: Path, data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             row = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"not JSON: {where}: {error}") from None
+            raise InputError(
+                f"not JSON: {where}: {error}; write one JSON object per line"
+            ) from None
         if not isinstance(row, dict):
             raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
         yield number, row
@@ -139,9 +140,9 @@ def _query(row: Mapping[str, Any], where: str, dataset: str) -> Query:
         question += "".join(f"\n{label}. {text}" for label, text in _choices(choices, where))
     return Query(
         id=_id(row, where),
-        dataset=_text(row, "dataset", where, dataset).translate(SURROGATES),
-        question=question.translate(SURROGATES),
-        answers=tuple(answer.translate(SURROGATES) for answer in _answers(row, where)),
+        dataset=storable(_text(row, "dataset", where, dataset)),
+        question=storable(question),
+        answers=tuple(map(storable, _answers(row, where))),
         split=split,
     )
 
@@ -151,7 +152,7 @@ def _id(row: Mapping[str, Any], where: str) -> str:
     value = row.get("id", where.rsplit(":", 1)[1])
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InputError(f"id must be a text or a number, got {value!r}: {where}")
-    return str(value).translate(SURROGATES)
+    return storable(str(value))
 
 
 def _text(row: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
@@ -161,7 +162,7 @@ def _text(row: Mapping[str, Any], key: str, where: str, default: str | None = No
         raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
     value = row[key]
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{key} is blank or not a text: {where}")
+        raise InputError(f"{key} is empty or not a text: {where}")
     return value
 
 
@@ -176,7 +177,7 @@ def _answers(row: Mapping[str, Any], where: str) -> list[str]:
     if not isinstance(answers, list) or not answers:
         raise InputError(f"answers is empty or not a list: {where}")
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise InputError(f"answers holds something blank or not a text: {where}")
+        raise InputError(f"answers holds something empty or not a text: {where}")
     return answers
 
 
@@ -187,20 +188,17 @@ def _choices(choices: Any, where: str) -> list[tuple[str, str]]:
 
 
 def _sample(queries: list[Query], limit: int, seed: int) -> list[Query]:
-    if len(queries) <= limit:
-        return queries
-    chosen = sorted(random.Random(seed).sample(range(len(queries)), limit))  # noqa: S311
-    return [queries[index] for index in chosen]
+    chosen = _draw((f"{query.dataset}/{query.id}" for query in queries), limit, "sample", seed)
+    return [query for query in queries if f"{query.dataset}/{query.id}" in chosen]
 
 
-def _with_folds(queries: list[Query], seed: int) -> list[Query]:
+def with_folds(queries: list[Query], seed: int) -> list[Query]:
     """Cut test where the file does not say, then validation out of train; by question text.
 
     Queries with the same text always fall into the same fold, or test would be seen in training.
     """
-    texts = sorted({query.question for query in queries if not query.split})
-    random.Random(seed).shuffle(texts)  # noqa: S311
-    test = set(texts[: _share(len(texts), TEST_SHARE)])
+    texts = {query.question for query in queries if not query.split}
+    test = _draw(texts, _share(len(texts), TEST_SHARE), "test", seed)
     queries = [
         query
         if query.split
@@ -209,15 +207,23 @@ def _with_folds(queries: list[Query], seed: int) -> list[Query]:
     ]
     if any(query.split == "validation" for query in queries):
         return queries
-    texts = sorted({query.question for query in queries if query.split == "train"})
-    random.Random(seed + 1).shuffle(texts)  # noqa: S311
-    held = set(texts[: _share(len(texts), VALIDATION_SHARE)])
+    texts = {query.question for query in queries if query.split == "train"}
+    held = _draw(texts, _share(len(texts), VALIDATION_SHARE), "validation", seed)
     return [
         replace(query, split="validation")
         if query.split == "train" and query.question in held
         else query
         for query in queries
     ]
+
+
+def _draw(names: Iterable[str], count: int, purpose: str, seed: int) -> set[str]:
+    """So many of the names, the ones with the smallest digests.
+
+    A larger draw holds the smaller one, and an edited name moves no other: what was collected for
+    the old draw is used again, and what was tested on does not slip into training.
+    """
+    return set(sorted(names, key=lambda name: digest([purpose, seed, name]))[:count])
 
 
 def _share(count: int, share: float) -> int:
@@ -236,7 +242,12 @@ def _refuse_twins(queries: list[Query]) -> None:
         )
 
 
-def _refuse_leaks(queries: list[Query]) -> None:
+def refuse_leaks(queries: list[Query]) -> None:
+    """Refuse a question that stands in test and in another fold.
+
+    Raises:
+        InputError: with the question.
+    """
     folds: dict[str, Counter[str]] = {}
     for query in queries:
         folds.setdefault(query.question, Counter())[query.split] += 1

@@ -1,4 +1,4 @@
-"""What a collection is asked for, beside what was asked before.
+"""The plan: what a collection is asked for.
 
 In: a cache, a pool, queries. Out: the plan and its queries as committed parts, and which queries
 are no longer what they were. Not covered: making the calls (`scheduler`).

@@ -1,11 +1,11 @@
-"""Walk the tree level by level, asking only for calls that are missing.
+"""Walk the tree level by level for what is missing.
 
 In: a pool, queries, a cache folder. Out: committed calls and the plan. All prompts of a
 level are known once the level above is there, so each model answers them in a few large batches.
 Calls are content-addressed: two nodes that show a model the same text are one call, and a rerun
 after any interruption asks for nothing twice. A call that fails is asked again, then written down
-as failed; what lies below it in the tree waits for a rerun. Not covered: scores (`hierrouter.rescore`), embeddings
-(`embed`).
+as failed; what lies below it in the tree waits for a rerun. Not covered: scores
+(`hierrouter.rescore`), embeddings (`embed`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Collection:
 
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
-        contexts: dict[str, tuple[str, ...]] = {
+        contexts: Contexts = {
             root_context(query.question): (query.question,) for query in self.queries
         }
         for model, (_, step) in zip(self.pool.everyone, self.spec.direct, strict=True):
@@ -105,14 +105,16 @@ class Collection:
     def _ask(self, model: ModelSpec, due: list[Call]) -> list[tuple[Call, Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
         generator = self._generator(model)
-        failed = []
+        failed: list[tuple[Call, Failure]] = []
         while due:
             size = self.part_size.get(model.name, FIRST_PART)
             part, due = due[:size], due[size:]
             answers, seconds = self._generate(model, generator, part)
-            failed += self._commit(model, list(zip(part, answers, strict=True)), seconds)
-            fitting = round(len(part) * SECONDS_PER_PART / max(seconds, 1e-3))
-            self.part_size[model.name] = min(LARGEST_PART, max(1, fitting))
+            refused = self._commit(model, list(zip(part, answers, strict=True)), seconds)
+            failed += refused
+            if answered := len(part) - len(refused):  # a refusal takes no time, and tells nothing
+                fitting = round(answered * SECONDS_PER_PART / max(seconds, 1e-3))
+                self.part_size[model.name] = min(LARGEST_PART, max(1, fitting))
             if self.stop():
                 raise Interrupted(
                     f"interrupted: {self.summary.calls} nodes committed; "
@@ -128,7 +130,7 @@ class Collection:
         try:
             answers = generator.generate([call.prompt for call in calls])
         except (RuntimeError, OSError) as error:
-            reason = str(error).strip().splitlines()[0][:120] or type(error).__name__
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
             raise WorldError(
                 f"model {model.name} failed: {model.model}: {reason}; "
                 "what was committed is safe, rerun the same command to resume"

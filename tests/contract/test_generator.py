@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import Generator, Response, backend
+from hierrouter.collect.backends import STATUSES, Failure, Generator, Response, backend
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
+from tests.engines import Scripted
 from tests.models import ARCHITECTURES, save_random_model
 
 WORDS = ["compute", "12+7", "reverse", "the", "word", "takomi", "31", "-", "room 17", "ß✓", "\n\n"]
@@ -20,8 +21,12 @@ def prompts(count: int) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, 40))) for _ in range(count)]
 
 
-def spec(folder: Path, dtype: str = "float32") -> ModelSpec:
-    return ModelSpec(folder.name, str(folder), 0.01, dtype=dtype, generation=Generation(NEW_TOKENS))
+GREEDY = Generation(NEW_TOKENS)
+SAMPLED = Generation(NEW_TOKENS, temperature=0.8, top_p=0.95, seed=3)
+
+
+def spec(folder: Path, dtype: str = "float32", generation: Generation = GREEDY) -> ModelSpec:
+    return ModelSpec(folder.name, str(folder), 0.01, dtype=dtype, generation=generation)
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +35,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: save_random_model(root / name, name) for name in ARCHITECTURES}
 
 
-VARIANTS = [*((name, "float32") for name in ARCHITECTURES), ("llama", "bfloat16")]
+VARIANTS = {
+    **{f"{name}-float32": (name, "float32", GREEDY) for name in ARCHITECTURES},
+    "llama-bfloat16": ("llama", "bfloat16", GREEDY),
+    "qwen2-sampled": ("qwen2", "float32", SAMPLED),
+    "phi3-bfloat16-sampled": ("phi3", "bfloat16", SAMPLED),
+}
+TOO_LONG = "word " * 3000
 
 
-@pytest.fixture(scope="module", params=VARIANTS, ids="-".join)
+@pytest.fixture(scope="module", params=[*VARIANTS, "scripted"])
 def generator(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Generator:
-    name, dtype = request.param
-    return backend("transformers").load(spec(folders[name], dtype))
+    if request.param == "scripted":  # the double must keep the promises that it stands for
+        return Scripted().load(spec(folders["llama"]))
+    name, dtype, generation = VARIANTS[request.param]
+    return backend("transformers").load(spec(folders[name], dtype, generation))
 
 
 def test_one_response_a_prompt_in_order(generator: Generator) -> None:
@@ -44,11 +57,12 @@ def test_one_response_a_prompt_in_order(generator: Generator) -> None:
     answers = generator.generate(asked)
     assert len(answers) == len(asked)
     for answer in answers:
+        assert isinstance(answer, Response)
         assert answer.finish_reason in ("stop", "length")
         assert answer.tokens_in > 0
         assert 1 <= answer.tokens_out <= NEW_TOKENS
         assert answer.text == answer.text.strip()
-    assert len({answer.text for answer in answers}) > 50  # else nothing below can fail
+    assert len(set(answers)) > 50  # else nothing below can fail
 
 
 @pytest.mark.parametrize(
@@ -69,6 +83,21 @@ def test_batch_composition_changes_no_response(
     assert generator.generate(batch) == [alone[prompt] for prompt in batch]
 
 
+def test_the_same_prompts_give_the_same_responses(generator: Generator) -> None:
+    assert generator.generate(prompts(20)) == generator.generate(prompts(20))
+
+
+def test_a_prompt_that_cannot_be_answered_is_a_failure_and_spoils_no_other(
+    generator: Generator,
+) -> None:
+    asked = prompts(5)
+    first, failure, *rest = generator.generate([asked[0], TOO_LONG, *asked[1:]])
+    assert isinstance(failure, Failure)
+    assert failure.status in STATUSES
+    assert len(failure.detail.splitlines()) == 1
+    assert [first, *rest] == generator.generate(asked)
+
+
 def test_no_prompts_no_responses(generator: Generator) -> None:
     assert generator.generate([]) == []
 
@@ -78,6 +107,7 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(folders: dict[str, Path]
 
     tokenizer = AutoTokenizer.from_pretrained(folders["llama"])
     (answer,) = backend("transformers").load(spec(folders["llama"])).generate(["compute 12+7"])
+    assert isinstance(answer, Response)
     message = [{"role": "user", "content": "compute 12+7"}]
     shown = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
     assert answer.tokens_in == len(shown["input_ids"])
@@ -90,7 +120,21 @@ def test_an_end_token_stops_and_counts(folders: dict[str, Path]) -> None:
     generator = backend("transformers").load(spec(folders["qwen2"]))
     generator._ends = frozenset(range(10_000))  # type: ignore[attr-defined]
     (answer,) = generator.generate(["compute"])
-    assert answer == Response("", answer.tokens_in, 1, "stop")
+    assert isinstance(answer, Response)
+    assert answer == Response("", answer.tokens_in, 1, "stop")  # empty, and yet an answer
+
+
+def test_the_window_holds_prompt_and_response(tmp_path: Path) -> None:
+    folder = save_random_model(tmp_path / "m", "qwen2", window=40)
+    generator = backend("transformers").load(spec(folder))
+    overhead = 3  # the chat template's own tokens
+    fits, too_long = "1" * (40 - NEW_TOKENS - overhead), "1" * (41 - NEW_TOKENS - overhead)
+    answer, failure = generator.generate([fits, too_long])
+    assert isinstance(answer, Response)
+    assert answer.tokens_in == 40 - NEW_TOKENS
+    assert failure == Failure(
+        "too_long", "33 tokens of prompt and 8 new ones exceed the window of 40"
+    )
 
 
 def test_identity_changes_with_weights_dtype_and_nothing_else(

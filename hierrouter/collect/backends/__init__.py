@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hierrouter.pool import Identity, ModelSpec
+from hierrouter.query import storable
+from hierrouter_cache.errors import InputError
 
+IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
 # Why a call has no answer, and whether asking again may bring one.
 STATUSES = {
     "too_long": False,  # prompt and response do not fit the model's window
@@ -27,7 +30,8 @@ class Response:
     """What one call gave.
 
     Attributes:
-        text: the generated text, special tokens removed, outer white space stripped.
+        text: the generated text, special tokens removed, outer white space stripped, and what no
+            file takes replaced, before any answer of a batch is paid for in vain.
         tokens_in: tokens of the prompt as the model saw it, chat template included.
         tokens_out: generated tokens, the end token included.
         finish_reason: "stop", or "length" where the response was cut.
@@ -38,6 +42,9 @@ class Response:
     tokens_out: int
     finish_reason: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", storable(self.text))
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -45,7 +52,7 @@ class Failure:
 
     Attributes:
         status: one of `STATUSES`.
-        detail: what a person should know, one line.
+        detail: what a person should know.
 
     Raises:
         ValueError: a status that is not known.
@@ -55,6 +62,7 @@ class Failure:
     detail: str
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", " ".join(storable(self.detail).split()))
         if self.status not in STATUSES:
             raise ValueError(f"unknown status {self.status!r}; known: {', '.join(STATUSES)}")
 
@@ -89,7 +97,13 @@ class Backend(Protocol):
 
 
 def backend(name: str) -> Backend:
-    """The engine of this name; heavy imports happen here and not before."""
+    """The engine of this name; heavy imports happen here and not before.
+
+    Raises:
+        InputError: the answers came from elsewhere; there is no engine.
+    """
+    if name == IMPORTED:
+        raise InputError("a model that was imported cannot be called; collect with another --pool")
     if name != "transformers":
         raise KeyError(name)
     from hierrouter.collect.backends.local import TransformersBackend

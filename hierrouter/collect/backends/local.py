@@ -1,11 +1,11 @@
 """The transformers engine: local weights.
 
-Decoding is a function of the prompt in exact arithmetic, sampled decoding too, since each prompt
-brings its own random numbers (`sampling`); but floating-point sums depend on the shape of a batch. So a prompt's own length decides the shape of its batch: the width is the
-length rounded up, the height follows from the width, and missing rows are filled with copies of the
-first. What a prompt is batched with, and in which order, then cannot change its response
-(tests/contract shows it). Another dtype, machine or engine version may; all but the machine are in
-the identity.
+Decoding is a function of the prompt in exact arithmetic; so is sampling, since each prompt brings
+its own random numbers (`sampling`). But floating-point sums depend on the shape of a batch. So a
+prompt's own length decides the shape of its batch: the width is the length rounded up, the height
+follows from the width, and missing rows are filled with copies of the first. What a prompt is
+batched with, and in which order, then cannot change its response (tests/contract shows it).
+Another dtype, machine or engine version may; all but the machine are in the identity.
 
 A prompt that leaves no room for the response in the model's window is a failure, found out before
 anything is generated. Not covered: several devices, other engines.
@@ -80,7 +80,7 @@ class TransformersBackend:
             )
             model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0][:160]
+            reason = " ".join(str(error).split())[:160]
             raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
         # Greedy decoding needs no random numbers; hashing large weights once more takes time.
         weights = self.identify(spec)["weights"] if spec.generation.temperature else ""

@@ -43,6 +43,25 @@ def test_a_number_is_an_answer_and_three_rows_have_three_folds(tmp_path: Path) -
     assert {query.split for query in queries} == {"train", "validation", "test"}
 
 
+def test_a_larger_draw_holds_the_smaller_one(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "mine.jsonl", rows(100)))
+    small, large = (load_queries([path], limit, 0, tmp_path) for limit in (10, 30))
+    assert {query.id for query in small} < {query.id for query in large}
+    assert len(small) == 10
+    assert {query.id for query in small} != {
+        query.id for query in load_queries([path], 10, 1, tmp_path)
+    }
+
+
+def test_an_edited_question_moves_hardly_any_other_to_another_fold(tmp_path: Path) -> None:
+    content = rows(100)
+    before = load_queries([str(write(tmp_path / "e.jsonl", content))], None, 0, tmp_path)
+    content[50]["question"] = "a first word that sorts elsewhere"
+    after = load_queries([str(write(tmp_path / "e.jsonl", content))], None, 0, tmp_path)
+    moved = [a.id for a, b in zip(before, after, strict=True) if a.split != b.split]
+    assert len(set(moved) - {"q50"}) <= 2  # one to keep the size of each cut
+
+
 def test_equal_questions_share_a_fold(tmp_path: Path) -> None:
     twice = [dict(row, id=f"{row['id']}-{copy}") for row in rows(40) for copy in "ab"]
     queries = load_queries([str(write(tmp_path / "t.jsonl", twice))], 300, 0, tmp_path)
@@ -83,15 +102,15 @@ def test_lone_surrogates_are_replaced_before_anything_is_paid_for(tmp_path: Path
         (3, '{"id": "q3", ', r"\.jsonl:3.*"),
         (1, "[1, 2]", r"not a JSON object: .*:1; one JSON object per line"),
         (2, '{"id": "x", "question": "q", "anwser": "a"}', r"answer is missing: .*:2"),
-        (2, '{"id": "x", "question": "  ", "answer": "a"}', r"question is blank.*:2"),
+        (2, '{"id": "x", "question": "  ", "answer": "a"}', r"question is empty.*:2"),
         (2, '{"id": "x", "question": "q", "answers": []}', r"answers is empty.*:2"),
-        (2, '{"id": "x", "question": "q", "answer": NaN}', r"answer is blank or not a text: .*:2"),
+        (2, '{"id": "x", "question": "q", "answer": NaN}', r"answer is empty or not a text: .*:2"),
         (4, '{"id": "q1", "question": "q", "answer": "a"}', r"duplicate id q1: .*:2 and .*:4"),
         (2, '{"question": "q", "answer": "a", "split": "dev"}', r"unknown split 'dev'.*:2"),
         (
             2,
             '{"question": "q", "answer": "a", "dataset": 5}',
-            r"dataset is blank or not a text.*:2",
+            r"dataset is empty or not a text.*:2",
         ),
         (2, '{"id": null, "question": "q", "answer": "a"}', r"id must be a text or a number.*:2"),
         (2, "[" * 100_000, r"not JSON: .*:2"),

@@ -1,4 +1,3 @@
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collect import scheduler
-from hierrouter.collect.backends import Backend, Generator, Response, backend
+from hierrouter.collect.backends import Generator, Response
 from hierrouter.collect.datasets import load_queries
 from hierrouter.collect.scheduler import collect
 from hierrouter.inspection import cache_info, verify_cache
-from hierrouter.pool import Identity, ModelSpec, load_pool
+from hierrouter.pool import ModelSpec, load_pool
 from hierrouter.query import Query
 from hierrouter.trees import Selection, open_tree
 from hierrouter_cache.errors import (
@@ -25,6 +24,7 @@ from hierrouter_cache.errors import (
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.repair import quarantine
 from hierrouter_cache.writer import PartWriter
+from tests.engines import Counting
 
 POOL = load_pool("testbed")
 
@@ -34,40 +34,15 @@ def queries() -> list[Query]:
     return load_queries(["arith", "story", "riddle"], 6, 42, Path())
 
 
-class Counting:
-    """The transformers backend with every prompt written down."""
-
-    def __init__(self) -> None:
-        self.asked: Counter[tuple[str, str]] = Counter()
-
-    def identify(self, spec: ModelSpec) -> Identity:
-        return backend("transformers").identify(spec)
-
-    def load(self, spec: ModelSpec) -> Generator:
-        return _CountingGenerator(spec.name, backend("transformers").load(spec), self.asked)
-
-
-class _CountingGenerator:
-    def __init__(self, name: str, model: Generator, asked: Counter[tuple[str, str]]) -> None:
-        self.name, self.model, self.asked = name, model, asked
-
-    def generate(self, prompts: Sequence[str]) -> list[Response]:
-        self.asked.update((self.name, prompt) for prompt in prompts)
-        return self.model.generate(prompts)
-
-
 @pytest.fixture
-def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    engine = Counting()
-    chosen: dict[str, Backend] = {"transformers": engine}
-    monkeypatch.setattr(scheduler, "backend", chosen.__getitem__)
-    return engine
+def counting() -> Counting:
+    return Counting()
 
 
 def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    summary = collect(POOL, queries, tmp_path)
+    summary = collect(POOL, queries, tmp_path, engines=counting)
     info = cache_info(tmp_path)
     assert (info["queries"], info["nodes"], info["direct"]) == (18, 18 * 12, 18 * 3)
     assert (info["complete_queries"], info["missing_nodes"]) == (18, 0)
@@ -78,10 +53,10 @@ def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(
 def test_a_second_run_asks_nothing(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    collect(POOL, queries, tmp_path)
+    collect(POOL, queries, tmp_path, engines=counting)
     asked = counting.asked.copy()
     parts = sorted(path.name for path in (tmp_path / "parts").iterdir())
-    assert collect(POOL, queries, tmp_path).calls == 0
+    assert collect(POOL, queries, tmp_path, engines=counting).calls == 0
     assert counting.asked == asked
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == parts
 
@@ -90,16 +65,16 @@ def test_a_model_more_asks_only_for_new_nodes(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
     two = replace(POOL, models=POOL.models[:2])
-    collect(two, queries, tmp_path)
+    collect(two, queries, tmp_path, engines=counting)
     before = open_tree(tmp_path)
     asked = counting.asked.copy()
-    collect(POOL, queries, tmp_path)
+    collect(POOL, queries, tmp_path, engines=counting)
     assert set((counting.asked - asked).values()) == {1}
     assert set(counting.asked.values()) == {1}
     new = counting.asked - asked
     assert {prompt for name, prompt in new if name != "facts"}  # calc and text after facts
     assert open_tree(tmp_path).routes.calls == 12
-    collect(two, queries, tmp_path)
+    collect(two, queries, tmp_path, engines=counting)
     assert open_tree(tmp_path).fingerprint == before.fingerprint
 
 
@@ -115,32 +90,35 @@ def test_stopping_keeps_what_is_committed(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
     with pytest.raises(Interrupted, match=r"\d+ nodes committed"):
-        collect(POOL, queries, tmp_path, stop=lambda: True)
+        collect(POOL, queries, tmp_path, engines=counting, stop=lambda: True)
     committed = len(CacheReader(tmp_path).responses())
     assert committed == sum(counting.asked.values()) > 0
     with pytest.raises(IncompleteTree, match="18 queries lack"):
         open_tree(tmp_path)
-    collect(POOL, queries, tmp_path)
+    collect(POOL, queries, tmp_path, engines=counting)
     assert set(counting.asked.values()) == {1}
     assert cache_info(tmp_path)["missing_nodes"] == 0
 
 
+class OutOfMemory(Counting):
+    """The real engine, but `text` cannot run."""
+
+    def load(self, spec: ModelSpec) -> Generator:
+        return _Fails() if spec.name == "text" else super().load(spec)
+
+
+class _Fails:
+    def generate(self, prompts: Sequence[str]) -> list[Response]:
+        raise RuntimeError("out of memory")
+
+
 def test_a_failing_model_loses_nothing_committed(
-    tmp_path: Path, queries: list[Query], counting: Counting, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    real = _CountingGenerator.generate
-
-    def fail_for_text(self: _CountingGenerator, prompts: Sequence[str]) -> list[Response]:
-        if self.name == "text":
-            raise RuntimeError("out of memory")
-        return real(self, prompts)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_CountingGenerator, "generate", fail_for_text)
-        with pytest.raises(WorldError, match="out of memory; what was committed is safe"):
-            collect(POOL, queries, tmp_path)
+    with pytest.raises(WorldError, match="out of memory; what was committed is safe"):
+        collect(POOL, queries, tmp_path, engines=OutOfMemory(counting.asked))
     assert len(CacheReader(tmp_path).responses()) == sum(counting.asked.values()) > 0
-    collect(POOL, queries, tmp_path)
+    collect(POOL, queries, tmp_path, engines=counting)
     assert set(counting.asked.values()) == {1}
 
 
@@ -166,7 +144,7 @@ def test_a_part_of_what_was_collected(tmp_path: Path, queries: list[Query]) -> N
 def test_repair_then_collect_heals_any_damaged_part(
     tmp_path: Path, queries: list[Query], counting: Counting, kind: str
 ) -> None:
-    collect(POOL, queries, tmp_path)
+    collect(POOL, queries, tmp_path, engines=counting)
     before = open_tree(tmp_path)
     asked = counting.asked.copy()
     part = next((tmp_path / "parts").glob(f"{kind}-*"))
@@ -177,18 +155,20 @@ def test_repair_then_collect_heals_any_damaged_part(
     with pytest.raises(DamagedPart, match=part.name):
         open_tree(tmp_path)
     quarantine(tmp_path)
-    collect(POOL, queries, tmp_path)
+    collect(POOL, queries, tmp_path, engines=counting)
     assert (counting.asked - asked).total() == len(lost)
     assert open_tree(tmp_path).fingerprint == before.fingerprint
 
 
 def test_impossible_values_are_refused(tmp_path: Path, queries: list[Query]) -> None:
     collect(POOL, queries, tmp_path)
+    open_tree(tmp_path)  # computes and stores the scores
     part = next((tmp_path / "parts").glob("scores-*"))
     table = pq.read_table(part)
     part.unlink()
     bad = table.set_column(3, "value", pc.add(table["value"], 0.7))
     PartWriter(tmp_path).append("scores", bad)
-    for look in (open_tree, cache_info, verify_cache):
-        with pytest.raises(CacheError, match="score out of range"):
-            look(tmp_path)
+    with pytest.raises(CacheError, match="score out of range"):
+        open_tree(tmp_path)
+    with pytest.raises(CacheError, match="not what its response gives"):
+        verify_cache(tmp_path, rescore=True)

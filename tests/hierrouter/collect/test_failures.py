@@ -1,0 +1,208 @@
+"""A call that fails has a status, no answer, and costs the rest of the tree nothing."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from hierrouter.collect.backends import STATUSES, Failure, Generator, Response
+from hierrouter.collect.scheduler import ATTEMPTS, FIRST_PART, collect
+from hierrouter.collect.summary import Summary, require_answers
+from hierrouter.pool import ModelSpec, Pool
+from hierrouter.query import Query
+from hierrouter.trees import Selection, open_tree
+from hierrouter_cache.errors import IncompleteTree, WorldError
+from hierrouter_cache.reader import CacheReader
+from tests.engines import Answer, Scripted, told
+
+POOL = Pool(
+    models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in ("a", "b", "c")),
+    hops=2,
+    stage_prompts=("Plan.", "Solve."),
+)
+QUERIES = [
+    Query(str(n), "sums", f"What is {n} + {n}?", (str(2 * n),), split)
+    for n, split in enumerate(["train"] * 3 + ["validation"] + ["test"] * 2)
+]
+ALL_CALLS = len(QUERIES) * (12 + 3)
+# The first hop of model b for the first query: its three children hang on it.
+LOST = "What is 0 + 0?\n\nPlan."
+
+
+def failing(status: str) -> Scripted:
+    def script(model: str, prompt: str) -> Answer:
+        if (model, prompt) == ("b", LOST):
+            return Failure(status, "as scripted")
+        return told(model, prompt)
+
+    return Scripted(script)
+
+
+def failures(root: Path) -> list[dict[str, object]]:
+    return CacheReader(root).sql("SELECT * FROM failures_rows").to_pylist()
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_failed_call_is_no_answer_and_its_children_wait(tmp_path: Path, status: str) -> None:
+    engine = failing(status)
+    summary = collect(POOL, QUERIES, tmp_path, engines=engine)
+    assert summary.failed == {status: 1}
+    assert (summary.calls, summary.missing, summary.incomplete) == (ALL_CALLS - 4, 4, 1)
+    (row,) = failures(tmp_path)
+    assert (row["model"], row["status"], row["detail"]) == ("b", status, "as scripted")
+    reader = CacheReader(tmp_path)
+    assert row["key"] not in reader.responses()
+    prompts = reader.sql("SELECT prompt FROM calls")["prompt"].to_pylist()
+    assert LOST in prompts  # the other models answered it
+    assert len(prompts) == len(reader.responses()) == ALL_CALLS - 4
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_only_what_may_pass_is_asked_again(tmp_path: Path, status: str) -> None:
+    engine = failing(status)
+    collect(POOL, QUERIES, tmp_path, engines=engine)
+    attempts = ATTEMPTS if STATUSES[status] else 1
+    assert engine.asked["b", LOST] == attempts
+    assert failures(tmp_path)[0]["attempts"] == attempts
+    assert sum(engine.asked.values()) == ALL_CALLS - 4 + attempts
+
+
+def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
+    engine = Scripted()
+
+    def script(model: str, prompt: str) -> Answer:
+        if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < ATTEMPTS:
+            return Failure("error", "busy")
+        return told(model, prompt)
+
+    engine.script = script
+    summary = collect(POOL, QUERIES, tmp_path, engines=engine)
+    assert (summary.failed, summary.calls) == ({}, ALL_CALLS)
+    assert failures(tmp_path) == []
+
+
+def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path: Path) -> None:
+    collect(POOL, QUERIES, tmp_path, engines=failing("filtered"))
+    with pytest.raises(IncompleteTree, match="1 of 6 queries lack 4 nodes"):
+        open_tree(tmp_path)
+    whole = open_tree(tmp_path, Selection(allow_incomplete=True))
+    assert whole.query_ids == tuple(query.id for query in QUERIES[1:])
+    (failed,) = failures(tmp_path)
+    scored = CacheReader(tmp_path).sql("SELECT call FROM scores_rows")["call"].to_pylist()
+    assert scored
+    assert failed["key"] not in scored
+
+
+def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) -> None:
+    collect(POOL, QUERIES, tmp_path / "hurt", engines=failing("empty"))
+    again = Scripted()
+    summary = collect(POOL, QUERIES, tmp_path / "hurt", engines=again)
+    assert (summary.calls, summary.failed, summary.missing) == (4, {}, 0)
+    assert set(again.asked.values()) == {1}
+    assert ("b", LOST) in again.asked
+    collect(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
+    assert open_tree(tmp_path / "hurt").fingerprint == open_tree(tmp_path / "whole").fingerprint
+
+
+def test_an_answer_that_no_file_takes_spoils_no_batch(tmp_path: Path) -> None:
+    def script(model: str, prompt: str) -> Answer:
+        if (model, prompt) == ("b", LOST):
+            return Response("half a sign: \ud83d", 9, 5, "stop")
+        if (model, prompt) == ("c", LOST):
+            return Failure("error", "line\n\tand \ud83d")
+        return told(model, prompt)
+
+    collect(POOL, QUERIES, tmp_path, engines=Scripted(script))
+    assert "half a sign: \N{REPLACEMENT CHARACTER}" in CacheReader(tmp_path).responses().values()
+    assert failures(tmp_path)[0]["detail"] == "line and \N{REPLACEMENT CHARACTER}"
+
+
+def test_a_failed_direct_call_costs_the_tree_nothing(tmp_path: Path) -> None:
+    def script(model: str, prompt: str) -> Answer:
+        if prompt == QUERIES[0].question:
+            return Failure("filtered", "refused")
+        return told(model, prompt)
+
+    big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
+    summary = collect(big, QUERIES, tmp_path, engines=Scripted(script))
+    assert summary.failed == {"filtered": 4}
+    assert (summary.missing, summary.incomplete) == (4, 1)
+
+
+def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -> None:
+    engine = Scripted(lambda model, prompt: Failure("error", "no"))
+    summary = collect(POOL, QUERIES, tmp_path, engines=engine)
+    assert summary.calls == 0
+    assert summary.failed == {"error": len(QUERIES) * 6}  # direct and first hop
+    assert summary.missing == ALL_CALLS
+    assert CacheReader(tmp_path).responses() == {}
+    assert list((tmp_path / "parts").glob("calls-*")) == []
+
+
+@dataclass
+class Refusing(Scripted):
+    """Takes no prompt, and writes down how many came at a time."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    def load(self, spec: ModelSpec) -> Generator:
+        return self
+
+    def generate(self, prompts: Sequence[str]) -> Sequence[Answer]:
+        self.sizes.append(len(prompts))
+        return [Failure("too_long", "no")] * len(prompts)
+
+
+def test_quick_refusals_do_not_make_parts_large(tmp_path: Path) -> None:
+    """A part is what an interruption costs; how fast a model refuses says nothing of it."""
+    engine = Refusing()
+    many = [replace(QUERIES[0], id=str(n), question=f"{n}?") for n in range(FIRST_PART + 10)]
+    collect(POOL, many, tmp_path, engines=engine)
+    assert set(engine.sizes) == {FIRST_PART, 10}
+
+
+def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -> None:
+    collect(POOL, QUERIES, tmp_path / "calm", engines=Scripted())
+    rng = random.Random(1)
+    statuses = list(STATUSES)
+
+    def script(model: str, prompt: str) -> Answer:
+        if rng.random() < 0.6:
+            return Failure(rng.choice(statuses), "chance")
+        return told(model, prompt)
+
+    engine = Scripted(script)
+    runs = 0
+    while collect(POOL, QUERIES, tmp_path / "rough", engines=engine).failed:
+        runs += 1
+    assert runs > 2  # else nothing was shown
+    calm, rough = CacheReader(tmp_path / "calm"), CacheReader(tmp_path / "rough")
+    assert rough.responses() == calm.responses()
+    rows = rough.sql("SELECT count(*) AS n FROM calls_rows")["n"][0].as_py()
+    assert rows == len(calm.responses())
+
+
+def test_a_rerun_that_fails_again_says_so_again(tmp_path: Path) -> None:
+    collect(POOL, QUERIES, tmp_path, engines=failing("error"))
+    summary = collect(POOL, QUERIES, tmp_path, engines=failing("filtered"))
+    assert (summary.failed, summary.calls) == ({"filtered": 1}, 0)
+    assert [row["status"] for row in failures(tmp_path)] == ["error", "filtered"]
+
+
+def test_failed_calls_end_in_one_line() -> None:
+    require_answers(Summary(queries=9, wanted=135, calls=135))
+    hurt = Summary(queries=9, wanted=135, incomplete=2, example="model a: " + "x" * 500)
+    hurt.failed.update({"filtered": 3, "too_long": 1})
+    with pytest.raises(WorldError, match=r"4 calls failed \(3 filtered, 1 too_long\)") as caught:
+        require_answers(hurt)
+    line = str(caught.value)
+    assert "2 of 9 queries are incomplete" in line
+    assert "rerun the same command" in line
+    assert len(line) <= 300
+
+
+def test_an_unknown_status_is_a_mistake_in_the_backend() -> None:
+    with pytest.raises(ValueError, match="unknown status 'odd'"):
+        Failure("odd", "?")

@@ -1,0 +1,234 @@
+"""What is asked again and what is not, counted on real models.
+
+An old answer under a new setting is the costliest mistake a cache can make; asking again for
+nothing is the second.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from hierrouter.collect.scheduler import collect
+from hierrouter.pool import Generation, ModelSpec, Pool
+from hierrouter.query import Query
+from hierrouter.trees import Selection, open_tree
+from hierrouter_cache.reader import CacheReader
+from tests.engines import Counting
+from tests.models import save_random_model
+
+QUESTIONS = ("compute 12+7", "reverse the word takomi", "who lives in room 31 ?")
+QUERIES = [
+    Query(str(n), "mine", text, ("yes",), split)
+    for n, (text, split) in enumerate(zip(QUESTIONS, ("train", "validation", "test"), strict=True))
+]
+DIRECT, NODES = 2 * len(QUERIES), 6 * len(QUERIES)
+GENERATION = Generation(8)
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four saved models that never say the same."""
+    root = tmp_path_factory.mktemp("models")
+    for seed, (name, architecture) in enumerate(
+        [("a", "qwen2"), ("b", "llama"), ("c", "phi3"), ("d", "qwen2")]
+    ):
+        save_random_model(root / name, architecture, seed)
+    return root
+
+
+@pytest.fixture
+def models(originals: Path, tmp_path: Path) -> Path:
+    """The same, in a folder that a test may change."""
+    return Path(shutil.copytree(originals, tmp_path / "models"))
+
+
+def pool(models: Path, names: str = "ab") -> Pool:
+    specs = tuple(
+        ModelSpec(name, str(models / name), 1.0, dtype="float32", generation=GENERATION)
+        for name in names
+    )
+    return Pool(specs, hops=2, stage_prompts=("Plan.", "Solve."))
+
+
+def each(changed: Callable[[ModelSpec], ModelSpec]) -> Callable[[Pool], Pool]:
+    """The same change to every model of a pool."""
+    return lambda pool: replace(pool, models=tuple(map(changed, pool.models)))
+
+
+def calls(pool: Pool, root: Path) -> int:
+    """Real calls that collecting this pool makes; the summary must say the same."""
+    engine = Counting()
+    summary = collect(pool, QUERIES, root, engines=engine)
+    assert sum(engine.asked.values()) == summary.calls
+    assert not summary.failed
+    return summary.calls
+
+
+def generation(**changes: float) -> Callable[[Pool], Pool]:
+    return each(lambda model: replace(model, generation=replace(model.generation, **changes)))
+
+
+ASKS_AGAIN = {
+    "temperature": generation(temperature=0.5),
+    "max_new_tokens": generation(max_new_tokens=7),
+    "dtype": each(lambda model: replace(model, dtype="bfloat16")),
+}
+
+
+@pytest.mark.parametrize("change", ASKS_AGAIN)
+def test_another_setting_asks_again_for_every_call(
+    models: Path, tmp_path: Path, change: str
+) -> None:
+    before = pool(models)
+    assert calls(before, tmp_path / "cache") == NODES + DIRECT
+    after = ASKS_AGAIN[change](before)
+    assert calls(after, tmp_path / "cache") == NODES + DIRECT
+    assert calls(before, tmp_path / "cache") == 0  # and what was there is still there
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"top_p": 0.9}, {"temperature": 0.6}])
+def test_another_draw_asks_again_for_every_call(
+    models: Path, tmp_path: Path, change: dict[str, float]
+) -> None:
+    before = generation(temperature=0.5)(pool(models))
+    calls(before, tmp_path / "cache")
+    assert calls(generation(**change)(before), tmp_path / "cache") == NODES + DIRECT
+
+
+def test_another_instruction_asks_again_for_the_nodes_it_is_in(
+    models: Path, tmp_path: Path
+) -> None:
+    """A direct call has no instruction; the first hop does not see that of the second."""
+    before = pool(models)
+    calls(before, tmp_path / "cache")
+    both = replace(before, stage_prompts=("Think.", "Answer."))
+    assert calls(both, tmp_path / "cache") == NODES
+    second = replace(before, stage_prompts=("Plan.", "Answer now."))
+    assert calls(second, tmp_path / "cache") == 4 * len(QUERIES)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        pytest.param("chat_template.jinja", "<|end|>", "\n<|end|>", id="chat-template"),
+        pytest.param("generation_config.json", "{", '{"repetition_penalty": 1.3,', id="penalty"),
+        pytest.param("config.json", '"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05', id="config"),
+    ],
+)
+def test_another_file_of_the_model_asks_again_for_every_call(
+    models: Path, tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    calls(pool(models), tmp_path / "cache")
+    for name in "ab":
+        path = models / name / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+    assert calls(pool(models), tmp_path / "cache") == NODES + DIRECT
+
+
+def test_other_weights_ask_again_for_every_call_of_that_model(models: Path, tmp_path: Path) -> None:
+    calls(pool(models), tmp_path / "cache")
+    shutil.copy(models / "d" / "model.safetensors", models / "a" / "model.safetensors")
+    # a: direct, 1st hop, 2nd hop after a and b; b: 2nd hop after the new answers of a.
+    assert calls(pool(models), tmp_path / "cache") == (1 + 1 + 2 + 1) * len(QUERIES)
+
+
+def write_commit(repository: Path, commit: str, model: Path, *branches: str) -> None:
+    """A snapshot as the hub's client keeps it on disk, with branches or tags that name it."""
+    shutil.copytree(model, repository / "snapshots" / commit, dirs_exist_ok=True)
+    (repository / "refs").mkdir(exist_ok=True)
+    for branch in branches:
+        (repository / "refs" / branch).write_text(commit)
+
+
+def test_another_commit_of_a_hub_model_asks_again_for_every_call(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository = tmp_path / "hub" / "models--org--tiny"
+    write_commit(repository, "1" * 40, models / "a", "main", "v1")
+    write_commit(repository, "2" * 40, models / "d", "v2")
+    spec = ModelSpec("tiny", "org/tiny", 1.0, dtype="float32", generation=GENERATION)
+    main = Pool((spec,), hops=2, stage_prompts=("Plan.", "Solve."))
+
+    def at(revision: str) -> Pool:
+        return replace(main, models=(replace(spec, revision=revision),))
+
+    every = 3 * len(QUERIES)
+    assert calls(main, tmp_path / "cache") == every
+    assert calls(at("v1"), tmp_path / "cache") == 0  # another name of the same commit
+    assert calls(at("v2"), tmp_path / "cache") == every
+    assert calls(at("2" * 40), tmp_path / "cache") == 0
+    write_commit(repository, "3" * 40, models / "c", "main")
+    assert calls(main, tmp_path / "cache") == every  # the branch has moved
+
+
+KEEPS = {
+    "price": each(lambda model: replace(model, base_rate=7.0)),
+    "order": lambda pool: replace(pool, models=pool.models[::-1]),
+    "names": each(lambda model: replace(model, name=f"my-{model.name}")),
+    "seed-of-greedy": generation(seed=9, top_p=0.5),
+    "fewer-models": lambda pool: replace(pool, models=pool.models[:1]),
+    "fewer-hops": lambda pool: replace(pool, hops=1),
+    "same-instruction-twice": lambda pool: replace(pool, stage_prompts=("Plan.", "Solve.", "-")),
+}
+
+
+@pytest.mark.parametrize("change", KEEPS)
+def test_what_changes_no_answer_asks_for_nothing(models: Path, tmp_path: Path, change: str) -> None:
+    calls(pool(models), tmp_path / "cache")
+    assert calls(KEEPS[change](pool(models)), tmp_path / "cache") == 0
+
+
+def test_a_model_that_was_moved_is_not_asked_again(models: Path, tmp_path: Path) -> None:
+    calls(pool(models), tmp_path / "cache")
+    assert calls(pool(models.rename(tmp_path / "elsewhere")), tmp_path / "cache") == 0
+
+
+def test_alpha_and_scorer_ask_for_nothing(models: Path, tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    calls(pool(models), root)
+    responses = CacheReader(root).responses()
+    shutil.rmtree(models)  # nothing is left that could answer
+    for scorer in ("token_f1", "exact_match"):
+        tree = open_tree(root, Selection(scorer=scorer))
+        for alpha in (0.0, 0.005, 1.0):
+            assert tree.reward(alpha).shape == (len(QUERIES), 4)
+    assert CacheReader(root).responses() == responses
+
+
+def test_a_fourth_model_asks_for_eight_of_twenty_nodes(models: Path, tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    three, four = pool(models, "abc"), pool(models, "abcd")
+    file = tmp_path / "three.toml"
+    file.write_text(toml(three))
+    assert calls(three, root) == (12 + 3) * len(QUERIES)
+    earlier = set(CacheReader(root).responses())
+    before = open_tree(root).fingerprint
+
+    assert calls(four, root) == (8 + 1) * len(QUERIES)
+    new = CacheReader(root).sql("SELECT key, step FROM calls").to_pylist()
+    new = [row for row in new if row["key"] not in earlier]
+    plan = json.loads(CacheReader(root).latest_plan().pool)
+    direct = {step for _, step in four.tree_spec(plan["identities"]).direct}
+    assert sum(row["step"] in direct for row in new) == len(QUERIES)
+    assert sum(row["step"] not in direct for row in new) == 8 * len(QUERIES)
+
+    assert open_tree(root).routes.calls == 20
+    assert open_tree(root, Selection(pool=str(file))).fingerprint == before
+
+
+def toml(pool: Pool) -> str:
+    """The pool as a user would write it."""
+    head = f"[pool]\nhops = {pool.hops}\nstage_prompts = {json.dumps(pool.stage_prompts)}\n"
+    return head + "".join(
+        f'[[models]]\nname = "{model.name}"\nmodel = "{model.model}"\ndtype = "{model.dtype}"\n'
+        f"base_rate = {model.base_rate}\n"
+        f"generation = {{ max_new_tokens = {model.generation.max_new_tokens} }}\n"
+        for model in pool.models
+    )
