@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hierrouter.pricing import (
+    POOL,
+    Price,
+    parameters_from,
+    price_by_size,
+    rate_from,
+    rates_of,
+    size_in,
+)
+from hierrouter.toml_file import parse_text, read_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import step_key
 from hierrouter_cache.pricing import Rate
@@ -27,6 +35,7 @@ MAX_NODES = 10_000
 MAX_HOPS = 20
 TEMPERATURES = (0.01, 100.0)  # besides 0; logits divided by less overflow
 MAX_SEED = 2**31 - 1
+WHAT = "pool file"
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 # What a report calls its own policies.
 RESERVED = ("hierrouter", "oracle", "random")
@@ -71,15 +80,42 @@ class ModelSpec:
         revision: branch, tag or commit on the hub; None is the default branch.
         dtype: a torch dtype by name, or "auto" for the checkpoint's own.
         generation: decoding settings.
+        rate_in: cost per prompt token, where there is no `base_rate`.
+        rate_out: cost per generated token, likewise.
+        parameters: how many the model has; they make its price where no rate is given.
     """
 
     name: str
     model: str
-    base_rate: float
+    base_rate: float | None = None
     backend: str = "transformers"
     revision: str | None = None
     dtype: str = "auto"
     generation: Generation = field(default_factory=Generation)
+    rate_in: float | None = None
+    rate_out: float | None = None
+    parameters: float | None = None
+
+    def price(self, place: str = "") -> Price:
+        """The rate that is given; else by the number of parameters, as given or in a name.
+
+        Args:
+            place: where the model stands, for the message.
+
+        Raises:
+            InputError: there is neither.
+        """
+        if self.base_rate is not None:
+            return Price(Rate.base(self.base_rate), POOL)
+        if self.rate_in is not None and self.rate_out is not None:
+            return Price(Rate(self.rate_in, self.rate_out), POOL)
+        parameters = self.parameters or size_in(self.name) or size_in(Path(self.model).name)
+        if parameters is None:
+            raise InputError(
+                f"base_rate is missing and no name tells a size: {place or f'model {self.name}'}; "
+                'give base_rate, rate_in and rate_out, or parameters = "3B"'
+            )
+        return price_by_size(parameters)
 
 
 @dataclass(frozen=True)
@@ -136,7 +172,11 @@ class Pool:
 
     def rates(self) -> dict[str, Rate]:
         """The rate of every model, references included, by name."""
-        return {model.name: Rate.base(model.base_rate) for model in self.everyone}
+        return rates_of(self.prices())
+
+    def prices(self) -> dict[str, Price]:
+        """The price of every model, references included, by name."""
+        return {model.name: model.price() for model in self.everyone}
 
     def sub_pool(self, models: Sequence[str] | None, hops: int | None) -> Pool:
         """Fewer models, in the order given, or fewer hops; None leaves them as they are.
@@ -149,7 +189,9 @@ class Pool:
         if models is not None:
             for name in models:
                 if name not in names:
-                    raise InputError(f"unknown model: {name}; {suggestion(name, names)}".rstrip("; "))
+                    raise InputError(
+                        f"unknown model: {name}; {suggestion(name, names)}".rstrip("; ")
+                    )
             _distinct(list(models), "--models")
             chosen = tuple(self.models[names.index(name)] for name in models)
         if hops is not None and not 1 <= hops <= self.hops:
@@ -194,15 +236,7 @@ def load_pool(name: str) -> Pool:
             )
         file = resources.files("hierrouter.pools") / f"{name}.toml"
         return parse_pool(file.read_text("utf-8"), f"{name}.toml")
-    try:
-        text = Path(name).read_text("utf-8")
-    except FileNotFoundError:
-        raise InputError(f"pool file not found: {name}") from None
-    except IsADirectoryError:
-        raise InputError(f"pool file is a directory: {name}; name a .toml file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"pool file is not UTF-8: {name}") from None
-    return parse_pool(text, name)
+    return parse_pool(read_text(name, WHAT), name)
 
 
 def parse_pool(text: str, where: str) -> Pool:
@@ -211,12 +245,7 @@ def parse_pool(text: str, where: str) -> Pool:
     Raises:
         InputError: with the key and what is expected there.
     """
-    if not text.strip():
-        raise InputError(f"pool file is empty: {where}")
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"pool file is not TOML: {where}: {error}") from None
+    raw = parse_text(text, WHAT, where)
     _known(raw, ("pool", "models", "references"), where)
     head = _of(dict, raw, "pool", where, {})
     _known(head, ("hops", "stage_prompts"), f"{where} [pool]")
@@ -275,18 +304,28 @@ def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype}: {place}; known: {', '.join(DTYPES)}")
     generation = _parse_generation(_of(dict, raw, "generation", place, {}), place)
-    rate = _number(raw, "base_rate", float, place)
-    if not math.isfinite(rate) or rate < 0:
-        raise InputError(f"base_rate must be finite and >= 0, got {rate}: {place}")
-    return ModelSpec(
+    model = ModelSpec(
         name=raw["name"],
         model=raw["model"],
-        base_rate=rate,
         backend=backend,
         revision=_of(str, raw, "revision", place, None),
         dtype=dtype,
         generation=generation,
+        **_parse_price(raw, place),
     )
+    model.price(place)
+    return model
+
+
+def _parse_price(raw: Mapping[str, Any], place: str) -> dict[str, float]:
+    """What an entry says of its price: a base rate, or two rates, and perhaps a size."""
+    keys = ("base_rate", "rate_in", "rate_out")
+    given = {key: rate_from(raw[key], key, place) for key in keys if key in raw}
+    if set(given) not in (set(), {"base_rate"}, {"rate_in", "rate_out"}):
+        raise InputError(f"give base_rate alone, or both rate_in and rate_out: {place}")
+    if "parameters" in raw:
+        given["parameters"] = parameters_from(raw["parameters"], place)
+    return given
 
 
 def _parse_generation(raw: Mapping[str, Any], place: str) -> Generation:

@@ -18,7 +18,7 @@ from hierrouter_cache.fingerprint import references_key
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import SCORES
 from hierrouter_cache.scores import Scores, stored_scores
-from hierrouter_cache.walk import Forest, Nodes
+from hierrouter_cache.walk import Forest
 from hierrouter_cache.writer import PartWriter, writable
 
 OnScored = Callable[[int, int], None]
@@ -75,9 +75,9 @@ def _compute(
     pairs = np.stack([keys, forest.references[position]], axis=1)
     distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     calls = reader.texts(distinct[:, 0])
-    rows = reader.queries(
-        [forest.keys[row] for row in position[first]], ("answers",)
-    )["answers"].to_pylist()
+    rows = reader.queries([forest.keys[row] for row in position[first]], ("answers",))[
+        "answers"
+    ].to_pylist()
     found = [calls[number] for number in distinct[:, 0].tolist()]
     values = score_all(
         scorer,

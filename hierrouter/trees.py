@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +18,22 @@ import numpy as np
 from hierrouter.collect.embed import embed_states
 from hierrouter.collect.encoders import BUILT_IN, load_encoder
 from hierrouter.collect.scheduler import identify
+from hierrouter.learn.config import PAPER_SCORER
 from hierrouter.pool import Identity, ModelSpec, Pool, load_pool, pool_from_json, suggestion
+from hierrouter.price_lists import prices_of
+from hierrouter.pricing import Price, rates_of
 from hierrouter.rescore import score_forest
 from hierrouter.scoring import scorer as scorer_named
+from hierrouter.scoring.given import GIVEN
 from hierrouter.testbed import FAMILIES
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.loading import load_tree, require_complete
-from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import RouteTree, repriced
 from hierrouter_cache.walk import Forest, walk
 
 OnDone = Callable[[str, int, int], None]
-DEFAULT_SCORER = "token_f1"  # the paper's, appendix C
 ACCURACY = "accuracy"  # tells right from wrong beside any Q
 
 
@@ -46,7 +49,7 @@ class Selection:
         limit: at most so many queries a dataset, the first ones.
         encoder: name of the encoder.
         scorer: name of Q.
-        prices: rates that replace those of the pool, by model.
+        prices: prices that replace those of the pool, by model; see `price_lists`.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
     """
 
@@ -56,8 +59,8 @@ class Selection:
     datasets: Sequence[str] | None = None
     limit: int | None = None
     encoder: str = BUILT_IN
-    scorer: str = DEFAULT_SCORER
-    prices: Mapping[str, Rate] = field(default_factory=dict)
+    scorer: str = PAPER_SCORER
+    prices: Mapping[str, Price] = field(default_factory=dict)
     allow_incomplete: bool = False
 
 
@@ -78,14 +81,36 @@ def open_tree(
         InputError: a dataset that was not collected, or an unknown pool, model, encoder or scorer.
     """
     selection = selection or Selection()
-    scorer, accuracy = scorer_named(selection.scorer), scorer_named(ACCURACY)
+    return open_trees(root, selection, [selection.prices], on_done)[0]
+
+
+def open_trees(
+    root: Path,
+    selection: Selection,
+    price_lists: Sequence[Mapping[str, Price]],
+    on_done: OnDone = lambda what, done, total: None,
+) -> list[RouteTree]:
+    """The same tree under each of several price lists; the cache is read once.
+
+    Args:
+        price_lists: at least one; they stand for `selection.prices`.
+
+    Raises:
+        HierRouterError: as `open_tree`.
+    """
+    scorer = scorer_named(selection.scorer)
+    # Where Q is what the source of an import said, right and wrong are too.
+    accuracy = GIVEN if scorer is GIVEN else scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
     stored = pool_from_json(plan.pool)
     pool, identities = _pool(*stored, selection)
+    known = [model.name for model in stored[0].everyone]
+    prices = [prices_of(pool, given, known) for given in price_lists]
     spec = pool.tree_spec(identities)
     forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
-    whole = _whole(forest, selection.allow_incomplete, _what_changed(stored[0], pool))
+    changed = _what_changed(stored[0], pool)
+    whole = _whole(forest, pool.routes, selection.allow_incomplete, changed)
     store = embed_states(
         reader, spec, whole, load_encoder(selection.encoder), _told(on_done, "embed")
     )
@@ -94,21 +119,28 @@ def open_tree(
         spec,
         whole,
         store,
-        {**pool.rates(), **selection.prices},
+        rates_of(prices[0]),
         score_forest(reader, whole, scorer, _told(on_done, "score")),
         score_forest(reader, whole, accuracy, _told(on_done, "score")),
         scorer.name,
     )
-    return replace(
+    tree = replace(
         tree, left_out=len(forest.keys) - len(whole.keys), context_free=pool.context_free
     )
+    return [_priced(tree, table) for table in prices]
+
+
+def _priced(tree: RouteTree, prices: Mapping[str, Price]) -> RouteTree:
+    """The tree under these prices, and who gave them."""
+    sources = {name: prices[name].source for name in tree.direct.models}
+    return replace(repriced(tree, rates_of(prices)), priced_by=sources)
 
 
 def _told(on_done: OnDone, what: str) -> Callable[[int, int], None]:
     return lambda done, total: on_done(what, done, total)
 
 
-def _whole(forest: Forest, allow_incomplete: bool, changed: str) -> Forest:
+def _whole(forest: Forest, routes: Routes, allow_incomplete: bool, changed: str) -> Forest:
     """The queries whose trees have no holes.
 
     Raises:
@@ -117,7 +149,7 @@ def _whole(forest: Forest, allow_incomplete: bool, changed: str) -> Forest:
     rows = np.flatnonzero(forest.complete)
     if not allow_incomplete or not len(rows):
         try:
-            require_complete(forest)
+            require_complete(forest, routes)
         except IncompleteTree as error:
             raise IncompleteTree(f"{changed}{error}") from None
     return forest.select(rows)
@@ -128,7 +160,8 @@ def _pool(
 ) -> tuple[Pool, dict[str, Identity]]:
     """The pool to open and what its models resolve to.
 
-    A model that is the stored one but for its price or place needs no look at its files.
+    A model that is the stored one but for its price needs to be neither here nor reachable; a
+    folder that is here is looked at, because its files may have changed.
     """
     pool, identities = stored, dict(known)
     if selection.pool is not None:
@@ -137,7 +170,9 @@ def _pool(
         strange = [
             model
             for model in pool.everyone
-            if model.name not in same or _source(model) != _source(same[model.name])
+            if model.name not in same
+            or _source(model) != _source(same[model.name])
+            or Path(model.model).is_dir()
         ]
         identities |= identify(strange)
     return pool.sub_pool(selection.models, selection.hops), identities
@@ -156,7 +191,8 @@ def _what_changed(stored: Pool, pool: Pool) -> str:
             notes.append(f"{model.name} is new")
         elif changes := _changes(before[model.name], model):
             notes.append(f"{model.name}: {', '.join(changes)} changed")
-    if pool.stage_prompts != stored.stage_prompts:
+    levels = range(min(pool.hops, stored.hops))
+    if any(pool.instruction(level) != stored.instruction(level) for level in levels):
         notes.append("stage_prompts changed")
     if pool.hops > stored.hops:
         notes.append(f"{pool.hops} hops, collected were {stored.hops}")
@@ -164,10 +200,24 @@ def _what_changed(stored: Pool, pool: Pool) -> str:
 
 
 def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
-    settings = asdict(old.generation), asdict(new.generation)
-    changed = [name for name in settings[0] if settings[0][name] != settings[1][name]]
+    before, now = old.generation.settings, new.generation.settings
+    changed = [name for name in now if before.get(name) != now[name]]
     fields = ("model", "revision", "dtype", "backend")
     return changed + [name for name in fields if getattr(old, name) != getattr(new, name)]
+
+
+def require_folds(tree: RouteTree) -> None:
+    """Refuse a tree that nothing can be learned from, before anything is made for it.
+
+    Raises:
+        InputError: no query to train on, or none to choose the checkpoint on.
+    """
+    train, validation = (tree.splits.count(name) for name in ("train", "validation"))
+    if not train or not validation:
+        raise InputError(
+            f"too few queries to train on: {train} train, {validation} validation; at least 1 of "
+            "each is needed, collect more queries"
+        )
 
 
 def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> list[str]:

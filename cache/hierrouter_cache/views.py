@@ -37,8 +37,9 @@ CREATE VIEW nodes AS
     FROM found n JOIN asked USING (position) JOIN all_queries q USING (query)
     JOIN all_calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS
-    SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop, split_part(s.scorer, '@', 1) AS scorer,
-        split_part(s.scorer, '@', 2) AS version, s.value, n.call
+    SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
+        split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
+        s.value, n.call
     FROM nodes n JOIN all_queries q USING (query)
     JOIN all_scores s ON s.call = n.call AND s."references" = q."references";
 CREATE VIEW routes AS

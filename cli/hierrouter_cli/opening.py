@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hierrouter_cli import console
+from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
+    from hierrouter.pricing import Price
     from hierrouter.trees import Selection
     from hierrouter_cache.tree import RouteTree
 
 
+def select(
+    *,
+    pool: str | None = None,
+    models: str | None = None,
+    hops: int | None = None,
+    datasets: str | None = None,
+    limit: int | None = None,
+    encoder: str | None = None,
+    scorer: str = options.DEFAULT_SCORER,
+    allow_incomplete: bool = False,
+    prices: Path | None = None,
+    price: list[str] | None = None,
+) -> Selection:
+    """The part of a cache that the flags of a command name."""
+    from hierrouter.collect.encoders import BUILT_IN
+    from hierrouter.price_lists import price_lists
+    from hierrouter.trees import Selection
+
+    [given] = price_lists([prices] if prices else [], price or [])
+    return Selection(
+        pool=pool,
+        models=options.split_names(models),
+        hops=hops,
+        datasets=options.split_names(datasets),
+        limit=limit,
+        encoder=encoder or BUILT_IN,
+        scorer=scorer,
+        prices=given.prices,
+        allow_incomplete=allow_incomplete,
+    )
+
+
 def open_tree(cache: Path, selection: Selection | None = None) -> RouteTree:
     """The tree in `cache`; see `hierrouter.trees.open_tree` for the errors."""
-    from hierrouter.trees import open_tree as open_selected
+    from hierrouter.trees import Selection
+
+    selection = selection or Selection()
+    return open_trees(cache, selection, [selection.prices])[0]
+
+
+def open_trees(
+    cache: Path, selection: Selection, price_lists: Sequence[Mapping[str, Price]]
+) -> list[RouteTree]:
+    """The tree in `cache` under each price list."""
+    from hierrouter.pricing import guesses
+    from hierrouter.trees import open_trees as open_selected
 
     labels = {"embed": "embed contexts", "score": "score responses"}
     with console.progress_bars() as bars:
@@ -23,7 +68,9 @@ def open_tree(cache: Path, selection: Selection | None = None) -> RouteTree:
         def on_done(what: str, done: int, total: int) -> None:
             bars.update(task, description=labels[what], completed=done, total=total)
 
-        tree = open_selected(cache, selection, on_done)
-    if tree.left_out:
-        console.say(f"left out: {tree.left_out} queries whose trees are incomplete")
-    return tree
+        trees = open_selected(cache, selection, price_lists, on_done)
+    if trees[0].left_out:
+        console.say(f"left out: {trees[0].left_out} queries whose trees are incomplete")
+    for line in dict.fromkeys(line for tree in trees for line in guesses(tree)):
+        console.say(line)
+    return trees

@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
-from hierrouter.learn.config import PAPER_ALPHA, PAPER_SEED
+from hierrouter.learn.config import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
 from hierrouter.runs import CACHE
 from hierrouter_cache.errors import InputError
 
 DEFAULT_CACHE = CACHE
 DEFAULT_ALPHA = PAPER_ALPHA
 DEFAULT_SEED = PAPER_SEED
+DEFAULT_SCORER = PAPER_SCORER
 FORMATS = ("text", "json", "md", "latex", "csv")
 
 Cache = Annotated[
@@ -55,6 +56,39 @@ Data = Annotated[
 ]
 Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))]
 ShortFormat = Annotated[str, typer.Option("--format", metavar="text|json")]
+Models = Annotated[
+    str | None,
+    typer.Option("--models", metavar="A,B", help="Only these models of the pool, in this order."),
+]
+Hops = Annotated[int | None, typer.Option("--hops", metavar="N", min=1, help="Fewer hops.")]
+Scorer = Annotated[
+    str,
+    typer.Option(
+        "--scorer",
+        metavar="NAME|MODULE:FUNCTION",
+        help="Q: token_f1, exact_match, numeric, boxed, choice, accuracy, or one of yours.",
+    ),
+]
+AllowIncomplete = Annotated[
+    bool,
+    typer.Option("--allow-incomplete", help="Leave out queries whose trees have holes."),
+]
+PriceFile = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE.toml", help="Prices that replace those of the pool."),
+]
+PriceFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--prices", metavar="FILE.toml", help="Prices instead of the pool's; several: side by side."
+    ),
+]
+Price = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price", metavar="MODEL=RATE|IN:OUT", help="Price per token of one model; repeatable."
+    ),
+]
 Preset = Annotated[
     str, typer.Option("--preset", metavar="default|paper", help="Training hyperparameters.")
 ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from hierrouter_cli import console, options
 
+if TYPE_CHECKING:
+    from hierrouter.pricing import Price
+
 
 def pools(format: options.ShortFormat = "text") -> None:
-    """List the pools that come with the package, with models and base rates."""
+    """List the pools that come with the package, with models and prices per token."""
     from dataclasses import asdict
 
     from hierrouter.pool import load_pool, pool_names
@@ -22,4 +26,10 @@ def pools(format: options.ShortFormat = "text") -> None:
         console.put(f"{name}: {len(pool.models)} models, {pool.hops} hops\n")
         for model in pool.everyone:
             role = "model" if model in pool.models else "reference"
-            console.put(f"  {role:<10}{model.name:<26}{model.base_rate:<8g}{model.model}\n")
+            console.put(f"  {role:<10}{model.name:<26}{_shown(model.price()):<16}{model.model}\n")
+
+
+def _shown(price: Price) -> str:
+    """One rate, or those in and out."""
+    rates = (price.rate.tokens_in, price.rate.tokens_out)
+    return "/".join(f"{rate:g}" for rate in dict.fromkeys(rates))

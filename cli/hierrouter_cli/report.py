@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.opening import open_tree
+from hierrouter_cli.opening import open_trees, select
 from hierrouter_cli.train import say_if_few
 
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter.report.results import Report
-    from hierrouter.report.tables import Table
+    from hierrouter.report.table import Table
     from hierrouter_cache.tree import RouteTree
 
 PAGE = "report.html"
@@ -30,9 +30,15 @@ def report(
     ] = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     pool: options.PoolName = None,
+    models: options.Models = None,
+    hops: options.Hops = None,
     datasets: options.Datasets = None,
     limit: options.Limit = None,
     encoder: options.Encoder = None,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
+    prices: options.PriceFiles = None,
+    price: options.Price = None,
+    allow_incomplete: options.AllowIncomplete = False,
     checkpoint: Annotated[
         Path | None,
         typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
@@ -50,15 +56,28 @@ def report(
     --out says.
     """
     from hierrouter.learn.checkpoint import load_checkpoint
+    from hierrouter.price_lists import price_lists
     from hierrouter.runs import check_out, new_run
 
     options.check_format(format)
     options.check_split(split)
     check_out(out)
     value = None if alpha is None else options.parse_alpha(alpha)
+    lists = price_lists(prices or [], price or [])
     if checkpoint and not encoder:
         encoder = load_checkpoint(checkpoint).encoder
-    tree = open_tree(cache, pool, options.split_names(datasets), limit, encoder)
+    selection = select(
+        pool=pool,
+        models=models,
+        hops=hops,
+        datasets=datasets,
+        limit=limit,
+        encoder=encoder,
+        scorer=scorer,
+        allow_incomplete=allow_incomplete,
+    )
+    trees = open_trees(cache, selection, [given.prices for given in lists])
+    tree = trees[0]
     result = make_report(
         tree,
         value,
@@ -66,6 +85,7 @@ def report(
         checkpoint or latest_for(tree, "train"),
         sweep or latest_for(tree, "sweep-alpha"),
         split,
+        {given.name: priced for given, priced in zip(lists, trees, strict=True)},
     )
     show(result, format)
     if out or format == "text":
@@ -73,14 +93,17 @@ def report(
 
 
 def latest_for(tree: RouteTree, command: str) -> Path | None:
-    """The newest finished run of a command that learned from this very tree."""
+    """The newest finished run of a command that learned from this very tree.
+
+    Where there is none, the newest one that learned from it under other prices.
+    """
     from hierrouter.learn.checkpoint import fingerprint_of
     from hierrouter.runs import finished_runs
 
-    for run in finished_runs(command):
-        if fingerprint_of(run) == tree.fingerprint:
-            return run
-    return None
+    found = [(run, fingerprint_of(run) or "") for run in finished_runs(command)]
+    same = [run for run, fingerprint in found if fingerprint == tree.fingerprint]
+    repriced = [run for run, fingerprint in found if tree.same_content(fingerprint)]
+    return next(iter(same + repriced), None)
 
 
 def make_report(
@@ -90,8 +113,9 @@ def make_report(
     trained_in: Path | None,
     swept_in: Path | None,
     split: str = "test",
+    price_lists: Mapping[str, RouteTree] | None = None,
 ) -> Report:
-    """Load what was trained and compare it on one fold."""
+    """Load what was trained and compare it on one fold, under one price list or several."""
     from hierrouter.comparison import compare
     from hierrouter.learn.checkpoint import load_checkpoint
     from hierrouter.learn.sweep import load_sweep
@@ -101,7 +125,8 @@ def make_report(
     if trained is None:
         console.say("report: no router trained on this tree; baselines only (`hierrouter train`)")
     elif trained.fingerprint != tree.fingerprint:
-        console.say("report: the router was trained on other data than what is shown here")
+        what = "under other prices" if tree.same_content(trained.fingerprint) else "on other data"
+        console.say(f"report: the router was trained {what} than shown here")
     if alpha is None:
         alpha = trained.alpha if trained else options.DEFAULT_ALPHA
     if trained and trained.alpha != alpha:
@@ -110,8 +135,9 @@ def make_report(
         )
     say_if_few(tree, split, "every figure rests on them")
     _say_sources(trained_in, swept_in, split, alpha)
-    source = provenance(tree, cache, trained_in, trained, swept_in)
-    return compare(tree, alpha, trained, swept, source, split)
+    several = price_lists if price_lists and len(price_lists) > 1 else {}
+    source = provenance(tree, cache, trained_in, trained, swept_in, several)
+    return compare(tree, alpha, trained, swept, source, split, price_lists=several)
 
 
 def _say_sources(trained_in: Path | None, swept_in: Path | None, split: str, alpha: float) -> None:
@@ -125,14 +151,20 @@ def provenance(
     trained_in: Path | None,
     trained: TrainedRouter | None,
     swept_in: Path | None,
+    price_lists: Mapping[str, RouteTree],
 ) -> dict[str, object]:
     """Where every number of a report comes from."""
     from hierrouter import __version__
+    from hierrouter.pricing import price_table
 
     return {
         "version": __version__,
         "cache": str(cache),
         "tree": tree.fingerprint,
+        "prices": price_table(tree),
+        "price_lists": {name: price_table(priced) for name, priced in price_lists.items()},
+        "left_out": tree.left_out,
+        "context_free": tree.context_free,
         "checkpoint": str(trained_in) if trained_in else None,
         "sweep": str(swept_in) if swept_in else None,
         "seed": trained.seed if trained else None,

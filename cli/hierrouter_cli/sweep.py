@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.opening import open_tree
+from hierrouter_cli.opening import open_tree, select
 from hierrouter_cli.train import run_training
 
 if TYPE_CHECKING:
@@ -27,9 +27,15 @@ def sweep_alpha(
     ] = "auto",
     cache: options.Cache = options.DEFAULT_CACHE,
     pool: options.PoolName = None,
+    models: options.Models = None,
+    hops: options.Hops = None,
     datasets: options.Datasets = None,
     limit: options.Limit = None,
     encoder: options.Encoder = None,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
+    prices: options.PriceFile = None,
+    price: options.Price = None,
+    allow_incomplete: options.AllowIncomplete = False,
     preset: options.Preset = "default",
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
@@ -40,11 +46,25 @@ def sweep_alpha(
     """Train one router for each alpha, all on the same cached tree."""
     from hierrouter.learn.config import preset as config_of
     from hierrouter.runs import check_out
+    from hierrouter.trees import require_folds
 
     given = options.parse_alphas(alphas)
     config = config_of(preset)
     check_out(out)
-    tree = open_tree(cache, pool, options.split_names(datasets), limit, encoder)
+    selection = select(
+        pool=pool,
+        models=models,
+        hops=hops,
+        datasets=datasets,
+        limit=limit,
+        encoder=encoder,
+        scorer=scorer,
+        prices=prices,
+        price=price,
+        allow_incomplete=allow_incomplete,
+    )
+    tree = open_tree(cache, selection)
+    require_folds(tree)
     grid = given or automatic(tree)
     console.say(f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)})")
     if dry_run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.opening import open_tree
+from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
     from hierrouter.learn.config import PPOConfig
@@ -22,9 +22,15 @@ def train(
     alpha: options.Alpha = str(options.DEFAULT_ALPHA),
     cache: options.Cache = options.DEFAULT_CACHE,
     pool: options.PoolName = None,
+    models: options.Models = None,
+    hops: options.Hops = None,
     datasets: options.Datasets = None,
     limit: options.Limit = None,
     encoder: options.Encoder = None,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
+    prices: options.PriceFile = None,
+    price: options.Price = None,
+    allow_incomplete: options.AllowIncomplete = False,
     preset: options.Preset = "default",
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
@@ -38,11 +44,25 @@ def train(
     """
     from hierrouter.learn.config import preset as config_of
     from hierrouter.runs import check_out
+    from hierrouter.trees import require_folds
 
     value = options.parse_alpha(alpha)
     config = config_of(preset)
     check_out(out)
-    tree = open_tree(cache, pool, options.split_names(datasets), limit, encoder)
+    selection = select(
+        pool=pool,
+        models=models,
+        hops=hops,
+        datasets=datasets,
+        limit=limit,
+        encoder=encoder,
+        scorer=scorer,
+        prices=prices,
+        price=price,
+        allow_incomplete=allow_incomplete,
+    )
+    tree = open_tree(cache, selection)
+    require_folds(tree)
     if dry_run:
         console.say(f"train: alpha {value}, preset {preset}, seed {seed}: {describe(tree)}")
         return

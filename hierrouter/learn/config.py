@@ -11,6 +11,7 @@ from hierrouter_cache.errors import InputError
 
 PAPER_ALPHA = 0.005
 PAPER_SEED = 42
+PAPER_SCORER = "token_f1"  # Q, appendix C
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Router(nn.Module):
         Args:
             embedding: float32[states, dim], the frozen encoder's vectors of c_t.
             stage: int64[states], l_t.
-            cost: float32[states], C_t in base_rate * token.
+            cost: float32[states], C_t in price * token.
         """
         progress = torch.cat([self.stage(stage), cost[:, None] / self.shape.cost_scale], dim=1)
         context = self.shape.embedding_scale * self.context(embedding)

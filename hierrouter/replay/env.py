@@ -37,9 +37,9 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     | key         | space                     | meaning                                        |
     |-------------|---------------------------|------------------------------------------------|
-    | `embedding` | `Box(float32, (tree.dim,))`    | the frozen encoder's vector of the context c_t |
+    | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t |
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
-    | `cost`      | `Box(float32, (1,))`      | C_t, in base_rate * token                      |
+    | `cost`      | `Box(float32, (1,))`      | C_t, in price * token                          |
 
     Only contexts in which a decision is due are embedded. In the terminal observation `embedding`
     is all zeros; `stage` and `cost` are true.
@@ -124,7 +124,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     def _embedding(self) -> NDArray[np.float32]:
         if self._terminated:
             return np.zeros(self.tree.dim, dtype=np.float32)
-        context: NDArray[np.float32] = self.tree.vectors[self.tree.state[self._query, self._node]].copy()
+        row = self.tree.state[self._query, self._node]
+        context: NDArray[np.float32] = self.tree.vectors[row].copy()
         return context
 
     def _info(self) -> Info:

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
 from hierrouter.evaluate.bounds import gap_closed
 from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.results import ALL, Bootstrap, FrontierRow, Report, Row
+from hierrouter.report.results import (
+    ALL,
+    COST_UNIT,
+    Bootstrap,
+    FrontierRow,
+    PricedRows,
+    Report,
+    Row,
+)
 from hierrouter_cache.errors import InputError
 
 # Policies resampled together: bounds the memory at 8 bytes * POLICIES_AT_ONCE * resamples.
@@ -52,6 +60,9 @@ def build_report(
     provenance: Mapping[str, Any],
     bootstrap: Bootstrap | None = None,
     frontier: Sequence[FrontierPoint] = (),
+    cost_unit: str = COST_UNIT,
+    notes: Sequence[str] = (),
+    price_lists: Sequence[PricedRows] = (),
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
@@ -65,6 +76,9 @@ def build_report(
         provenance: JSON values that say where data and policy came from.
         bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
         frontier: policies over a sweep of alpha.
+        cost_unit: what costs are counted in.
+        notes: sentences to stand beside the figures.
+        price_lists: the same policies under several price lists.
 
     Raises:
         InputError: no query, no policy, two routers, outcomes that are not one finite number a
@@ -73,7 +87,7 @@ def build_report(
     bootstrap = bootstrap or Bootstrap()
     _check_settings(alpha, bootstrap)
     _check(datasets, outcomes, [point.outcome for point in frontier])
-    columns = _columns(datasets)
+    columns = columns_of(datasets)
     by_dataset = [
         _rows(name, queries, outcomes, alpha, bootstrap, stream)
         for stream, (name, queries) in enumerate(columns.items())
@@ -85,13 +99,18 @@ def build_report(
         bootstrap=bootstrap,
         datasets=tuple(columns),
         rows=tuple(row for rows in zip(*by_dataset, strict=True) for row in rows),
-        gap_closed=_gaps(by_dataset),
+        gap_closed=gaps_closed(
+            {rows[0].dataset: [(row.kind, row.reward) for row in rows] for rows in by_dataset}
+        ),
         frontier=tuple(_frontier_row(point) for point in frontier),
         provenance=provenance,
+        cost_unit=cost_unit,
+        notes=tuple(notes),
+        price_lists=tuple(price_lists),
     )
 
 
-def _columns(datasets: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+def columns_of(datasets: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     """Positions of the queries of each dataset, in order of appearance, then of all."""
     names = np.array(datasets, dtype=object)
     columns = {name: np.flatnonzero(names == name) for name in dict.fromkeys(datasets)}
@@ -157,20 +176,25 @@ def _estimate(values: NDArray[np.float64], bootstrap: Bootstrap, stream: int) ->
     return estimates
 
 
-def _gaps(by_dataset: Sequence[Sequence[Row]]) -> dict[str, float | None]:
+def gaps_closed(
+    rewards: Mapping[str, Sequence[tuple[str, float]]],
+) -> dict[str, float | None]:
     """Share of the gap closed in each column that has a router, a fixed route and an oracle.
 
     The fixed route is the best one on the very queries it is judged on: a bar that no choice made
     on training queries can raise.
+
+    Args:
+        rewards: kind and mean R of every policy, by column.
     """
     gaps: dict[str, float | None] = {}
-    for rows in by_dataset:
+    for column, policies in rewards.items():
         router, fixed, oracle = (
-            max((row.reward for row in rows if row.kind == kind), default=None)
-            for kind in ("router", "route", "oracle")
+            max((reward for kind, reward in policies if kind == wanted), default=None)
+            for wanted in ("router", "route", "oracle")
         )
         if router is not None and fixed is not None and oracle is not None:
-            gaps[rows[0].dataset] = gap_closed(router, fixed, oracle)
+            gaps[column] = gap_closed(router, fixed, oracle)
     return gaps
 
 

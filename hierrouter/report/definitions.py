@@ -6,7 +6,13 @@ the page and the terminal.
 
 from __future__ import annotations
 
-from hierrouter.report.results import COST_UNIT, Report
+from hierrouter.report.results import Report
+
+# What `hierrouter.scoring.accuracy` does.
+ACCURACY = (
+    "by the scorer `accuracy`, whatever Q is: the reference's form, number, box, letter of a "
+    "choice or other text, says how answers are compared"
+)
 
 
 def definitions(report: Report) -> tuple[tuple[str, str], ...]:
@@ -14,8 +20,8 @@ def definitions(report: Report) -> tuple[tuple[str, str], ...]:
     level = f"{report.bootstrap.level:.0%}"
     return (
         ("Q", f"quality of the last response, scored by {report.scorer}; mean, from 0 to 1"),
-        ("accuracy", "share of queries whose last response is right"),
-        ("C", f"cost of all calls of a query, {COST_UNIT}, prompt and answer; printed per 1,000"),
+        ("accuracy", f"share of queries whose last response is right; {ACCURACY}"),
+        ("C", f"cost of all calls of a query, {report.cost_unit}, prompt and answer; per 1,000"),
         ("R", f"net reward Q - alpha * C with alpha = {report.alpha:g} and C not divided by 1,000"),
         (
             "interval",

@@ -23,7 +23,8 @@ from markupsafe import Markup
 from hierrouter.report.definitions import definitions
 from hierrouter.report.plots import frontier_figure, reward_figure
 from hierrouter.report.results import Report, Row
-from hierrouter.report.tables import ROUTES_SHOWN, Table, report_tables
+from hierrouter.report.table import Table
+from hierrouter.report.tables import ROUTES_SHOWN, report_tables
 from hierrouter.report.text import one_line, safe_text
 
 

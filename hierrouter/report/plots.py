@@ -25,7 +25,7 @@ from hierrouter.report.figure import (
     canvas,
     drawing,
 )
-from hierrouter.report.results import ALL, COST_UNIT, FrontierRow, Report, Row
+from hierrouter.report.results import ALL, FrontierRow, Report, Row
 from hierrouter.report.tables import COST_SCALE
 from hierrouter.report.text import one_line
 
@@ -86,7 +86,7 @@ def frontier_figure(report: Report) -> str:
         _draw_routes(axes, [row for row in report.overall if row.kind == "route"])
         _draw_sweeps(axes, report.frontier)
         _draw_points(axes, report)
-        _cost_axis(axes, logarithmic=_spread(report) > LOG_FROM_RATIO)
+        _cost_axis(axes, report.cost_unit, logarithmic=_spread(report) > LOG_FROM_RATIO)
         axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
         _legend(figure)
         return as_svg(
@@ -195,14 +195,14 @@ def _draw_points(axes: Axes, report: Report) -> None:
         )
 
 
-def _cost_axis(axes: Axes, *, logarithmic: bool) -> None:
+def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
     """Plain numbers: powers of ten would need mathematical markup, which labels may not have."""
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda cost, _: f"{cost:g}"))
-    axes.set_xlabel(f"mean cost C per query ({COST_UNIT} / {COST_SCALE:,})")
+    axes.set_xlabel(f"mean cost C per query ({unit} / {COST_SCALE:,})")
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
 
 

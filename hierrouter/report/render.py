@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hierrouter.report.serialise import significant
-from hierrouter.report.tables import Cell, Interval, Line, Table
+from hierrouter.report.table import Cell, Interval, Line, Table
 from hierrouter.report.text import csv_text, latex_text, markdown_text, one_line
 
 GUTTER = 2  # characters between two columns

@@ -1,7 +1,7 @@
 """What a report says, as plain values.
 
 In: nothing; these are the types that `build` fills and everybody else reads. Out: `Report`, its
-`Row`s and what a headline needs. Costs are in base_rate * token (paper section 3.1), rewards are
+`Row`s and what a headline needs. Costs are rates times tokens (paper section 3.1), rewards are
 R = Q - alpha * C. Not covered: how a number is worked out (`build`) or shown (`tables`, `page`).
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 ALL = "all"
 COST_UNIT = "base_rate*token"
+COST_UNIT_IN_OUT = "price*token"  # where tokens in and tokens out have prices of their own
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Row:
         n: how many queries.
         quality: mean Q, in [0, 1].
         accuracy: share of right answers, in [0, 1].
-        cost: mean C a query, in base_rate * token.
+        cost: mean C a query, in the report's unit of cost.
         reward: mean R = Q - alpha * C.
         reward_low: lower end of the interval of `reward`.
         reward_high: upper end of it.
@@ -65,6 +66,32 @@ class FrontierRow:
 
 
 @dataclass(frozen=True)
+class PricedRow:
+    """A policy over all queries under one price list."""
+
+    policy: str
+    kind: str
+    cost: float
+    reward: float
+
+
+@dataclass(frozen=True)
+class PricedRows:
+    """Every policy under one price list.
+
+    Attributes:
+        name: of the price list.
+        rows: in the order of the report's policies. A policy that is chosen under prices, such as
+            the oracle, is chosen under these.
+        gap_closed: as in `Report`.
+    """
+
+    name: str
+    rows: tuple[PricedRow, ...]
+    gap_closed: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
 class Bootstrap:
     """How the intervals were made: percentiles over queries drawn with replacement.
 
@@ -94,6 +121,10 @@ class Report:
             None where that distance is nil; empty without a router.
         frontier: policies over a sweep of alpha.
         provenance: where data and policy came from; JSON values.
+        cost_unit: what C is counted in.
+        notes: sentences that a reader must not miss.
+        price_lists: the same policies under several price lists, the report's own one first;
+            empty where there is but one.
     """
 
     alpha: float
@@ -105,6 +136,9 @@ class Report:
     gap_closed: Mapping[str, float | None]
     frontier: tuple[FrontierRow, ...]
     provenance: Mapping[str, Any]
+    cost_unit: str = COST_UNIT
+    notes: tuple[str, ...] = ()
+    price_lists: tuple[PricedRows, ...] = ()
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hierrouter.report.results import COST_UNIT, Report
+from hierrouter.report.results import Report
 from hierrouter_cache.errors import InputError
 
 DIGITS = 12
@@ -34,13 +34,15 @@ def as_object(report: Report) -> dict[str, Any]:
     """The report as dictionaries and lists, floats as they are."""
     return {
         "alpha": report.alpha,
-        "cost_unit": COST_UNIT,
+        "cost_unit": report.cost_unit,
         "scorer": report.scorer,
         "split": report.split,
         "bootstrap": {**asdict(report.bootstrap), "cluster": "query"},
         "rows": [asdict(row) for row in report.rows],
         "gap_closed": dict(report.gap_closed),
         "frontier": [asdict(row) for row in report.frontier],
+        "price_lists": [asdict(prices) for prices in report.price_lists],
+        "notes": list(report.notes),
         "provenance": dict(report.provenance),
     }
 

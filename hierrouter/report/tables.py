@@ -8,11 +8,12 @@ how a table looks (`render`, `page`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, astuple, fields, replace
 from typing import Literal
 
-from hierrouter.report.results import ALL, COST_UNIT, Report, Row
+from hierrouter.report.results import ALL, PricedRow, Report, Row
+from hierrouter.report.table import Cell, Column, Interval, Line, Table
 
 GROUPS = {
     "reference": "Reference models",
@@ -31,101 +32,20 @@ ROUTES_SHOWN = 5
 COST_SCALE = 1_000
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Two numbers that belong together in one cell."""
-
-    low: float
-    high: float
-
-
-Cell = str | int | float | Interval | None
-
-
-@dataclass(frozen=True)
-class Column:
-    """How to read one column.
-
-    Attributes:
-        title: its header.
-        digits: decimals of its numbers.
-        best: whether the highest or the lowest number is the best; None marks none.
-        signed: whether positive numbers carry a plus.
-    """
-
-    title: str
-    digits: int = 3
-    best: Literal["highest", "lowest"] | None = None
-    signed: bool = False
-
-    def show(self, cell: Cell) -> str:
-        """The cell as text, not escaped; "-" where there is nothing."""
-        if cell is None:
-            return "-"
-        if isinstance(cell, str | int):
-            return str(cell)
-        if isinstance(cell, Interval):
-            return f"[{self.show(cell.low)}, {self.show(cell.high)}]"
-        sign = "+" if self.signed else ""
-        return f"{_without_negative_zero(cell, self.digits):{sign}.{self.digits}f}"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One row of a table; `ranked` rows are in the running for the best value."""
-
-    group: str
-    cells: tuple[Cell, ...]
-    ranked: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """Title, columns, rows in groups, and a note to stand below."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Line, ...]
-    note: str = ""
-
-    def shown(self) -> list[list[str]]:
-        """Every cell as text, not escaped."""
-        return [
-            [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
-            for row in self.rows
-        ]
-
-    def best(self) -> frozenset[tuple[int, int]]:
-        """(row, column) of the best values; those that print the same are all best."""
-        marked: set[tuple[int, int]] = set()
-        for at, column in enumerate(self.columns):
-            numbers = {
-                line: cell
-                for line, row in enumerate(self.rows)
-                if row.ranked and isinstance(cell := row.cells[at], float)
-            }
-            if column.best and numbers:
-                top = (max if column.best == "highest" else min)(numbers.values())
-                winners = (
-                    n for n, cell in numbers.items() if column.show(cell) == column.show(top)
-                )
-                marked.update((line, at) for line in winners)
-        return frozenset(marked)
-
-
 def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Table, ...]:
     """All tables of a report.
 
     Args:
         routes: how many fixed routes to show, the best ones first; None for all.
     """
-    return (
+    tables = (
         quality_table(report, routes),
         cost_table(report, routes),
         summary_table(report, routes),
         reward_table(report, routes),
         accuracy_table(report, routes),
     )
+    return (*tables, price_table(report, routes)) if report.price_lists else tables
 
 
 def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -135,8 +55,8 @@ def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 
 def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 2: mean C a query by dataset, in thousands of base_rate * token."""
-    title = f"Table 2. Cost C per query ({COST_UNIT} / {COST_SCALE:,}), lower is better"
+    """Table 2: mean C a query by dataset, in thousands of the cost's unit."""
+    title = f"Table 2. Cost C per query ({report.cost_unit} / {COST_SCALE:,}), lower is better"
     digits = _digits_for(row.cost / COST_SCALE for row in report.rows)
     return _by_dataset(
         report, title, lambda row: row.cost / COST_SCALE, routes, best="lowest", digits=digits
@@ -149,7 +69,7 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     columns = (
         Column("Policy"),
         Column("Q", best="highest"),
-        Column("C", best="lowest"),
+        Column("C", _digits_for(row.cost for row in report.overall), best="lowest"),
         Column("R", 4, best="highest"),
         Column(level, 4),
         Column("HierRouter - policy", 4, signed=True),
@@ -170,9 +90,10 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     )
     title = (
         f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
-        f"C in {COST_UNIT}"
+        f"C in {report.cost_unit}"
     )
-    return Table(title, columns, lines, _routes_note(report, routes))
+    note = " ".join([*report.notes, _routes_note(report, routes)])
+    return Table(title, columns, lines, note.strip())
 
 
 def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -198,14 +119,59 @@ def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     """Table 5: share of right answers by dataset; F1 alone hardly tracks it."""
     title = "Table 5. Accuracy (share of right answers), higher is better"
-    return _by_dataset(report, title, lambda row: row.accuracy, routes)
+    table = _by_dataset(report, title, lambda row: row.accuracy, routes)
+    return replace(table, note=f"Right or wrong by the scorer accuracy. {table.note}".strip())
+
+
+def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Table 6: C and R over all queries under each price list, side by side."""
+    columns = [Column("Policy")]
+    for prices in report.price_lists:
+        columns += [
+            Column(f"C, {prices.name}", _digits_for(row.cost for row in prices.rows), "lowest"),
+            Column(f"R, {prices.name}", 4, "highest"),
+        ]
+    under = [{(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists]
+    lines = [
+        _line(
+            row.kind, row.policy, *_costs_and_rewards(rows[row.kind, row.policy] for rows in under)
+        )
+        for row in _in_order_by_any_price(report, routes)
+    ]
+    closed = [cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL))]
+    if report.router:
+        lines.append(Line(GAP, ("share closed by HierRouter", *closed), ranked=False))
+    title = f"Table 6. C in {report.cost_unit} and R = Q - {report.alpha:g} C by price list"
+    note = _routes_note(report, routes)
+    more = f"{note} The best one under each price list is among them." if note else ""
+    return Table(title, tuple(columns), tuple(lines), more)
 
 
 def long_table(report: Report) -> Table:
-    """Every row and field of the report, one line each: for spreadsheets and data frames."""
+    """Every row and field of the report, one line each: for spreadsheets and data frames.
+
+    Under several price lists a last column names the list; of the lists after the first there are
+    costs and rewards over all queries.
+    """
     names = [item.name for item in fields(Row)]
-    columns = tuple(Column(name, digits=9) for name in names)
-    return Table("Rows", columns, tuple(Line(row.kind, astuple(row)) for row in report.rows))
+    lines = [Line(row.kind, astuple(row)) for row in report.rows]
+    if report.price_lists:
+        first, *others = report.price_lists
+        lines = [Line(line.group, (*line.cells, first.name)) for line in lines]
+        lines += [_long_line(row, names, prices.name) for prices in others for row in prices.rows]
+        names = [*names, "prices"]
+    return Table("Rows", tuple(Column(name, digits=9) for name in names), tuple(lines))
+
+
+def _long_line(row: PricedRow, names: Iterable[str], prices: str) -> Line:
+    cells = {"dataset": ALL, **asdict(row)}
+    return Line(row.kind, (*(cells.get(name) for name in names), prices))
+
+
+def _costs_and_rewards(rows: Iterable[PricedRow]) -> Iterator[float]:
+    for row in rows:
+        yield row.cost
+        yield row.reward
 
 
 def _by_dataset(
@@ -243,6 +209,15 @@ def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
     return ordered
 
 
+def _in_order_by_any_price(report: Report, routes: int | None) -> list[Row]:
+    """As `_in_order`, over all queries; the best fixed route under each price list is not cut."""
+    shown = {rows[-1].policy for rows in _in_order(report, routes)}
+    for prices in report.price_lists:
+        fixed = [row for row in prices.rows if row.kind == "route"]
+        shown |= {row.policy for row in sorted(fixed, key=lambda row: (-row.reward, row.cost))[:1]}
+    return [rows[-1] for rows in _in_order(report, None) if rows[-1].policy in shown]
+
+
 def _routes_note(report: Report, routes: int | None) -> str:
     total = sum(row.kind == "route" for row in report.overall)
     if routes is None or total <= routes:
@@ -262,7 +237,3 @@ def _digits_for(values: Iterable[float]) -> int:
     """Decimals that leave two figures to the smallest positive value; 3 to 9."""
     smallest = min((value for value in values if value > 0), default=1.0)
     return min(max(1 - math.floor(math.log10(smallest)), 3), 9)
-
-
-def _without_negative_zero(value: float, digits: int) -> float:
-    return round(value, digits) + 0.0

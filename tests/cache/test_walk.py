@@ -90,7 +90,7 @@ def test_an_impossible_score_is_refused(tmp_path: Path, value: float) -> None:
 
 def test_a_plan_of_another_run_is_named(tmp_path: Path) -> None:
     fill(tmp_path)
-    with pytest.raises(CacheError, match="1 queries that are not here.*another run"):
+    with pytest.raises(CacheError, match=r"1 queries that are not here.*another run"):
         walk(CacheReader(tmp_path), rows.spec("ab", 2), [*KEYS, "q-three"])
 
 

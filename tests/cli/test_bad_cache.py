@@ -25,10 +25,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from hierrouter.inspection import ask_cache
 from hierrouter_cache.parts import METADATA_KEY, sha16
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import COMMAND, Run, environment
+from tests.holes import drop_calls, drop_five_leaves_of_three_queries
 
 DATASETS = "arith,riddle"
 COLLECT = ["collect", "--datasets", DATASETS, "--limit", "6", "--cache", "cache"]
@@ -162,41 +164,13 @@ def negative_tokens(home: Path) -> None:
     rewrite(home, "calls", spoil)
 
 
-def drop_calls(home: Path, keys: set[str]) -> None:
-    for path in (home / "cache" / "parts").glob("calls-*"):
-        table = pq.read_table(path)
-        kept = table.filter(pa.array([key not in keys for key in table["key"].to_pylist()]))
-        if kept.num_rows < table.num_rows:
-            path.unlink()
-            if kept.num_rows:
-                PartWriter(home / "cache").append("calls", kept)
-
-
-def single_leaves(home: Path) -> list[list[str]]:
-    """Keys of calls that are one leaf of one query, query by query."""
-    from hierrouter.inspection import ask_cache
-
-    rows = ask_cache(
-        home / "cache",
-        "SELECT call, any_value(query) AS query FROM nodes GROUP BY call "
-        "HAVING count(*) = 1 AND any_value(hop) = 2 ORDER BY call",
-    ).to_pylist()
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        found.setdefault(row["query"], []).append(row["call"])
-    return sorted(found.values(), key=len, reverse=True)
-
-
 def five_nodes_missing_in_three_queries(home: Path) -> None:
-    first, second, third = single_leaves(home)[:3]
-    drop_calls(home, {*first[:2], *second[:2], third[0]})
+    drop_five_leaves_of_three_queries(home / "cache")
 
 
 def a_parent_missing(home: Path) -> None:
-    from hierrouter.inspection import ask_cache
-
-    answer = ask_cache(home / "cache", "SELECT call FROM nodes WHERE hop = 1 ORDER BY call LIMIT 1")
-    drop_calls(home, {answer["call"][0].as_py()})
+    first = "SELECT call FROM nodes WHERE hop = 1 ORDER BY call LIMIT 1"
+    drop_calls(home / "cache", set(ask_cache(home / "cache", first)["call"].to_pylist()))
 
 
 def newer(home: Path) -> None:

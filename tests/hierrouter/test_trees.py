@@ -4,17 +4,16 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.inspection import ask_cache
 from hierrouter.pool import load_pool
+from hierrouter.pricing import Price
 from hierrouter.scoring import scorer
 from hierrouter.trees import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.writer import PartWriter
+from tests.holes import drop_five_leaves_of_three_queries
 
 
 @pytest.fixture
@@ -24,24 +23,7 @@ def cache(tmp_path: Path, testbed_cache: Path) -> Path:
 
 @pytest.fixture
 def ragged(cache: Path) -> Path:
-    """The last part of calls written anew without 5 of its rows: one leaf each of 3 queries."""
-    part = max((cache / "parts").glob("calls-*"))
-    table = pq.read_table(part)
-    leaves = ask_cache(
-        cache,
-        "SELECT call, any_value(query) AS query FROM nodes GROUP BY call "
-        "HAVING count(*) = 1 AND any_value(hop) = 2 ORDER BY call",
-    ).to_pylist()
-    here = set(table["key"].to_pylist())
-    by_query: dict[str, list[str]] = {}
-    for leaf in leaves:
-        if leaf["call"] in here:
-            by_query.setdefault(leaf["query"], []).append(leaf["call"])
-    several = [calls for calls in by_query.values() if len(calls) > 1]
-    lost = {*several[0][:2], *several[1][:2], several[2][0]}
-    part.unlink()
-    keep = [key not in lost for key in table["key"].to_pylist()]
-    PartWriter(cache).append("calls", table.filter(keep))
+    drop_five_leaves_of_three_queries(cache)
     return cache
 
 
@@ -115,7 +97,7 @@ def test_another_scorer_is_computed_from_stored_responses_and_kept(cache: Path) 
 
 
 def test_prices_replace_those_of_the_pool(cache: Path) -> None:
-    tree = open_tree(cache, Selection(prices={"calc": Rate(1.0, 3.0)}))
+    tree = open_tree(cache, Selection(prices={"calc": Price(Rate(1.0, 3.0), "a test")}))
     node = tree.routes.node((0,))
     expected = tree.tokens_in[:, node] + 3 * tree.tokens_out[:, node]
     assert np.array_equal(tree.cost[:, node], expected)

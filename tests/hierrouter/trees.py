@@ -64,7 +64,7 @@ def planted_tree(
         state=np.arange(queries * routes.states).reshape(queries, -1),
         direct=_direct(names, rate, queries, rng),
         scorer="token_f1",
-        fingerprint=hashlib.sha256(score.tobytes()).hexdigest()[:32],
+        content=hashlib.sha256(score.tobytes()).hexdigest()[:32],
     )
 
 
@@ -90,7 +90,7 @@ def random_tree(routes: Routes, queries: int, seed: int) -> RouteTree:
         state=np.arange(queries * routes.states).reshape(queries, -1),
         direct=_direct(names, rate, queries, rng),
         scorer="token_f1",
-        fingerprint=f"{seed:032x}",
+        content=f"{seed:032x}",
     )
 
 

@@ -93,7 +93,9 @@ def test_the_test_fold_has_no_influence(tmp_path: Path) -> None:
     spoilt = replace(
         tree,
         score=np.where(hidden[:, None], np.nan, tree.score),
-        vectors=np.where(np.repeat(hidden, tree.routes.states)[:, None], np.float32(np.nan), tree.vectors),
+        vectors=np.where(
+            np.repeat(hidden, tree.routes.states)[:, None], np.float32(np.nan), tree.vectors
+        ),
     )
     with_it, without_it = tmp_path / "with", tmp_path / "without"
     assert digest(glimpse(tree), with_it) == digest(glimpse(spoilt), without_it)

@@ -7,12 +7,14 @@ oracle .8, so half of the gap is closed over all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hierrouter.evaluate.outcome import Kind, Outcome
 from hierrouter.report.build import FrontierPoint, build_report
-from hierrouter.report.results import Bootstrap, Report
+from hierrouter.report.priced import priced_rows
+from hierrouter.report.results import COST_UNIT_IN_OUT, Bootstrap, Report
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1
@@ -66,6 +68,21 @@ def example(
         provenance={"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
         bootstrap=Bootstrap(n=resamples, seed=7),
         frontier=[FrontierPoint(alpha, policy) for policy in swept for alpha in (0.2, 0.1)],
+    )
+
+
+def dearer() -> list[Outcome]:
+    """The same policies where every query costs 2 more."""
+    return [replace(policy, cost=policy.cost + 2) for policy in policies()]
+
+
+def two_prices() -> Report:
+    """`example` under its own prices and under dearer ones."""
+    lists = (("cheap", policies()), ("dear", dearer()))
+    return replace(
+        example(),
+        cost_unit=COST_UNIT_IN_OUT,
+        price_lists=tuple(priced_rows(name, DATASETS, rows, ALPHA) for name, rows in lists),
     )
 
 

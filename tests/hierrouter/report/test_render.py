@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from hierrouter.report.render import as_csv, as_latex, as_markdown, as_rich, folded
-from hierrouter.report.tables import Table, long_table, quality_table, report_tables
+from hierrouter.report.table import Table
+from hierrouter.report.tables import long_table, quality_table, report_tables
 from tests.hierrouter.report.examples import HOSTILE, example, hostile, outcome
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hierrouter.report.serialise import as_json, significant
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.report.examples import example, hostile
+from tests.hierrouter.report.examples import example, hostile, two_prices
 
 ROW_KEYS = {
     "policy": str,
@@ -40,6 +40,8 @@ def test_keys_are_those_of_the_contract() -> None:
         "cost_unit",
         "frontier",
         "gap_closed",
+        "notes",
+        "price_lists",
         "provenance",
         "rows",
         "scorer",
@@ -58,6 +60,19 @@ def test_rows_have_the_fields_of_the_contract() -> None:
         for key in OPTIONAL_ROW_KEYS:
             assert (row[key] is None) == (row["kind"] == "router"), key
         assert row["reward_low"] <= row["reward"] <= row["reward_high"]
+
+
+def test_price_lists_stand_side_by_side() -> None:
+    report = json.loads(as_json(two_prices()))
+    assert report["cost_unit"] == "price*token"
+    assert [prices["name"] for prices in report["price_lists"]] == ["cheap", "dear"]
+    cheap, dear = report["price_lists"]
+    assert cheap["rows"][3] == {"policy": "a>b", "kind": "route", "cost": 1.0, "reward": 0.4}
+    assert dear["rows"][3] == {"policy": "a>b", "kind": "route", "cost": 3.0, "reward": 0.2}
+    assert cheap["gap_closed"] == report["gap_closed"]
+    # Router .6, best fixed route .4 and oracle .8 all lose .2 where every call costs 2 more.
+    assert dear["gap_closed"]["all"] == 0.5
+    assert loaded()["price_lists"] == []
 
 
 def test_identical_inputs_give_identical_sorted_bytes() -> None:

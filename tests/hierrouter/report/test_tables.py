@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hierrouter.report.priced import priced_rows
+from hierrouter.report.table import Column, Interval, Line, Table
 from hierrouter.report.tables import (
-    Column,
-    Interval,
-    Line,
-    Table,
     cost_table,
     long_table,
+    price_table,
     quality_table,
     report_tables,
     reward_table,
     summary_table,
 )
-from tests.hierrouter.report.examples import example, outcome, policies
+from tests.hierrouter.report.examples import example, outcome, policies, two_prices
 
 
 def names(table: Table) -> list[str]:
@@ -94,6 +95,43 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
     assert gap[-1] == "0.003" and closed[-1] == "-"
     assert "below 0.005" in reward_table(report).note
     assert report.gap_closed["all"] == pytest.approx(-100)
+
+
+def test_price_lists_have_a_table_of_their_own() -> None:
+    table = report_tables(two_prices())[-1]
+    assert table.title.startswith("Table 6. C in price*token and R")
+    assert [column.title for column in table.columns] == [
+        "Policy",
+        "C, cheap",
+        "R, cheap",
+        "C, dear",
+        "R, dear",
+    ]
+    shown = {line[0]: line[1:] for line in table.shown()}
+    assert shown["a>b"] == ["1.000", "0.4000", "3.000", "0.2000"]
+    assert shown["share closed by HierRouter"] == ["-", "0.5000", "-", "0.5000"]
+
+
+def test_the_best_route_under_each_price_list_is_shown() -> None:
+    routes = [outcome(f"r{at}", "route", [0.5 + at / 10] * 4, [1.0] * 4) for at in range(3)]
+    dear = [replace(route, cost=route.quality * 20) for route in routes]
+    lists = tuple(
+        priced_rows(name, ["one"] * 4, rows, 0.1) for name, rows in (("x", routes), ("y", dear))
+    )
+    report = replace(example(routes, ["one"] * 4), price_lists=lists)
+    assert names(price_table(report, routes=1)) == ["r2", "r0"]
+    assert "best one under each price list" in price_table(report, routes=1).note
+
+
+def test_notes_stand_below_the_summary() -> None:
+    report = replace(example(), notes=("No model saw an earlier answer.",))
+    assert summary_table(report).note == "No model saw an earlier answer."
+
+
+def test_the_unit_follows_the_prices() -> None:
+    tables = report_tables(two_prices())
+    assert "price*token / 1,000" in tables[1].title
+    assert "C in price*token" in tables[2].title
 
 
 def test_one_dataset_needs_no_total() -> None:

@@ -1,0 +1,97 @@
+"""A table of plain values, before any markup.
+
+In: cells that are texts, numbers or intervals. Out: `Table`, which knows how each cell reads and
+which values are the best. Not covered: which tables there are (`tables`), how they look (`render`,
+`page`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Two numbers that belong together in one cell."""
+
+    low: float
+    high: float
+
+
+Cell = str | int | float | Interval | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """How to read one column.
+
+    Attributes:
+        title: its header.
+        digits: decimals of its numbers.
+        best: whether the highest or the lowest number is the best; None marks none.
+        signed: whether positive numbers carry a plus.
+    """
+
+    title: str
+    digits: int = 3
+    best: Literal["highest", "lowest"] | None = None
+    signed: bool = False
+
+    def show(self, cell: Cell) -> str:
+        """The cell as text, not escaped; "-" where there is nothing."""
+        if cell is None:
+            return "-"
+        if isinstance(cell, str | int):
+            return str(cell)
+        if isinstance(cell, Interval):
+            return f"[{self.show(cell.low)}, {self.show(cell.high)}]"
+        sign = "+" if self.signed else ""
+        return f"{_without_negative_zero(cell, self.digits):{sign}.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table; `ranked` rows are in the running for the best value."""
+
+    group: str
+    cells: tuple[Cell, ...]
+    ranked: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Title, columns, rows in groups, and a note to stand below."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Line, ...]
+    note: str = ""
+
+    def shown(self) -> list[list[str]]:
+        """Every cell as text, not escaped."""
+        return [
+            [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
+            for row in self.rows
+        ]
+
+    def best(self) -> frozenset[tuple[int, int]]:
+        """(row, column) of the best values; those that print the same are all best."""
+        marked: set[tuple[int, int]] = set()
+        for at, column in enumerate(self.columns):
+            numbers = {
+                line: cell
+                for line, row in enumerate(self.rows)
+                if row.ranked and isinstance(cell := row.cells[at], float)
+            }
+            if column.best and numbers:
+                top = (max if column.best == "highest" else min)(numbers.values())
+                winners = (
+                    n for n, cell in numbers.items() if column.show(cell) == column.show(top)
+                )
+                marked.update((line, at) for line in winners)
+        return frozenset(marked)
+
+
+def _without_negative_zero(value: float, digits: int) -> float:
+    return round(value, digits) + 0.0

@@ -1,0 +1,234 @@
+"""Where prices come from, and what they make of a real cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierrouter.comparison import compare
+from hierrouter.pool import load_pool
+from hierrouter.price_lists import price_lists, prices_of
+from hierrouter.pricing import Price, guesses, price_table, size_in
+from hierrouter.report.results import Bootstrap
+from hierrouter.trees import Selection, open_tree, open_trees
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.tree import repriced
+from tests.hierrouter.trees import planted_tree
+
+POOL = load_pool("testbed")
+QUICK = Bootstrap(n=20)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("Qwen2.5-Coder-3B-Instruct", 3e9),
+        ("DeepSeek-R1-Distill-Qwen-1.5B", 1.5e9),
+        ("Mixtral-8x7B-v0.1", 56e9),
+        ("llama_7b_chat", 7e9),
+        ("opt-350m", 350e6),
+        ("480b-a35b", 480e9),
+        ("Phi-3.5-mini", None),
+        ("v0.1b", None),
+        ("x-4bit", None),
+        ("x-0B", None),
+    ],
+)
+def test_a_name_may_tell_a_size(name: str, parameters: float | None) -> None:
+    assert size_in(name) == parameters
+
+
+def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, Price]:
+    """The prices of the testbed's models under one price file."""
+    file = tmp_path / "list.toml"
+    file.write_text(text)
+    [found] = price_lists([file], items)
+    return prices_of(POOL, found.prices, ["other"])
+
+
+def test_a_flag_wins_over_a_file_and_a_file_over_the_pool(tmp_path: Path) -> None:
+    text = "[prices]\ncalc = 1\nfacts = { in = 0.25, out = 0.5 }\nother = 9"
+    assert given(tmp_path, text, ["calc=2:4"]) == {
+        "calc": Price(Rate(2.0, 4.0), "--price"),
+        "text": Price(Rate.base(0.02), "pool"),
+        "facts": Price(Rate(0.25, 0.5), "price file list.toml"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "price file is empty"),
+        ("calc = 1", "unknown key calc: .*below \\[prices\\]"),
+        ("[prices]", "no prices"),
+        ("prices = 3", "no prices"),
+        ("[prices]\ncalc = 1\ncalc = 2", "not TOML.*Cannot overwrite a value"),
+        ("[prices]\nclac = 1", "unknown model: clac: price file list.toml; did you mean calc"),
+        ("[prices]\ncalc = true", "price of calc must be a number, got True"),
+        ("[prices]\ncalc = 'x'", "price of calc must be a number, got 'x'"),
+        ("[prices]\ncalc = -1", "price of calc must be finite and >= 0, got -1"),
+        ("[prices]\ncalc = nan", "price of calc must be finite"),
+        ("[prices]\ncalc = inf", "price of calc must be finite"),
+        (f"[prices]\ncalc = 1{'0' * 400}", "price of calc must be finite"),
+        ("[prices]\ncalc = { in = 1 }", "price of calc must be a number or { in"),
+        ("[prices]\ncalc = { in = 1, out = -2 }", "price of calc, out must be finite"),
+        ("[prices]\nphi-3.5-mini = 1", "price of phi-3 must.*with a dot stands in quotes"),
+    ],
+)
+def test_a_bad_price_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        given(tmp_path, text)
+    assert "list.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (["calc"], "not a price: --price calc; e.g."),
+        (["=1"], "not a price"),
+        (["calc=1:2:3"], "not a price"),
+        (["calc="], "must be a number, got ''"),
+        (["calc=abc"], "must be a number, got 'abc'"),
+        (["calc=1:nan"], "must be finite"),
+        (["calc=-1"], "must be finite and >= 0"),
+        (["calc=1e999"], "must be finite"),
+        (["calc=1", "calc=2"], "duplicate price for calc"),
+        (["clac=1"], "unknown model: clac: --price; did you mean calc"),
+    ],
+)
+def test_a_bad_price_flag_is_refused(items: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prices_of(POOL, price_lists([], items)[0].prices, [])
+
+
+def test_two_lists_need_two_names(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "x.toml" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("[prices]\ncalc = 1")
+    with pytest.raises(InputError, match="two price files are called x"):
+        price_lists(files, [])
+    with pytest.raises(InputError, match="price file not found"):
+        price_lists([tmp_path / "gone.toml"], [])
+
+
+def parts(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> None:
+    """Costs by hand: tokens in and out of each call on the way, times the model's two rates."""
+    before = open_tree(testbed_cache)
+    stored = parts(testbed_cache)
+    prices = {
+        "calc": Price(Rate(0.5, 2.0), "x"),
+        "text": Price(Rate(0.0, 1.0), "x"),
+        "facts": Price(Rate.base(3.0), "x"),
+    }
+    tree = open_tree(testbed_cache, Selection(prices=prices))
+    node = tree.routes.node((0, 1))  # calc, then text
+    first = tree.routes.node((0,))
+    by_hand = (
+        0.5 * tree.tokens_in[:, first]
+        + 2.0 * tree.tokens_out[:, first]
+        + 1.0 * tree.tokens_out[:, node]
+    )
+    assert tree.cost[:, node].tolist() == pytest.approx(by_hand.tolist())
+    direct = tree.direct.tokens_in[:, 2] * 3.0 + tree.direct.tokens_out[:, 2] * 3.0
+    assert tree.direct.cost[:, 2].tolist() == pytest.approx(direct.tolist())
+    assert (tree.score == before.score).all()
+    assert parts(testbed_cache) == stored
+    assert price_table(tree)["calc"] == {"in": 0.5, "out": 2.0, "source": "x"}
+
+
+def test_the_order_of_a_pool_asks_for_nothing(testbed_cache: Path) -> None:
+    before, stored = open_tree(testbed_cache), parts(testbed_cache)
+    tree = open_tree(testbed_cache, Selection(models=["facts", "calc", "text"]))
+    assert tree.models == ("facts", "calc", "text")
+    there, here = before.routes.node((2, 0)), tree.routes.node((0, 1))  # facts, then calc
+    assert (tree.cost[:, here] == before.cost[:, there]).all()
+    assert parts(testbed_cache) == stored
+
+
+def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path) -> None:
+    before = open_tree(testbed_cache)
+    dear = {"calc": Price(Rate(1.0, 2.0), "x")}
+    opened = open_tree(testbed_cache, Selection(prices=dear))
+    rates = {**POOL.rates(), "calc": Rate(1.0, 2.0)}
+    assert repriced(before, rates).fingerprint == opened.fingerprint != before.fingerprint
+    assert repriced(opened, POOL.rates()).fingerprint == before.fingerprint
+    assert opened.same_content(before.fingerprint)
+    assert not opened.same_content(planted_tree().fingerprint)
+    [own, other] = open_trees(testbed_cache, Selection(), [{}, dear])
+    assert (own.fingerprint, other.fingerprint) == (before.fingerprint, opened.fingerprint)
+    assert (other.cost == opened.cost).all()
+
+
+def test_the_price_of_a_reference_is_in_the_fingerprint() -> None:
+    tree = planted_tree()
+    same = {
+        name: Rate(*rate) for name, rate in zip(tree.direct.models, tree.direct.rate, strict=True)
+    }
+    assert repriced(tree, same).fingerprint == tree.fingerprint
+    dearer = repriced(tree, {**same, "large": Rate.base(9.0)})
+    assert dearer.fingerprint != tree.fingerprint
+    assert dearer.same_content(tree.fingerprint)
+
+
+def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
+    testbed_cache: Path,
+) -> None:
+    selection = Selection(models=["calc", "text"], prices={"facts": Price(Rate.base(1.0), "x")})
+    assert open_tree(testbed_cache, selection).models == ("calc", "text")
+    with pytest.raises(InputError, match="unknown model: clac"):
+        open_tree(testbed_cache, Selection(prices={"clac": Price(Rate.base(1.0), "x")}))
+
+
+def test_a_guessed_price_is_said() -> None:
+    tree = planted_tree()
+    sources = {"model-0": "size (2B)", "model-1": "pool"}
+    assert guesses(replace(tree, priced_by=sources)) == [
+        "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
+    ]
+    assert guesses(tree) == []
+
+
+def test_what_is_chosen_under_prices_is_chosen_under_each_list() -> None:
+    tree = planted_tree(per_family=(20, 5, 20))
+    rates = {
+        name: Rate.base(rate[0])
+        for name, rate in zip(tree.direct.models, tree.direct.rate[::-1].tolist(), strict=True)
+    }
+    dear = repriced(tree, rates)
+    lists = {"own": tree, "reversed": dear}
+    report = compare(tree, 0.05, None, [], {}, bootstrap=QUICK, price_lists=lists)
+    alone = compare(dear, 0.05, None, [], {}, bootstrap=QUICK)
+    own, other = report.price_lists
+    assert [row.reward for row in own.rows] == [row.reward for row in report.overall]
+    assert [row.cost for row in other.rows] == [row.cost for row in alone.overall]
+    assert [row.reward for row in other.rows] == [row.reward for row in alone.overall]
+    assert other.gap_closed == {}
+    assert report.cost_unit == "base_rate*token"
+
+
+def test_two_rates_change_the_unit_and_notes_are_kept() -> None:
+    tree = planted_tree(per_family=(20, 5, 20))
+    rate = tree.rate * np.array([1.0, 2.0])
+    marked = replace(tree, rate=rate, left_out=3, context_free=True)
+    report = compare(marked, 0.05, None, [], {}, bootstrap=QUICK)
+    assert report.cost_unit == "price*token"
+    assert [note.split(":")[0] for note in report.notes] == [
+        "Later hops are independent answers of the models, as imported",
+        "3 queries are left out",
+    ]
