@@ -25,7 +25,7 @@ from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.writer import write_atomically
+from hierrouter_cache.writer import collector_lock, write_atomically
 
 NAME = re.compile(
     r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
@@ -80,9 +80,13 @@ class EmbeddingStore:
         self.encoder = encoder
         self.folder = reader.root / "derived" / digest(["encoder", encoder])
         self._reader = reader
+        self._map()
+
+    def _map(self) -> None:
         self._arrays: list[NDArray[np.void]] = []
         self._known = np.empty(0, np.uint64)
-        self._unchecked = [f for f in embedding_files(reader.root) if f.path.parent == self.folder]
+        files = embedding_files(self._reader.root)
+        self._unchecked = [file for file in files if file.path.parent == self.folder]
         for file in self._unchecked:
             self._index(_mapped(file))
 
@@ -119,7 +123,9 @@ class EmbeddingStore:
 
         Raises:
             IncompleteTree: a context has no vector.
+            DamagedPart: a file is not what its name promises.
         """
+        self._check()
         place = first_match(contexts, self._known)
         if (place < 0).any():
             raise IncompleteTree(
@@ -134,16 +140,18 @@ class EmbeddingStore:
         Raises:
             DamagedPart: a file is not what its name promises; nothing of it is handed on.
         """
+        self._check()
+        _require_one_width(self._arrays, self.folder)
+        vectors = [rows["vector"] for rows in self._arrays]
+        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
+
+    def _check(self) -> None:
+        """Hash every file once, before anything of it is handed on."""
+        if not all(file.path.exists() for file in self._unchecked):
+            self._map()  # merged meanwhile; the vectors are the same
         for file in self._unchecked:
             _require_sound(file)
         self._unchecked = []
-        vectors = [rows["vector"] for rows in self._arrays]
-        if len({piece.shape[1] for piece in vectors}) > 1:
-            raise DamagedPart(
-                f"embedding files of different dim: {self.folder}; delete the folder and run "
-                "`hierrouter collect` again"
-            )
-        return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
     def _index(self, rows: NDArray[np.void]) -> None:
         self._arrays.append(rows)
@@ -154,26 +162,32 @@ class EmbeddingStore:
 def merge_embeddings(root: Path) -> int:
     """Merge the files of each encoder into one, so that it is mapped and not copied.
 
-    Call it while holding the collector's lock. Returns how many files there are fewer.
+    Returns how many files there are fewer.
 
     Raises:
         DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
+        CacheLocked: a collector or a compaction is at work.
     """
-    folders: dict[Path, list[EmbeddingFile]] = {}
-    for file in embedding_files(root):
-        folders.setdefault(file.path.parent, []).append(file)
-    fewer = 0
-    for folder, files in folders.items():
-        if len(files) > 1:
-            for file in files:
-                _require_sound(file)
-            rows = np.concatenate([_mapped(file) for file in files])
-            _, first = np.unique(rows["context"], return_index=True)
-            _write(folder, len(files), rows[np.sort(first)])
-            for file in reversed(files):
-                file.path.unlink()
-            fewer += len(files) - 1
-    return fewer
+    with collector_lock(root):
+        folders: dict[Path, list[EmbeddingFile]] = {}
+        for file in embedding_files(root):
+            folders.setdefault(file.path.parent, []).append(file)
+        return sum(_merge(folder, files) for folder, files in folders.items())
+
+
+def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
+    if len(files) < 2:
+        return 0
+    for file in files:
+        _require_sound(file)
+    arrays = [_mapped(file) for file in files]
+    _require_one_width(arrays, folder)
+    rows = np.concatenate(arrays)
+    _, first = np.unique(rows["context"], return_index=True)
+    _write(folder, len(files), rows[np.sort(first)])
+    for file in reversed(files):
+        file.path.unlink()
+    return len(files) - 1
 
 
 def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
@@ -192,6 +206,14 @@ def _require_sound(file: EmbeddingFile) -> None:
         raise DamagedPart(
             f"damaged embedding file: {file.path.name}: {why}; move it aside with "
             "`hierrouter cache repair` and run `hierrouter collect` again"
+        )
+
+
+def _require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
+    if len({rows.dtype for rows in arrays}) > 1:
+        raise DamagedPart(
+            f"embedding files of different dim: {folder}; delete the folder and run "
+            "`hierrouter collect` again"
         )
 
 

@@ -2,9 +2,12 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from hierrouter.collect.datasets import PAPER_DATASETS
 from hierrouter_cli import options
@@ -13,8 +16,8 @@ from tests.conftest import SOURCES, Run, environment
 README = (SOURCES / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+def blocks(language: str, page: Path = SOURCES / "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
 def test_the_two_marked_commands_are_there() -> None:
@@ -33,6 +36,26 @@ def test_the_commands_after_the_quickstart_run(home: Path, hierrouter: Run) -> N
         assert name == "hierrouter"
         done = hierrouter(*arguments, cwd=home)
         assert done.returncode == 0, done.stderr
+
+
+PAGES = sorted((SOURCES / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run(
+    page: Path, home: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    """A block that begins with a comment that names a file is that file."""
+    work = shutil.copytree(home, tmp_path / "work")
+    for language in ("toml", "python", "json"):
+        for block in blocks(language, page):
+            if named := re.match(r"# (\w+\.\w+)\b", block):
+                (work / named[1]).write_text(block)
+    for command in "".join(blocks("bash", page)).splitlines():
+        name, *arguments = shlex.split(command, comments=True)
+        assert name == "hierrouter"
+        done = hierrouter(*arguments, cwd=work)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
 def test_the_python_example_runs(home: Path) -> None:
