@@ -16,7 +16,7 @@ from hierrouter.scoring import SCORERS
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import DamagedPart
 from hierrouter_cache.fingerprint import digest
-from hierrouter_cache.parts import fault, list_parts
+from hierrouter_cache.parts import examine
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import FORMAT
 from hierrouter_cache.views import ask
@@ -91,7 +91,7 @@ def damaged_files(root: Path) -> list[str]:
     Raises:
         NoCache: nothing was collected at `root`.
     """
-    parts = [f"{part.path.name}: {why}" for part in list_parts(root) if (why := fault(part))]
+    parts = [f"{part.path.name}: {why}" for part, why in examine(root).items() if why]
     return parts + [
         f"{file.path.name}: {why}"
         for file in embedding_files(root)

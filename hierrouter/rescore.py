@@ -7,19 +7,22 @@ scorer does (`hierrouter.scoring`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter.scoring import Scorer, score_all
+from hierrouter_cache.errors import CacheLocked
 from hierrouter_cache.fingerprint import references_key
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import SCORES
 from hierrouter_cache.scores import Scores, stored_scores
 from hierrouter_cache.walk import Forest
-from hierrouter_cache.writer import PartWriter, writable
+from hierrouter_cache.writer import PartWriter, collector_lock, writable
 
 OnScored = Callable[[int, int], None]
 
@@ -84,12 +87,18 @@ def _compute(
         [(call.response, answers) for call, answers in zip(found, rows, strict=True)],
         on_scored,
     )
-    if writable(reader.root):
-        columns = [
-            [call.key for call in found],
-            [references_key(answers) for answers in rows],
-            [scorer.key] * len(values),
-            values,
-        ]
-        PartWriter(reader.root).append("scores", pa.table(columns, schema=SCORES))
+    columns = [
+        [call.key for call in found],
+        [references_key(answers) for answers in rows],
+        [scorer.key] * len(values),
+        values,
+    ]
+    _store(reader.root, pa.table(columns, schema=SCORES))
     return np.array(values)[where.ravel()]
+
+
+def _store(root: Path, scores: pa.Table) -> None:
+    """Keep the scores where that is possible: not beside a collector, not in a read-only cache."""
+    if writable(root):
+        with contextlib.suppress(CacheLocked), collector_lock(root):
+            PartWriter(root).append("scores", scores)

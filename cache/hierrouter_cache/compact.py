@@ -14,8 +14,8 @@ smallest `seq` of its sources and `MERGED` as writer, so it also sorts before th
 whatever is appended later.
 
 Plans are the one kind in which order has a meaning: the latest plan is the last row of the last
-part. All of them become one part with the largest `seq`, in the order of each plan's last
-occurrence.
+part. All of them become one part, in the order of each plan's last occurrence, with a `seq` beyond
+the largest of its sources: it is the last part from the moment it appears.
 
 Not covered: embeddings, which are derived data.
 """
@@ -188,10 +188,10 @@ def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) 
     kind = group[0].kind
     table = _concat(kind, [_read(part).take(pa.array(winners[part])) for part in group])
     on_step("compact: read")
-    seq = max(part.seq for part in group) if kind == "plans" else min(part.seq for part in group)
+    seqs = [part.seq for part in group]
+    seq = max(seqs) + 1 if kind == "plans" else min(seqs)
     data = encode(kind, table, PACKING)
-    name = part_name(kind, seq, MERGED, table.num_rows, data)
-    path = commit(root, name, data, on_step)
+    path = commit(root, part_name(kind, seq, MERGED, table.num_rows, data), data, on_step)
     on_step("compact: written")
     return path
 
@@ -203,7 +203,7 @@ def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
         CacheError: a further column has two types.
     """
     try:
-        whole = pa.concat_tables(
+        return pa.concat_tables(
             [KINDS[kind].empty_table(), *(table.replace_schema_metadata() for table in tables)],
             promote_options="default",
         )
@@ -212,7 +212,6 @@ def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
         raise CacheError(
             f"parts of {kind} do not go together: {why}; nothing was merged"
         ) from error
-    return whole
 
 
 def _read(part: Part, columns: list[str] | None = None) -> pa.Table:

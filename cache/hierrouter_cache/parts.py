@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,11 +109,10 @@ def _file_fault(part: Part) -> str | None:
     """Is it a file of ours, with the bytes that its name promises? Nothing is parsed."""
     if part.rows > MAX_ROWS:
         return f"{part.rows} rows, the limit is {MAX_ROWS}"
-    if not os.path.lexists(part.path):
-        return GONE
-    if part.path.is_symlink() or not part.path.is_file():
+    found = part.path.lstat()  # one look: the file may go at any time
+    if not stat.S_ISREG(found.st_mode):
         return "not a regular file"
-    if part.path.stat().st_size == 0:
+    if found.st_size == 0:
         return "0 bytes"
     with part.path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest()[:16] != part.sha:

@@ -60,9 +60,17 @@ class CacheReader:
         self._open()
 
     def _open(self) -> None:
-        self.parts: list[Part] = sound_parts(self.root)
-        for kind in KINDS:
-            self._create_views(kind)
+        """Look at the parts again until none has been compacted away between two looks."""
+        for _ in range(REOPENINGS):
+            self.parts: list[Part] = sound_parts(self.root)
+            try:
+                for kind in KINDS:
+                    self._create_views(kind)
+                return
+            except duckdb.IOException:
+                if not self._lost_a_part():
+                    raise
+        raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
     def _create_views(self, kind: str) -> None:
         files = [str(part.path) for part in self.parts if part.kind == kind]
@@ -84,10 +92,14 @@ class CacheReader:
             try:
                 return self.connection.sql(query, params=list(parameters)).to_arrow_table()
             except duckdb.IOException:
-                if all(part.path.exists() for part in self.parts):
+                if not self._lost_a_part():
                     raise
                 self._open()
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
+
+    def _lost_a_part(self) -> bool:
+        """Whether a compaction has taken a part away since it was looked at."""
+        return not all(part.path.exists() for part in self.parts)
 
     def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
         """The answer to a query of numbers, as one array a column, rows in the parts' order."""

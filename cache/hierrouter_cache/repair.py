@@ -1,20 +1,21 @@
-"""Move damaged parts out of the way.
+"""Move damaged files out of the way.
 
-In: a cache with parts that are not what their names promise. Out: the same cache without them;
-nothing is deleted. The next collection asks only for what was in them.
+In: a cache with parts or embedding files that are not what their names promise. Out: the same
+cache without them; nothing is deleted. The next collection asks only for what was in them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.parts import examine, list_parts
 from hierrouter_cache.writer import collector_lock, fsync_folder
 
 
 def quarantine(root: Path) -> list[tuple[str, str]]:
-    """Move every damaged part to `quarantine/`; returns (name, what was wrong) of each.
+    """Move every damaged file to `quarantine/`; returns (name, what was wrong) of each.
 
     Raises:
         NoCache: nothing was collected at `root`.
@@ -32,8 +33,10 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
 
 
 def _damaged(root: Path) -> list[tuple[Path, str]]:
-    """(file, what is wrong) of each damaged file."""
-    return [(part.path, why) for part, why in examine(root).items() if why]
+    """(file, what is wrong) of each damaged part and embedding file."""
+    parts = [(part.path, why) for part, why in examine(root).items() if why]
+    files = ((file.path, embedding_fault(file)) for file in embedding_files(root))
+    return parts + [(path, why) for path, why in files if why]
 
 
 def _move(paths: list[Path], shelf: Path) -> None:

@@ -23,8 +23,8 @@ CALLS = pa.schema(
         ("response", pa.string()),
         ("tokens_in", pa.int32()),  # by the model's own tokenizer, chat template included
         ("tokens_out", pa.int32()),  # generated tokens, the end token included
-        ("finish_reason", pa.string()),  # "stop" or "length"
-        ("latency_s", pa.float64()),  # seconds of the batch, shared equally by its rows
+        ("finish_reason", pa.string()),  # "stop", "length", or "unknown" after an import
+        ("latency_s", pa.float64()),  # of the batch, shared equally by its rows; null if imported
     ]
 )
 QUERIES = pa.schema(

@@ -63,10 +63,8 @@ class PartWriter:
         if root.exists() and not root.is_dir():
             raise InputError(f"the cache is not a directory: {root}; name a folder")
         try:
-            for folder in (parts_folder(root), root / "tmp"):
-                folder.mkdir(parents=True, exist_ok=True)
-            for folder in (root.resolve().parent, root):
-                fsync_folder(folder)
+            for folder in (root, parts_folder(root), root / "tmp"):
+                _make_folder(folder)
         except OSError as error:
             raise _not_writable(root, error) from error
         if not writable(root):
@@ -102,6 +100,7 @@ def encode(kind: str, table: pa.Table, packing: Packing) -> memoryview:
         compression_level=packing.level,
         data_page_size=packing.page_bytes,
         write_page_checksum=True,
+        write_statistics=False,  # the smallest and largest text of a column help nobody
     )
     return memoryview(sink.getvalue())
 
@@ -131,6 +130,8 @@ def collector_lock(root: Path) -> Iterator[None]:
 
     Raises:
         CacheLocked: another process holds it.
+        CacheError: the cache is not writable.
+        WorldError: the disk is full or has no locks.
     """
     try:
         lock = (root / "collect.lock").open("a+")
@@ -141,7 +142,9 @@ def collector_lock(root: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
+                raise WorldError(
+                    f"cannot lock the cache: {root}: {error.strerror}; use a disk that has locks"
+                ) from error
             file.seek(0)
             holder = file.read().strip() or "unknown pid"
             raise CacheLocked(
@@ -180,7 +183,8 @@ def _place(data: bytes | memoryview, draft: Path, target: Path, on_step: Steps =
         fsync_folder(target.parent)
         on_step("after folder fsync")
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that fails may refuse that too
+            draft.unlink(missing_ok=True)
         raise WorldError(
             f"cannot write: {target.parent}: {error.strerror}; "
             "what was committed is safe, rerun the same command to resume"
@@ -202,6 +206,14 @@ def _write_synced(path: Path, data: bytes | memoryview) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder, and its parents where they are missing, so that a power cut leaves them."""
+    if not path.parent.is_dir():
+        _make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    fsync_folder(path.parent)
 
 
 def fsync_folder(path: Path) -> None:

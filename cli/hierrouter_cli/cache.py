@@ -6,9 +6,12 @@ import json
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, interchange, options, sql
 
-app = typer.Typer(help="Look into a trajectory cache.")
+app = typer.Typer(help="Look into a trajectory cache, repair it, ask it questions.")
+app.command("sql")(sql.sql)
+app.command("import")(interchange.import_file)
+app.command("export")(interchange.export_file)
 
 
 @app.command("info")
@@ -33,12 +36,37 @@ def info(
 @app.command("verify")
 def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) -> None:
     """Check every byte, and with --rescore every score; exit 3 names what is damaged."""
-    from hierrouter.inspection import damaged_parts, verify_cache
+    from hierrouter.inspection import damaged_files, verify_cache
+    from hierrouter_cache.errors import DamagedPart
 
-    for line in damaged_parts(cache):
+    damaged = damaged_files(cache)
+    for line in damaged:
         console.say(f"damaged: {line}")
+    if damaged:
+        raise DamagedPart(
+            f"{len(damaged)} damaged files: {cache}; move them aside with "
+            f"`hierrouter cache repair --cache {cache}`, then collect again"
+        )
     for line in verify_cache(cache, rescore):
         console.put(line + "\n")
+
+
+@app.command("compact")
+def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
+    """Merge many small files into few large ones; everything is served as before."""
+    from hierrouter_cache.compact import compact as merge
+    from hierrouter_cache.embeddings import merge_embeddings
+
+    with console.progress_bars() as bars:
+        bar = bars.add_task("merging parts", total=None, note="")
+        done = merge(
+            cache, on_part=lambda parts, total: bars.update(bar, completed=parts, total=total)
+        )
+    fewer = merge_embeddings(cache)
+    console.put(
+        f"{done.parts_before:,} parts -> {done.parts_after:,}, "
+        f"{done.bytes_before:,} bytes -> {done.bytes_after:,}; {fewer} embedding files fewer\n"
+    )
 
 
 @app.command("repair")

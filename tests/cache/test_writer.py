@@ -25,28 +25,6 @@ def test_a_later_writer_sorts_after_what_it_saw(tmp_path: Path) -> None:
     assert [part.path for part in list_parts(tmp_path)] == [first, second]
 
 
-def test_data_is_synced_before_it_is_visible_and_the_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = PartWriter(tmp_path)
-    events: list[str] = []
-    real_fsync, real_replace = os.fsync, Path.replace
-
-    def fsync(descriptor: int) -> None:
-        is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
-        events.append("fsync folder" if is_folder else "fsync file")
-        real_fsync(descriptor)
-
-    def replace(self: Path, target: Path) -> Path:
-        events.append("rename")
-        return real_replace(self, target)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "replace", replace)
-    writer.append("calls", rows.calls(("m", "c", "r")))
-    assert events == ["fsync file", "rename", "fsync folder"]
-
-
 def test_a_full_disk_leaves_nothing_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +42,20 @@ def test_a_full_disk_leaves_nothing_and_says_so(
     assert list((tmp_path / "tmp").iterdir()) == []
     writer.append("calls", rows.calls(("m", "d", "r")))
     assert len(sound_parts(tmp_path)) == 2
+
+
+def test_a_disk_that_fails_altogether_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = PartWriter(tmp_path)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    for call in ("write", "unlink"):
+        monkeypatch.setattr(os, call, fail)
+    with pytest.raises(WorldError, match=r"cannot write: .*Input/output error"):
+        writer.append("calls", rows.calls(("m", "c", "r")))
 
 
 def test_a_cache_path_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,255 @@
+"""Compaction: fewer parts, the same rows served; also when it is broken off anywhere."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hierrouter_cache.compact import MERGED, compact
+from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
+from hierrouter_cache.parts import list_parts, part_name, sound_parts
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.schema import IDENTITY, PLANS, SCORES
+from hierrouter_cache.writer import (
+    WHILE_COLLECTING,
+    PartWriter,
+    collector_lock,
+    commit,
+    encode,
+    no_steps,
+)
+from tests.cache import rows
+
+Served = dict[tuple[object, ...], dict[str, object]]
+
+
+class BrokenOffError(Exception):
+    """What a test raises in the middle of a compaction."""
+
+
+def scores(**values: float) -> pa.Table:
+    """One score a name."""
+    names = list(values)
+    return pa.table([names, names, names, list(values.values())], schema=SCORES)
+
+
+def plan(*names: str) -> pa.Table:
+    return pa.table([names, names, [[name] for name in names]], schema=PLANS)
+
+
+def store(root: Path, kind: str, seq: int, table: pa.Table, writer: str = "aaaaaaaa") -> Path:
+    """A part with a name of our choice."""
+    PartWriter(root)
+    data = encode(kind, table, WHILE_COLLECTING)
+    name = part_name(kind, seq, writer, table.num_rows, data)
+    return commit(root, name, data, no_steps)
+
+
+def served(root: Path, kind: str) -> Served:
+    """What the rule says: of equal rows, that of the smallest name."""
+    found: Served = {}
+    for part in list_parts(root):
+        if part.kind == kind:
+            for row in pq.ParquetFile(part.path).read().to_pylist():
+                found.setdefault(tuple(row[name] for name in IDENTITY[kind]), row)
+    return found
+
+
+def names(root: Path) -> list[str]:
+    return [part.path.name for part in list_parts(root)]
+
+
+def rows_stored(root: Path, kind: str) -> int:
+    return sum(part.rows for part in list_parts(root) if part.kind == kind)
+
+
+def break_off_everywhere(root: Path, target_rows: int) -> Iterator[int]:
+    """Compact, broken off at the first step, then at the second one of what is left, and so on."""
+    for at in range(1, 1000):
+        left = at
+
+        def on_step(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise BrokenOffError
+
+        try:
+            compact(root, on_step, target_rows=target_rows)
+        except BrokenOffError:
+            yield at
+        else:
+            return
+
+
+def test_small_parts_become_one_with_the_same_rows(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    tables = [rows.calls(("m", f"c{n}", f"r{n}"), ("m", f"d{n}", "r")) for n in range(50)]
+    for table in tables:
+        writer.append("calls", table)
+    done = compact(tmp_path)
+    assert (done.parts_before, done.parts_after) == (50, 1)
+    assert done.bytes_after < done.bytes_before / 10
+    (part,) = sound_parts(tmp_path)
+    assert pq.ParquetFile(part.path).read().equals(pa.concat_tables(tables))
+    assert len(CacheReader(tmp_path).responses()) == 100
+
+
+def test_a_second_compaction_changes_nothing(tmp_path: Path) -> None:
+    for seq in range(1, 30):
+        store(tmp_path, "scores", seq, scores(**{f"s{seq}": 0.5, f"t{seq}": 0.25}))
+    compact(tmp_path, target_rows=10)
+    once = names(tmp_path)
+    compact(tmp_path, target_rows=10)
+    assert names(tmp_path) == once
+    assert len(once) == 6
+
+
+def test_a_rerun_only_removes_what_was_merged(tmp_path: Path) -> None:
+    for seq in range(1, 5):
+        store(tmp_path, "scores", seq, scores(**{f"s{seq}": 0.5}))
+
+    def stop(step: str) -> None:
+        if step == "compact: unlink":
+            raise BrokenOffError
+
+    with pytest.raises(BrokenOffError):
+        compact(tmp_path, stop)
+    (merged, *_) = names(tmp_path)
+    steps: list[str] = []
+    compact(tmp_path, steps.append)
+    assert steps == ["compact: unlink"] * 4
+    assert names(tmp_path) == [merged]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_broken_off_anywhere_it_serves_the_same_rows(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(12):
+        chosen = dice.sample("abcdefghijklmnopqrst", dice.choice([1, 2, 3, 12]))
+        table = scores(**{name: dice.random() for name in chosen})
+        store(tmp_path, "scores", dice.randint(1, 5), table, dice.choice(["00000000", "bbbbbbbb"]))
+    before = served(tmp_path, "scores")
+    steps = 0
+    for _ in break_off_everywhere(tmp_path, target_rows=8):
+        steps += 1
+        assert served(tmp_path, "scores") == before
+    assert steps > 3
+    assert served(tmp_path, "scores") == before
+    assert rows_stored(tmp_path, "scores") == len(before)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_rival_in_a_large_part_does_not_win_when_the_winner_moves(tmp_path: Path) -> None:
+    store(tmp_path, "scores", 1, scores(a=1.0))
+    store(tmp_path, "scores", 2, scores(**{f"x{n}": 0.0 for n in range(99)}, a=0.0))
+    store(tmp_path, "scores", 3, scores(b=1.0))
+    before = served(tmp_path, "scores")
+    assert before[("a", "a", "a")]["value"] == 1.0
+    compact(tmp_path, target_rows=100)
+    assert served(tmp_path, "scores") == before
+    assert rows_stored(tmp_path, "scores") == 101
+
+
+def test_a_part_that_lies_between_and_is_large_is_left_alone(tmp_path: Path) -> None:
+    store(tmp_path, "scores", 1, scores(a=1.0))
+    large = store(tmp_path, "scores", 2, scores(**{f"x{n}": 0.0 for n in range(99)}))
+    store(tmp_path, "scores", 3, scores(b=1.0))
+    compact(tmp_path, target_rows=100)
+    assert large.name in names(tmp_path)
+    assert len(names(tmp_path)) == 2
+
+
+def test_a_merged_part_with_the_name_of_a_source_is_kept(tmp_path: Path) -> None:
+    """Two caches copied together: what is merged equals one of the two, byte for byte."""
+    both = [scores(a=1.0, b=1.0), scores(a=1.0, b=1.0, c=0.0)]
+    for number, table in enumerate(both):
+        old = tmp_path / f"old{number}"
+        store(old, "scores", 1, table.slice(0, 1))
+        store(old, "scores", 2, table.slice(1))
+        compact(old)
+        (part,) = list_parts(old)
+        assert MERGED in part.path.name
+        PartWriter(tmp_path)
+        (tmp_path / "parts" / part.path.name).write_bytes(part.path.read_bytes())
+    before = served(tmp_path, "scores")
+    compact(tmp_path)
+    assert served(tmp_path, "scores") == before
+    assert rows_stored(tmp_path, "scores") == 3
+
+
+def test_the_latest_plan_stays_the_latest_wherever_it_is_broken_off(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    for name in ("first", "second", "third", "first", "fourth", "second"):
+        writer.append("plans", plan(name))
+        writer.append("scores", scores(**{name: 1.0}))
+    for _ in break_off_everywhere(tmp_path, target_rows=100):
+        assert CacheReader(tmp_path).latest_plan().pool == "second"
+    assert CacheReader(tmp_path).latest_plan().pool == "second"
+    assert [key for (key,) in served(tmp_path, "plans")] == ["third", "first", "fourth", "second"]
+
+
+def test_the_latest_of_plans_with_one_seq_stays_the_latest(tmp_path: Path) -> None:
+    for writer in ("11111111", "22222222", "33333333"):
+        store(tmp_path, "plans", 7, plan(f"of {writer}"), writer)
+    for _ in break_off_everywhere(tmp_path, target_rows=100):
+        assert CacheReader(tmp_path).latest_plan().pool == "of 33333333"
+    assert CacheReader(tmp_path).latest_plan().pool == "of 33333333"
+
+
+def test_a_plan_after_a_compaction_is_the_latest(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    for name in ("first", "second"):
+        writer.append("plans", plan(name))
+    compact(tmp_path)
+    writer.append("plans", plan("third"))
+    assert CacheReader(tmp_path).latest_plan().pool == "third"
+
+
+def test_a_further_column_of_a_later_version_survives(tmp_path: Path) -> None:
+    store(tmp_path, "scores", 1, scores(a=1.0).append_column("judge", pa.array(["x"])))
+    store(tmp_path, "scores", 2, scores(b=0.0))
+    compact(tmp_path)
+    found = served(tmp_path, "scores")
+    assert [row["judge"] for row in found.values()] == ["x", None]
+
+
+def test_a_further_column_of_two_types_is_refused_and_nothing_touched(tmp_path: Path) -> None:
+    store(tmp_path, "scores", 1, scores(a=1.0).append_column("judge", pa.array(["x"])))
+    store(tmp_path, "scores", 2, scores(b=1.0).append_column("judge", pa.array([1])))
+    before = names(tmp_path)
+    with pytest.raises(CacheError, match=r"parts of scores do not go together: .*judge"):
+        compact(tmp_path)
+    assert names(tmp_path) == before
+
+
+def test_a_damaged_part_is_refused_and_nothing_touched(tmp_path: Path) -> None:
+    paths = [store(tmp_path, "scores", n, scores(**{f"s{n}": 1.0})) for n in range(3)]
+    paths[1].write_bytes(paths[1].read_bytes()[:-1])
+    with pytest.raises(DamagedPart, match=paths[1].name):
+        compact(tmp_path)
+    assert sorted(names(tmp_path)) == [path.name for path in paths]
+
+
+def test_it_waits_for_no_collector(tmp_path: Path) -> None:
+    path = store(tmp_path, "scores", 1, scores(a=1.0))
+    with collector_lock(tmp_path), pytest.raises(CacheLocked):
+        compact(tmp_path)
+    assert names(tmp_path) == [path.name]
+
+
+def test_in_a_folder_that_is_no_cache_it_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NoCache):
+        compact(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_ends_with_all_that_was_to_be_merged(tmp_path: Path) -> None:
+    for seq in range(1, 7):
+        store(tmp_path, "scores", seq, scores(**{f"s{seq}": 1.0}))
+    told: list[tuple[int, int]] = []
+    compact(tmp_path, on_part=lambda done, total: told.append((done, total)), target_rows=3)
+    assert told == [(3, 6), (6, 6)]

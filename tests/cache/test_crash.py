@@ -1,0 +1,62 @@
+"""kill -9 anywhere: nothing acknowledged is lost, torn or doubled, and a rerun finishes."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from hierrouter_cache.parts import list_parts
+from tests.cache import crash
+
+BATCHES = 4
+
+
+@pytest.mark.parametrize("time", [1, 3, 5])
+@pytest.mark.parametrize("point", crash.POINTS)
+def test_a_kill_at_a_named_point_costs_nothing(tmp_path: Path, point: str, time: int) -> None:
+    cache = crash.Harness(tmp_path)
+    assert cache.run(BATCHES, kill_at=(point, time)) == -9
+    assert crash.inspect(tmp_path, cache.acked) == crash.Findings()
+    assert cache.run(BATCHES) == 0
+    assert crash.inspect(tmp_path, crash.whole(BATCHES)) == crash.Findings()
+    assert crash.leftovers(tmp_path) == []
+    assert crash.rows_stored(tmp_path) == BATCHES * (4 * crash.ROWS + 1)
+    assert len(list_parts(tmp_path)) == 5
+
+
+def test_twenty_random_kills_of_one_cache_cost_nothing(tmp_path: Path) -> None:
+    cache = crash.Harness(tmp_path)
+    moments = random.Random(42)
+    for _ in range(20):
+        cache.run_and_kill(moments)
+        assert crash.inspect(tmp_path, cache.acked) == crash.Findings()
+    assert len(cache.acked) > 20
+
+
+def test_readers_without_a_lock_miss_nothing_while_parts_are_merged(tmp_path: Path) -> None:
+    missed = crash.Harness(tmp_path).run_and_look(20)
+    assert len(missed) > 5
+    assert not any(missed)
+
+
+def test_the_inspection_sees_lost_torn_and_wrong_rows(tmp_path: Path) -> None:
+    cache = crash.Harness(tmp_path)
+    writer = crash.PartWriter(tmp_path)
+    for kind, table in crash.batch(0).items():
+        writer.append(kind, table.slice(0, 2) if kind == "calls" else table)
+    writer.append(
+        "scores",
+        crash.batch(1)["queries"]
+        .select([0, 1, 2])
+        .append_column("value", [[0.0] * crash.ROWS])
+        .rename_columns(["call", "references", "scorer", "value"]),
+    )
+    cache.acked = crash.whole(1)
+    found = crash.inspect(tmp_path, cache.acked | {(1, "plans")})
+    assert (found.lost, found.torn, found.wrong, found.older) == (4 + 1, 2, 6, 1)
+
+
+def test_the_inspection_sees_a_cache_that_does_not_open(tmp_path: Path) -> None:
+    part = crash.PartWriter(tmp_path).append("calls", crash.batch(0)["calls"])
+    part.write_bytes(part.read_bytes()[:-1])
+    assert crash.inspect(tmp_path, set()) == crash.Findings(unreadable=1)
