@@ -66,7 +66,7 @@ Scorer = Annotated[
     typer.Option(
         "--scorer",
         metavar="NAME|MODULE:FUNCTION",
-        help="Q: token_f1, exact_match, numeric, boxed, choice, accuracy, or one of yours.",
+        help="Q: token_f1, exact_match, numeric, boxed, choice, accuracy, given, or yours.",
     ),
 ]
 AllowIncomplete = Annotated[

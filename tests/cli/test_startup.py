@@ -32,6 +32,7 @@ def test_this_guard_can_fail() -> None:
 
 COMMANDS = ["", "collect", "train", "sweep-alpha", "report", "quickstart", "pools", "datasets"]
 COMMANDS += ["cache info", "cache verify", "cache repair", "testbed train"]
+COMMANDS += ["cache compact", "cache sql", "cache import", "cache export"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,0 +1,143 @@
+"""LLMRouter's routing rows: one row a query and model.
+
+In: a .jsonl file, or a folder with `*train*.jsonl` and `*test*.jsonl`. Out: `Answer`s; and back, as
+such a folder with the query embeddings. `embedding_id` numbers the queries. Not covered: reading
+its embeddings, which are a pickle: they are computed again from the questions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierrouter.interchange.answers import Answer
+from hierrouter.interchange.direct import DirectTable
+from hierrouter.interchange.files import write_json_lines, written
+from hierrouter.interchange.rows import Row, read_rows
+from hierrouter.query import Query, storable
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.fingerprint import digest
+
+TRAIN, TEST = "routing_train_data.jsonl", "routing_test_data.jsonl"
+EMBEDDINGS = "query_embeddings.pt"
+LOST = (
+    "hops after the first",
+    "further reference answers of a query",
+    "the validation fold (it goes with train)",
+    "latency",
+    "prices and model descriptions (its llm_data file)",
+)
+
+
+def read_llmrouter(path: Path) -> Iterator[Answer]:
+    """The answers of a file, or of a folder's train and test files.
+
+    Raises:
+        InputError: a folder without such files, or the first bad row.
+    """
+    if not path.is_dir():
+        yield from _read(path, "")
+        return
+    files = [(file, split) for split in ("train", "test") for file in path.glob(f"*{split}*.jsonl")]
+    if not files:
+        raise InputError(f"no *train*.jsonl and no *test*.jsonl: {path}")
+    for file, split in sorted(files):
+        yield from _read(file, split)
+
+
+def _read(path: Path, split: str) -> Iterator[Answer]:
+    for row in read_rows(path):
+        query = _query(row, split)
+        yield Answer(
+            where=row.where,
+            query=query,
+            path=(row.label("model_name"),),
+            prompt=query.question,
+            response=row.text("response"),
+            tokens_in=row.count("input_tokens"),
+            tokens_out=row.count("output_tokens"),
+            latency_s=row.number("response_time"),
+            score=row.share("performance"),
+        )
+
+
+def _query(row: Row, split: str) -> Query:
+    query = Query(
+        id="",
+        dataset=row.label("task_name"),
+        question=row.words("query") + _choices(row),
+        answers=(row.label("ground_truth"),),
+        split=split,
+    )
+    # The rows have no name of their own for a query: it is what its content says.
+    return replace(query, id=row.label("task_id", digest([query.question, query.answers])[:12]))
+
+
+def _choices(row: Row) -> str:
+    """The choices, one a line, as the questions of `collect` have them."""
+    choices = row.values.get("choices")
+    if choices is None:
+        return ""
+    try:
+        choices = choices if isinstance(choices, dict) else json.loads(row.text("choices"))
+        pairs = list(zip(choices["labels"], choices["text"], strict=True))
+    except (ValueError, TypeError, KeyError):
+        raise InputError(
+            f'choices must be JSON with "labels" and "text" of one length: {row.where}'
+        ) from None
+    return storable("".join(f"\n{label}. {text}" for label, text in pairs))
+
+
+def write_llmrouter(table: DirectTable, out: Path) -> None:
+    """The direct calls as a folder of routing rows and embeddings; no file for an empty fold.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    rows = list(_rows(table))
+    for name, wanted in ((TRAIN, False), (TEST, True)):
+        if fold := [row for split, row in rows if (split == "test") == wanted]:
+            write_json_lines(fold, out / name)
+    import torch
+
+    vectors = {number: torch.from_numpy(row) for number, row in enumerate(table.vectors())}
+    with written(out / EMBEDDINGS) as file:
+        torch.save(vectors, file)
+
+
+def _rows(table: DirectTable) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(split, row) of each direct call, the cheapest of a query first.
+
+    Its trainers label a query with the first of its best rows: a tie is so the cheapest model's.
+    """
+    for number, query in enumerate(table.queries):
+        for place in np.argsort(table.cost[number], kind="stable").tolist():
+            tokens_in = int(table.tokens_in[number, place])
+            tokens_out = int(table.tokens_out[number, place])
+            yield (
+                query.split,
+                {
+                    "task_name": query.dataset,
+                    "query": query.question,
+                    "ground_truth": query.answers[0] if query.answers else "",
+                    "metric": table.scorer,
+                    "choices": None,
+                    "task_id": query.id,
+                    "model_name": table.models[place],
+                    "response": table.responses[number][place],
+                    "token_num": tokens_in + tokens_out,
+                    "input_tokens": tokens_in,
+                    "output_tokens": tokens_out,
+                    "response_time": None,
+                    "api_key_used": "",
+                    "performance": float(table.score[number, place]),
+                    "embedding_id": number,
+                    "user_id": None,
+                    "fig_id": None,
+                },
+            )

@@ -1,0 +1,208 @@
+"""Store answers that were given elsewhere as the trees of a cache.
+
+In: `Answers`. Out: calls with their contexts, given scores and a plan. Where the file holds chains,
+each answer stands at its path. Where it holds one independent answer a model, every node carries
+its last model's own answer: a tree that is context-free, good for studying when to stop and whom
+to ask next, and marked as such. Not covered: reading files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hierrouter.collect.backends import IMPORTED
+from hierrouter.collect.plan import store_plan
+from hierrouter.interchange.answers import Answer, Answers
+from hierrouter.interchange.merge import Merge, merging
+from hierrouter.pool import (
+    MAX_HOPS,
+    MAX_NODES,
+    RESERVED,
+    Identity,
+    ModelSpec,
+    Pool,
+    suggestion,
+)
+from hierrouter.pricing import size_in
+from hierrouter.query import Query
+from hierrouter.scoring.given import GIVEN
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.fingerprint import call_key, next_context, references_key, root_context
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.walk import TreeSpec
+
+CONTEXT_FREE_HOPS = 2
+UNKNOWN = Rate.base(1.0)  # cost then counts tokens
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import of answers did.
+
+    Attributes:
+        pool: the models by their names here, with prices.
+        queries: how many there are.
+        lacking: how many of them not every model has answered.
+        has_references: whether every query has reference answers.
+        merge: counts of new and known rows.
+    """
+
+    pool: Pool
+    queries: int
+    lacking: int
+    has_references: bool
+    merge: Merge
+
+    @property
+    def prices_unknown(self) -> bool:
+        """Whether every token of every model costs 1, for want of a price."""
+        return all(model.price().rate == UNKNOWN for model in self.pool.models)
+
+
+def pool_of(answers: Answers, hops: int | None) -> Pool:
+    """The models of a file as a pool, without prices.
+
+    Args:
+        answers: what the file holds.
+        hops: depth of the trees; None is 2 for independent answers, else the longest chain.
+
+    Raises:
+        InputError: more hops than the chains have, or trees that are too large.
+    """
+    context_free = answers.hops == 1
+    depth = hops or (CONTEXT_FREE_HOPS if context_free else answers.hops)
+    if not context_free and depth > answers.hops:
+        raise InputError(f"the longest chain has {answers.hops} hops: --hops {hops}; ask for fewer")
+    names = pool_names(answers.models)
+    models = tuple(ModelSpec(name, model, backend=IMPORTED) for model, name in names.items())
+    pool = Pool(models, depth, ("",), context_free=context_free)
+    if depth > MAX_HOPS or pool.routes.calls > MAX_NODES:
+        raise InputError(
+            f"{len(models)} models at {depth} hops exceed {MAX_NODES:,} nodes per query or "
+            f"{MAX_HOPS} hops; take fewer --hops"
+        )
+    return pool
+
+
+def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
+    """The pool with these rates; the others by size, or all 1 per token where a name tells none.
+
+    Raises:
+        InputError: a rate for a model that is not there, or rates for only some where the others
+            cannot be told.
+    """
+    names = [model.name for model in pool.models]
+    for name in given:
+        if name not in names:
+            raise InputError(f"price for an unknown model: {name}; {suggestion(name, names)}")
+    sizeless = [name for name in names if name not in given and size_in(name) is None]
+    if sizeless and given:
+        raise InputError(
+            f"no price for {', '.join(sizeless)}: no name tells a size; give --price for all"
+        )
+    rates = given or (dict.fromkeys(names, UNKNOWN) if sizeless else {})
+    models = tuple(
+        replace(model, rate_in=rates[model.name].tokens_in, rate_out=rates[model.name].tokens_out)
+        if model.name in rates
+        else model
+        for model in pool.models
+    )
+    return replace(pool, models=models)
+
+
+def pool_names(models: Sequence[str]) -> dict[str, str]:
+    """A name that routes and tables can carry for each model, by the file's own name."""
+    names: dict[str, str] = {}
+    for model in models:
+        plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", model).strip("-._:") or "model"
+        name, number = plain, 2
+        while name in names.values() or name in RESERVED:
+            name, number = f"{plain}-{number}", number + 1
+        names[model] = name
+    return names
+
+
+def store_answers(
+    answers: Answers,
+    pool: Pool,
+    root: Path,
+    on_queries: Progress = lambda what, done, total: None,
+) -> Imported:
+    """Write the trees, the given scores and the plan into the cache at `root`.
+
+    Args:
+        answers: what the file holds.
+        pool: its models, from `pool_of` and `priced`.
+        root: the cache's folder, made where it does not exist.
+        on_queries: told ("import", done, total) as queries are written.
+
+    Raises:
+        CacheError: the cache is damaged, in use by a collector, or cannot be written.
+        WorldError: the disk is full or failed.
+    """
+    identities = {model.name: _identity(model, pool.context_free) for model in pool.models}
+    spec = pool.tree_spec(identities)
+    with merging(root) as merge:
+        for done, (query, found) in enumerate(zip(answers.queries, answers.at, strict=True), 1):
+            for call, answer in _calls(query, found, pool, spec):
+                merge.add("calls", call)
+                if answer.score is not None:
+                    merge.add("scores", _score(call["key"], query, answer.score))
+            on_queries("import", done, len(answers.queries))
+        merge.flush()
+        store_plan(merge.writer, merge.reader, pool, identities, answers.queries)
+    return Imported(
+        pool,
+        len(answers.queries),
+        answers.lacking,
+        all(query.answers for query in answers.queries),
+        merge,
+    )
+
+
+def _identity(model: ModelSpec, context_free: bool) -> Identity:
+    return {"imported": model.model, "context_free": "yes" if context_free else "no"}
+
+
+def _calls(
+    query: Query, found: Mapping[tuple[str, ...], Answer], pool: Pool, spec: TreeSpec
+) -> Iterator[tuple[dict[str, Any], Answer]]:
+    """Every node of one query's tree that has an answer."""
+    reached: dict[tuple[str, ...], str] = {(): root_context(query.question)}
+    for steps in spec.steps:
+        following = {}
+        for path, context in reached.items():
+            for model, step in zip(pool.models, steps, strict=True):
+                there = (*path, model.model)
+                answer = found.get((model.model,) if pool.context_free else there)
+                if answer is not None:
+                    call = _call(model.name, step, context, answer)
+                    following[there] = call["outcome"]
+                    yield call, answer
+        reached = following
+
+
+def _call(model: str, step: str, context: str, answer: Answer) -> dict[str, Any]:
+    return {
+        "key": call_key(step, context),
+        "step": step,
+        "context": context,
+        "outcome": next_context(context, answer.response),
+        "model": model,
+        "prompt": answer.prompt,
+        "response": answer.response,
+        "tokens_in": answer.tokens_in,
+        "tokens_out": answer.tokens_out,
+        "finish_reason": "unknown",
+        "latency_s": answer.latency_s,
+    }
+
+
+def _score(call: str, query: Query, value: float) -> dict[str, Any]:
+    references = references_key(query.answers)
+    return {"call": call, "references": references, "scorer": GIVEN.key, "value": value}

@@ -1,0 +1,224 @@
+"""Rows of a file that others wrote.
+
+In: a .parquet, .csv or .jsonl file. Out: rows one after the other, each with its place, so that
+every complaint can name it. Nothing is ever unpickled. Not covered: what the columns mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from hierrouter.query import storable
+from hierrouter_cache.errors import InputError
+
+MAX_ROWS = 50_000_000  # a file that declares more is damaged, or a trap
+MAX_LINE = 1 << 26  # bytes of one JSON line
+MAX_TOKENS = 2**31 - 1  # what a cache can hold
+BATCH = 1024
+PICKLES = (".pkl", ".pickle", ".pt", ".pth")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, and where it stands.
+
+    Attributes:
+        where: file and row, for messages.
+        values: by column; None where nothing stands there.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The text of a column, lone surrogates replaced; `default` where there is none.
+
+        Raises:
+            InputError: nothing there and no default, or not a text.
+        """
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            raise InputError(f"{name} must be a text, got {value!r:.40}: {self.where}")
+        return storable(value)
+
+    def words(self, name: str, default: str | None = None) -> str:
+        """The text of a column that must not be blank.
+
+        Raises:
+            InputError: as `text`, or the text is blank.
+        """
+        text = self.text(name, default)
+        if not text.strip():
+            raise InputError(f"{name} is blank: {self.where}")
+        return text
+
+    def label(self, name: str, default: str | None = None) -> str:
+        """A text that names something; a whole number is taken as its digits.
+
+        Raises:
+            InputError: as `words`.
+        """
+        value = self.values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return self.words(name, default)
+
+    def count(self, name: str) -> int:
+        """A whole number >= 0 that a cache can hold.
+
+        Raises:
+            InputError: anything else.
+        """
+        value = self.number(name)
+        if value is None or not value.is_integer() or not 0 <= value <= MAX_TOKENS:
+            raise InputError(
+                f"{name} must be a whole number from 0 to {MAX_TOKENS:,}, "
+                f"got {self.values.get(name)!r:.40}: {self.where}"
+            )
+        return int(value)
+
+    def share(self, name: str) -> float | None:
+        """A number from 0 to 1, or None where nothing stands there.
+
+        Raises:
+            InputError: anything else.
+        """
+        value = self.number(name)
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(f"{name} must be from 0 to 1, got {value}: {self.where}")
+        return value
+
+    def number(self, name: str) -> float | None:
+        """A finite number, or None where nothing stands there.
+
+        Raises:
+            InputError: anything else.
+        """
+        value = self.values.get(name)
+        if value is None:
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(f"{name} must be a finite number, got {value!r:.40}: {self.where}")
+        return number
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, by the end of its name.
+
+    Raises:
+        InputError: not such a file, not readable, or without rows.
+    """
+    readers = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}
+    require_file(path)
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise InputError(f"unknown kind of file: {path}; known: {', '.join(readers)}")
+    number = 0
+    try:
+        for number, values in enumerate(reader(path), start=1):
+            yield Row(f"{path}: row {number}", values)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise InputError(f"not readable as {path.suffix[1:]}: {path}: {why}") from None
+    if not number:
+        raise InputError(f"no rows: {path}")
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no regular file, and what only a pickle could be read from.
+
+    Raises:
+        InputError: with what it is instead.
+    """
+    if path.suffix in PICKLES:
+        raise InputError(
+            f"a pickle can run any code and is not read: {path}; save the frame as .parquet or .csv"
+        )
+    if not path.exists():
+        raise InputError(f"file not found: {path}")
+    if not path.is_file():
+        raise InputError(f"not a regular file: {path}; name a file")
+    if not path.stat().st_size:
+        raise InputError(f"file is empty: {path}")
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(`file:line`, object) of each line that is not blank.
+
+    Raises:
+        InputError: a line that is too long, not UTF-8, not JSON, or no object.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"cannot be read: {path}: {error.strerror}") from None
+    with file:
+        for number, line in enumerate(_lines(path, file), start=1):
+            where = f"{path}:{number}"
+            if line.strip():
+                yield where, _object(line, where)
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise InputError(f"line longer than {MAX_LINE:,} bytes: {path}:{number}")
+        yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InputError(f"not UTF-8: {where}; is it compressed or binary?") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {where}: {error}; write one JSON object per line") from None
+    if not isinstance(row, dict):
+        raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
+    return row
+
+
+def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+    for _, row in json_lines(path):
+        yield row
+
+
+def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        if file.metadata.num_rows > MAX_ROWS:
+            raise InputError(
+                f"{file.metadata.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}"
+            )
+        for batch in file.iter_batches(batch_size=BATCH):
+            yield from batch.to_pylist()
+
+
+def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    whole = pa.csv.ParseOptions(newlines_in_values=True)
+    blocks = pa.csv.ReadOptions(block_size=MAX_LINE)
+    with pa.csv.open_csv(path, read_options=blocks, parse_options=whole) as batches:
+        names = batches.schema.names
+    # Every cell as a text: an answer "007" is no number.
+    cells = pa.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+    )
+    with pa.csv.open_csv(path, blocks, whole, cells) as batches:
+        for batch in batches:
+            yield from batch.to_pylist()

@@ -1,0 +1,82 @@
+"""Small made-up tables, and a cache from one of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from hierrouter.interchange.answers import Answers, gather
+from hierrouter.interchange.merge import Merge
+from hierrouter.interchange.planting import pool_of, priced, store_answers
+from hierrouter.interchange.table import read_table
+from hierrouter_cache.reader import CacheReader
+from tests.conftest import SOURCES
+
+DATA = SOURCES.parent / "shared" / "data"
+MODELS = ("lab/tiny 1b", "lab/large 10b")
+Rows = list[dict[str, Any]]
+
+
+def single_answers(queries: int = 10) -> Rows:
+    """One answer of each of two models to each sum; the first model fails at odd ones."""
+    rows = [
+        {
+            "query_id": f"q{number}",
+            "dataset": "sums",
+            "question": f"What is {number} + 1?",
+            "answer": f"{number} and one make {number + 1}",
+            "final_answer": str(number + 1),
+            "model": model,
+            "wrong": model == MODELS[0] and number % 2 == 1,
+            "tokens_in": 5 + number,
+            "tokens_out": 7,
+        }
+        for number in range(queries)
+        for model in MODELS
+    ]
+    for row in rows:
+        wrong = row.pop("wrong")
+        row["response"] = f"{row['model']}: the answer is {'0' * wrong or row['final_answer']}"
+        row["score"] = float(not wrong)
+    return rows
+
+
+def chains(queries: int = 6) -> Rows:
+    """Two hops of each model's own chain, numbered from 0; the second hop is always right."""
+    return [
+        {**row, "hop": hop, "response": row["response"] if hop == 0 else row["final_answer"]}
+        for row in single_answers(queries)
+        for hop in (0, 1)
+    ]
+
+
+def save(rows: Rows, path: Path) -> Path:
+    """The rows as the end of the name says."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".csv":
+        pa.csv.write_csv(pa.Table.from_pylist(rows), path)
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def answers_of(rows: Rows, folder: Path) -> Answers:
+    """What a table of these rows holds."""
+    return gather(read_table(save(rows, folder / "sums.parquet")), seed=42)
+
+
+def stored(answers: Answers, root: Path, hops: int | None = None) -> Merge:
+    """The answers as trees of a cache."""
+    return store_answers(answers, priced(pool_of(answers, hops), {}), root).merge
+
+
+def keys(root: Path, kind: str = "calls", name: str = "key") -> Sequence[str]:
+    """One column of a cache, sorted."""
+    return sorted(CacheReader(root).sql(f'SELECT "{name}" FROM {kind}')[name].to_pylist())

@@ -1,0 +1,261 @@
+"""What peers read, and what comes back of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from hierrouter.collect.encoders import HashedNgrams
+from hierrouter.interchange.answers import gather
+from hierrouter.interchange.direct import DirectTable, direct_table
+from hierrouter.interchange.formats import PEERS, READERS, guess_format
+from hierrouter.interchange.llmrouter import EMBEDDINGS, TEST, TRAIN
+from hierrouter.interchange.planting import pool_of, priced, store_answers
+from hierrouter.interchange.routerbench import cost_unit, frame_prices
+from hierrouter.scoring import scorer
+from hierrouter.trees import Selection, open_tree
+from hierrouter_cache.errors import IncompleteTree, InputError
+from tests.hierrouter.interchange.examples import (
+    MODELS,
+    answers_of,
+    keys,
+    save,
+    single_answers,
+    stored,
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    stored(answers_of(single_answers(), tmp_path), tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def table(cache: Path) -> DirectTable:
+    return direct_table(cache, scorer("given"), HashedNgrams())
+
+
+def lines(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_only_direct_calls_travel(table: DirectTable) -> None:
+    assert table.models == MODELS  # the file's own names
+    assert len(table.queries) == 10
+    assert table.score.tolist() == [[float(n % 2 == 0), 1.0] for n in range(10)]
+    assert table.responses[1] == ["lab/tiny 1b: the answer is 0", "lab/large 10b: the answer is 2"]
+    assert table.cost[3].tolist() == pytest.approx([0.001 * 15, 0.01 * 15])
+
+
+def test_fewer_models_travel(cache: Path) -> None:
+    table = direct_table(cache, scorer("given"), HashedNgrams(), ["lab-large-10b"])
+    assert table.models == ("lab/large 10b",)
+    assert table.score.shape == (10, 1)
+
+
+def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
+    stored(answers_of(single_answers()[1:], tmp_path), tmp_path / "cache")
+    with pytest.raises(IncompleteTree, match="1 of 10 queries lack direct calls"):
+        direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams(), allow_incomplete=True)
+    assert (len(table.queries), table.left_out) == (9, 1)
+
+
+def test_a_collected_cache_travels_too(testbed_cache: Path, tmp_path: Path) -> None:
+    table = direct_table(testbed_cache, scorer("token_f1"), HashedNgrams())
+    tree = open_tree(testbed_cache)
+    assert np.array_equal(table.score, tree.direct.score)
+    assert np.array_equal(table.cost, tree.direct.cost)
+    for name, peer in PEERS.items():
+        out = tmp_path / (f"{name}.parquet" if name == "routerbench" else name)
+        peer.write(table, out)
+        assert out.exists()
+
+
+# LLMRouter
+
+
+def test_llmrouter_rows_have_its_fields(table: DirectTable, tmp_path: Path) -> None:
+    PEERS["llmrouter"].write(table, tmp_path / "rows")
+    train, test = lines(tmp_path / "rows" / TRAIN), lines(tmp_path / "rows" / TEST)
+    assert len(train) + len(test) == 20
+    row = next(row for row in train + test if row["task_id"] == "q1")
+    assert row["task_name"] == "sums"
+    assert row["query"] == "What is 1 + 1?"
+    assert (row["model_name"], row["performance"]) == (MODELS[0], 0.0)
+    assert (row["input_tokens"], row["output_tokens"], row["token_num"]) == (6, 7, 13)
+    vectors = torch.load(tmp_path / "rows" / EMBEDDINGS, weights_only=True)
+    assert np.array_equal(
+        vectors[row["embedding_id"]].numpy(), HashedNgrams().encode(["What is 1 + 1?"])[0]
+    )
+
+
+def test_llmrouter_breaks_a_tie_for_the_cheapest(tmp_path: Path) -> None:
+    rows = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    PEERS["llmrouter"].write(table, tmp_path / "rows")
+    assert table.models == MODELS[::-1]
+    assert [row["model_name"] for row in lines(tmp_path / "rows" / TRAIN)] == list(MODELS)
+    assert not (tmp_path / "rows" / TEST).exists()
+
+
+def test_llmrouter_rows_come_back_with_the_same_calls(
+    cache: Path, table: DirectTable, tmp_path: Path
+) -> None:
+    PEERS["llmrouter"].write(table, tmp_path / "rows")
+    assert guess_format(tmp_path / "rows") == "llmrouter"
+    back = gather(READERS["llmrouter"](tmp_path / "rows"), 42)
+    stored(back, tmp_path / "back")
+    assert keys(tmp_path / "back") == keys(cache)
+    splits = {query.id: query.split for query in table.queries}
+    assert {query.id for query in back.queries if query.split == "test"} == {
+        name for name, split in splits.items() if split == "test"
+    }
+
+
+def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
+    row = {
+        "task_name": "mmlu",
+        "query": "Which one?",
+        "ground_truth": "A",
+        "choices": '{"text": ["Paris", "London"], "labels": ["A", "B"]}',
+        "task_id": None,
+        "model_name": "m",
+        "response": "A",
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "performance": 1.0,
+    }
+    file = save([row], tmp_path / "rows.jsonl")
+    assert guess_format(file) == "llmrouter"
+    (answer,) = READERS["llmrouter"](file)
+    assert answer.query.question == "Which one?\nA. Paris\nB. London"
+    assert len(answer.query.id) == 12
+    save([{**row, "choices": json.loads(row["choices"])}], file)
+    assert next(READERS["llmrouter"](file)).query == answer.query
+    with pytest.raises(InputError, match="choices must be JSON"):
+        list(READERS["llmrouter"](save([{**row, "choices": "[1]"}], file)))
+
+
+def test_a_folder_without_llmrouter_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no \*train\*\.jsonl"):
+        list(READERS["llmrouter"](tmp_path))
+
+
+# RouterBench
+
+
+def frame(path: Path, **changes: object) -> Path:
+    row = {
+        "sample_id": "mmlu.1",
+        "prompt": "['Two and two?', 'Say one word.']",
+        "eval_name": "mmlu",
+        "lab/a": 1.0,
+        "lab/b": 0.0,
+        "lab/a|model_response": "['four']",
+        "lab/b|model_response": "['five']",
+        "lab/a|total_cost": 7.4e-05,
+        "lab/b|total_cost": 1.46e-05,
+        "oracle_model_to_route_to": "lab/a",
+    }
+    return save([row | changes], path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -> None:
+    file = frame(tmp_path / f"frame.{kind}")
+    assert guess_format(file) == "routerbench"
+    answers = gather(READERS["routerbench"](file), 42)
+    assert answers.queries[0].question == "Two and two?\nSay one word."
+    pool = pool_of(answers, None)
+    store_answers(answers, priced(pool, frame_prices(file, pool, {})), tmp_path / "cache")
+    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
+    assert tree.direct.score.tolist() == [[1.0, 0.0]]
+    assert tree.direct.cost[0].tolist() == pytest.approx([7.4e-05, 1.46e-05], abs=1e-9)
+    assert tree.direct.tokens_in.sum() == 0
+    with pytest.raises(InputError, match="needs reference answers"):
+        open_tree(tmp_path / "cache")
+
+
+def test_routerbench_comes_back_with_the_same_calls(
+    cache: Path, table: DirectTable, tmp_path: Path
+) -> None:
+    PEERS["routerbench"].write(table, tmp_path / "frame.parquet")
+    columns = pq.read_table(tmp_path / "frame.parquet")
+    assert columns["oracle_model_to_route_to"].to_pylist()[:2] == list(MODELS)
+    back = gather(READERS["routerbench"](tmp_path / "frame.parquet"), 42)
+    stored(back, tmp_path / "back")
+    assert keys(tmp_path / "back") == keys(cache)
+
+
+def test_a_query_that_nobody_answers_has_no_oracle(tmp_path: Path) -> None:
+    rows = [{**row, "score": 0.0} for row in single_answers(1)]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    PEERS["routerbench"].write(table, tmp_path / "frame.parquet")
+    oracle = pq.read_table(tmp_path / "frame.parquet")["oracle_model_to_route_to"]
+    assert oracle.to_pylist() == ["no_model_correct"]
+
+
+def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
+    assert cost_unit(frame(tmp_path / "a.parquet")) == 1e-9
+    assert cost_unit(frame(tmp_path / "b.parquet", **{"lab/a|total_cost": 300.0})) == 1e-6
+
+
+BAD_FRAMES = {
+    "no score": ({"lab/a": None}, "lab/a needs a score and a cost"),
+    "no cost": ({"lab/b|total_cost": None}, "lab/b needs a score and a cost"),
+    "negative": ({"lab/b|total_cost": -1.0}, "lab/b needs a score and a cost"),
+    "score of 10": ({"lab/b": 10.0}, "lab/b must be from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
+    changes, message = BAD_FRAMES[name]
+    with pytest.raises(InputError, match=message):
+        list(READERS["routerbench"](frame(tmp_path / "frame.parquet", **changes)))
+
+
+def test_a_frame_without_models(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "frame.parquet")
+    with pytest.raises(InputError, match="no column ends in"):
+        list(READERS["routerbench"](tmp_path / "frame.parquet"))
+
+
+def test_a_frame_is_written_as_parquet_or_csv_only(table: DirectTable, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.parquet or \.csv"):
+        PEERS["routerbench"].write(table, tmp_path / "frame.pkl")
+
+
+# RouteLLM
+
+
+def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) -> None:
+    PEERS["routellm"].write(table, tmp_path / "battles")
+    battles = {}
+    for name in ("train", "test"):
+        rows = json.loads((tmp_path / "battles" / f"{name}.json").read_text())
+        vectors = np.load(tmp_path / "battles" / f"{name}.npy")
+        assert [row["idx"] for row in rows] == list(range(len(vectors)))
+        assert np.array_equal(vectors, HashedNgrams().encode([row["prompt"] for row in rows]))
+        battles |= {row["question_id"]: row for row in rows}
+    assert len(battles) == 10
+    assert battles["q1"]["winner"] == "model_b"
+    assert (battles["q1"]["model_a"], battles["q1"]["model_b"]) == MODELS
+    assert battles["q2"]["winner"] == "tie"
+
+
+def test_two_wrong_answers_are_a_bad_tie(tmp_path: Path) -> None:
+    rows = [{**row, "score": 0.0} for row in single_answers(1)]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    PEERS["routellm"].write(table, tmp_path / "battles")
+    (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
+    assert battle["winner"] == "tie (bothbad)"
