@@ -24,6 +24,7 @@ from hierrouter_cache.scores import Scores, stored_scores
 from hierrouter_cache.walk import Forest
 from hierrouter_cache.writer import PartWriter, collector_lock, writable
 
+ROWS_A_PART = 131_072
 OnScored = Callable[[int, int], None]
 
 
@@ -101,4 +102,6 @@ def _store(root: Path, scores: pa.Table) -> None:
     """Keep the scores where that is possible: not beside a collector, not in a read-only cache."""
     if writable(root):
         with contextlib.suppress(CacheLocked), collector_lock(root):
-            PartWriter(root).append("scores", scores)
+            writer = PartWriter(root)
+            for start in range(0, scores.num_rows, ROWS_A_PART):
+                writer.append("scores", scores.slice(start, ROWS_A_PART))

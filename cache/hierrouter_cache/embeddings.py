@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -21,15 +20,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
+from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
-from hierrouter_cache.parts import sha16
+from hierrouter_cache.parts import TRIES, sha16
 from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.writer import collector_lock, write_atomically
+from hierrouter_cache.writer import collector_lock, writable, write_derived
 
 NAME = re.compile(
     r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
 )
+
+CHUNK = 65_536  # rows looked at together
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,14 @@ def embedding_files(root: Path) -> list[EmbeddingFile]:
 
 
 def embedding_fault(file: EmbeddingFile) -> str | None:
-    """What is wrong with an embedding file, or None; reads every byte, holds none of them."""
+    """What is wrong with an embedding file, or None; reads every byte, holds none of them.
+
+    A file that is gone was merged into another one: nothing is wrong with it.
+    """
     try:
         rows = np.load(file.path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
         return f"not readable ({str(error).splitlines()[0][:60]}), expected {file.rows} rows"
     if rows.dtype.names != ("context", "vector") or rows.shape != (file.rows,):
@@ -61,6 +67,10 @@ def embedding_fault(file: EmbeddingFile) -> str | None:
     with file.path.open("rb") as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest()[:16] != file.sha:
             return f"checksum mismatch, expected {file.rows} rows as written"
+    if not all(
+        np.isfinite(rows["vector"][at : at + CHUNK]).all() for at in range(0, len(rows), CHUNK)
+    ):
+        return f"NaN or infinity, expected {file.rows} rows of finite numbers"
     return None
 
 
@@ -83,12 +93,19 @@ class EmbeddingStore:
         self._map()
 
     def _map(self) -> None:
-        self._arrays: list[NDArray[np.void]] = []
-        self._known = np.empty(0, np.uint64)
-        files = embedding_files(self._reader.root)
-        self._unchecked = [file for file in files if file.path.parent == self.folder]
-        for file in self._unchecked:
-            self._index(_mapped(file))
+        """Map every file; look again where one was merged away between two looks."""
+        for _ in range(TRIES):
+            self._arrays: list[NDArray[np.void]] = []
+            self._known = np.empty(0, np.uint64)
+            files = embedding_files(self._reader.root)
+            self._unchecked = [file for file in files if file.path.parent == self.folder]
+            try:
+                for file in self._unchecked:
+                    self._index(_mapped(file))
+                return
+            except FileNotFoundError:
+                continue
+        raise CacheError(f"the embeddings change all the time: {self.folder}; try again later")
 
     def missing(self, contexts: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """uint64[n]: those of `contexts` that have no vector yet, once each, in order."""
@@ -185,8 +202,13 @@ def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
     rows = np.concatenate(arrays)
     _, first = np.unique(rows["context"], return_index=True)
     _write(folder, len(files), rows[np.sort(first)])
-    for file in reversed(files):
-        file.path.unlink()
+    try:
+        for file in reversed(files):
+            file.path.unlink()
+    except OSError as error:
+        raise WorldError(
+            f"cannot remove a merged file: {error}; run `cache compact` again"
+        ) from error
     return len(files) - 1
 
 
@@ -195,10 +217,12 @@ def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
         rows: NDArray[np.void] = np.load(file.path, mmap_mode="r", allow_pickle=False)
         if rows.dtype.names == ("context", "vector") and rows.shape == (file.rows,):
             return rows
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError):
         pass
     _require_sound(file)
-    raise AssertionError("a file that cannot be mapped is not sound")
+    raise FileNotFoundError(file.path)  # sound now, so it went away between the two looks
 
 
 def _require_sound(file: EmbeddingFile) -> None:
@@ -219,16 +243,17 @@ def _require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None
 
 def _write(folder: Path, seq: int, rows: NDArray[np.void]) -> None:
     """Commit rows as one file; a cache that cannot be written to is left as it is."""
+    if not writable(folder.parents[1]):
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorldError(f"cannot write embeddings: {folder}: {error.strerror}") from error
     buffer = io.BytesIO()
     np.save(buffer, rows, allow_pickle=False)
     data = buffer.getvalue()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except PermissionError:
-        return
-    if os.access(folder, os.W_OK):
-        name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
-        write_atomically(folder / name, data)
+    name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
+    write_derived(folder.parents[1], folder / name, data)
 
 
 def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:

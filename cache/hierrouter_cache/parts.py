@@ -27,8 +27,8 @@ NAME = re.compile(
     r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
 )
 METADATA_KEY = b"hierrouter"
-# Far beyond a part that `collect` writes; a file that declares more is not one of ours.
-MAX_ROWS = 50_000_000
+# Far beyond a part that is written here; a file that declares more is not one of ours.
+MAX_ROWS = 2_000_000
 # `fault` of a part that is not there any more: moved aside, or merged into another one.
 GONE = "the file is gone"
 # How often a listing is taken again while others change the folder.

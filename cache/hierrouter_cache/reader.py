@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.parts import Part, sound_parts
-from hierrouter_cache.schema import IDENTITY, KINDS
+from hierrouter_cache.schema import IDENTITY, KINDS, LAST_WINS
 
+# Of several rows with the same identity the first or the last one counts, see `schema`.
+IN_ORDER = "filename, file_row_number"
+LATEST_FIRST = "filename DESC, file_row_number DESC"
 # Times that a query starts again because a compaction took its parts away.
 REOPENINGS = 5
 
@@ -46,7 +49,7 @@ class StoredCall:
 
 class CacheReader:
     """An in-memory DuckDB connection with two views a kind: `calls_rows` and so on hold every row
-    in the order of the parts, `calls` and so on each row once, the first part's.
+    in the order of the parts, `calls` and so on each row once, the one that counts.
 
     Raises:
         NoCache: nothing was collected at `root`.
@@ -55,8 +58,6 @@ class CacheReader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.connection = duckdb.connect()
-        self.connection.execute("SET enable_progress_bar = false")
         self._open()
 
     def _open(self) -> None:
@@ -64,27 +65,12 @@ class CacheReader:
         for _ in range(REOPENINGS):
             self.parts: list[Part] = sound_parts(self.root)
             try:
-                for kind in KINDS:
-                    self._create_views(kind)
+                self.connection = connect(self.parts)
                 return
             except duckdb.IOException:
-                if not self._lost_a_part():
+                if not self.lost_a_part():
                     raise
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
-
-    def _create_views(self, kind: str) -> None:
-        files = [str(part.path) for part in self.parts if part.kind == kind]
-        names = ", ".join(f'"{column}"' for column in IDENTITY[kind])
-        if files:
-            rows = self.connection.read_parquet(files, filename=True, union_by_name=True)
-        else:
-            nothing = KINDS[kind].empty_table().append_column("filename", pa.array([], pa.string()))
-            rows = self.connection.from_arrow(nothing)
-        rows.create_view(f"{kind}_rows", replace=True)
-        self.connection.execute(
-            f"CREATE OR REPLACE VIEW {kind} AS SELECT * EXCLUDE (filename) FROM {kind}_rows "  # noqa: S608
-            f"QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY filename) = 1"
-        )
 
     def sql(self, query: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """The whole answer to a query of ours, as an Arrow table."""
@@ -92,18 +78,24 @@ class CacheReader:
             try:
                 return self.connection.sql(query, params=list(parameters)).to_arrow_table()
             except duckdb.IOException:
-                if not self._lost_a_part():
+                if not self.lost_a_part():
                     raise
                 self._open()
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
-    def _lost_a_part(self) -> bool:
+    def lost_a_part(self) -> bool:
         """Whether a compaction has taken a part away since it was looked at."""
         return not all(part.path.exists() for part in self.parts)
 
     def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
         """The answer to a query of numbers, as one array a column, rows in the parts' order."""
         table = self.sql(query, parameters)
+        for name in table.column_names:
+            if table[name].null_count:
+                raise CacheError(
+                    f"{name} is missing in a row of the cache: {self.root}; not written by this "
+                    "program, find the part with `hierrouter cache verify`"
+                )
         return {name: table[name].to_numpy() for name in table.column_names}
 
     def hashes(self, digests: Sequence[str] | pa.Array) -> NDArray[np.uint64]:
@@ -166,13 +158,51 @@ class CacheReader:
         wanted = pa.table({"h": np.unique(calls)})
         with self._registered("wanted_calls", wanted):
             rows = self.sql(
-                "SELECT h, key, response, outcome FROM wanted_calls "
-                "JOIN calls_rows ON hash(key) = h"
+                "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608
+                f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}"
             ).to_pylist()
         return {row.pop("h"): StoredCall(**row) for row in reversed(rows)}
 
     def _registered(self, name: str, table: pa.Table) -> _Registered:
         return _Registered(self.connection, name, table)
+
+
+def connect(parts: Sequence[Part], schema: str = "main") -> duckdb.DuckDBPyConnection:
+    """A connection with the two views of each kind, in a schema of this name.
+
+    Raises:
+        duckdb.IOException: a part is gone.
+    """
+    connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    for kind in KINDS:
+        _create_views(connection, schema, kind, [part for part in parts if part.kind == kind])
+    return connection
+
+
+def _create_views(
+    connection: duckdb.DuckDBPyConnection, schema: str, kind: str, parts: Sequence[Part]
+) -> None:
+    view = f"{schema}.{kind}"
+    names = ", ".join(f'"{column}"' for column in IDENTITY[kind])
+    order = LATEST_FIRST if kind in LAST_WINS else IN_ORDER
+    if parts:
+        files = ", ".join("'" + str(part.path).replace("'", "''") + "'" for part in parts)
+        connection.execute(
+            f"CREATE VIEW {view}_rows AS SELECT * FROM read_parquet([{files}], "  # noqa: S608
+            "filename = true, file_row_number = true, union_by_name = true)"
+        )
+    else:
+        nothing = KINDS[kind].empty_table()
+        for name, type in (("filename", pa.string()), ("file_row_number", pa.int64())):
+            nothing = nothing.append_column(name, pa.array([], type))
+        with _Registered(connection, "nothing", nothing):
+            connection.execute(f"CREATE TABLE {view}_rows AS SELECT * FROM nothing")  # noqa: S608
+    connection.execute(
+        f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608
+        f"FROM {view}_rows QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY {order}) = 1"
+    )
 
 
 @dataclass(frozen=True)

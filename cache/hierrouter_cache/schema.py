@@ -72,14 +72,16 @@ KINDS = {
     "plans": PLANS,
     "failures": FAILURES,
 }
-# The columns that name a row: of several rows with the same ones, the first part's is served.
+# The columns that name a row: of several rows with the same ones, the first is served.
 IDENTITY = {
     "calls": ("key",),
     "queries": ("query",),
     "scores": ("call", "references", "scorer"),
     "plans": ("plan",),
-    "failures": ("key", "status"),
+    "failures": ("key",),
 }
+# Kinds of which the last row is served: what was asked for, and what went wrong, most recently.
+LAST_WINS = ("plans", "failures")
 
 
 def mismatch(found: pa.Schema, wanted: pa.Schema) -> str | None:

@@ -1,8 +1,9 @@
 """A cache for people's own questions, in SQL.
 
 In: an open reader, a pool as content keys, prices. Out: the answer to one SELECT over the views
-`nodes`, `queries`, `scores` and `routes`. The connection can read the parts of this cache and
-nothing else, and can write nothing. Not covered: training and reports, which read dense arrays.
+`nodes`, `queries`, `scores` and `routes`. Nothing but SELECT is run, on a connection that can
+read the parts of this cache and no other file. Not covered: training and reports, which read
+dense arrays.
 
     queries  query, id, dataset, split, question, answers
     nodes    query, id, dataset, split, route, hop, model, prompt, response, tokens_in, tokens_out,
@@ -24,24 +25,23 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.pricing import Rate, cost_of, rate_table
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.reader import CacheReader, connect
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
-ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 VIEWS = """
 CREATE VIEW queries AS
-    SELECT query, id, dataset, split, question, answers FROM asked JOIN all_queries USING (query);
+    SELECT query, id, dataset, split, question, answers FROM asked JOIN cache.queries USING (query);
 CREATE VIEW nodes AS
     SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
         c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call
-    FROM found n JOIN asked USING (position) JOIN all_queries q USING (query)
-    JOIN all_calls c ON hash(c.key) = n.call_hash;
+    FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
+    JOIN cache.calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS
     SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
         split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
         s.value, n.call
-    FROM nodes n JOIN all_queries q USING (query)
-    JOIN all_scores s ON s.call = n.call AND s."references" = q."references";
+    FROM nodes n JOIN cache.queries q USING (query)
+    JOIN cache.scores s ON s.call = n.call AND s."references" = q."references";
 CREATE VIEW routes AS
     SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
         avg(total_cost) AS total_cost
@@ -56,7 +56,7 @@ def ask(
     prices: Mapping[str, Rate],
     question: str,
 ) -> pa.Table:
-    """The answer to one SELECT; the reader can be used for nothing else afterwards.
+    """The answer to one SELECT.
 
     Args:
         reader: an open cache.
@@ -69,18 +69,21 @@ def ask(
         InputError: it is not one SELECT, names what is not there, or reaches outside.
         CacheError: the parts went away meanwhile.
     """
-    connection = reader.connection
     _check(question)
     forest = walk(reader, spec, keys)
-    _create_tables(connection, spec, forest, prices)
-    _lock(connection, [str(part.path) for part in reader.parts])
     try:
-        return connection.sql(question).to_arrow_table()
+        with connect(reader.parts, "cache") as connection:
+            _create_tables(connection, spec, forest, prices)
+            _lock(connection, [str(part.path) for part in reader.parts])
+            answer = connection.sql(question).to_arrow_table()
     except duckdb.IOException as error:
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
     except duckdb.Error as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"SQL refused: {reason}; views: nodes, queries, scores, routes") from None
+    if len(set(answer.column_names)) < answer.num_columns:
+        raise InputError("two columns have the same name: cache sql; tell them apart with AS")
+    return answer
 
 
 def _check(question: str) -> None:
@@ -89,9 +92,10 @@ def _check(question: str) -> None:
     except duckdb.Error as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"SQL not understood: {reason}; views: nodes, queries, scores") from None
-    if len(kinds) != 1 or kinds[0] not in ALLOWED:
+    # Nothing but SELECT: EXPLAIN ANALYZE runs what it explains, and COPY could write over a part.
+    if kinds != [duckdb.StatementType.SELECT]:
         raise InputError(
-            f"SQL must be one SELECT, got {len(kinds)} statements: cache sql; "
+            f"SQL must be one SELECT: cache sql {question[:60]!r}; "
             "the cache is read-only, views: nodes, queries, scores, routes"
         )
 
@@ -102,8 +106,6 @@ def _create_tables(
     forest: Forest,
     prices: Mapping[str, Rate],
 ) -> None:
-    for kind in ("calls", "queries", "scores"):
-        connection.execute(f"ALTER VIEW {kind} RENAME TO all_{kind}")
     asked = pa.table({"position": np.arange(len(forest.keys)), "query": list(forest.keys)})
     for name, table in (("asked", asked), ("found", _found(spec, forest, prices))):
         connection.register("arriving", table)

@@ -157,9 +157,33 @@ def collector_lock(root: Path) -> Iterator[None]:
 
 
 def sweep_drafts(root: Path) -> None:
-    """Remove what a crash left in tmp/; call it only while holding the collector's lock."""
+    """Remove what a crash left in tmp/; call it only while holding the collector's lock.
+
+    Embeddings are written without the lock: a draft of another process that lives is left alone.
+    """
     for draft in (root / "tmp").glob("*.tmp"):
-        draft.unlink(missing_ok=True)
+        if not _another_lives(draft.name.split(".")[-2]):
+            draft.unlink(missing_ok=True)
+
+
+def _another_lives(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return int(pid) != os.getpid()
+
+
+def write_derived(root: Path, path: Path, data: bytes) -> None:
+    """Write a file of derived data below the cache at `root`, wholly or not at all.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    (root / "tmp").mkdir(exist_ok=True)
+    _place(data, root / "tmp" / f"{path.name}.{os.getpid()}.tmp", path)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,8 +66,13 @@ def _short(value: Any) -> str:
 
 
 def _json(answer: pa.Table) -> str:
-    lines = (json.dumps(row, default=str) + "\n" for row in answer.to_pylist())
-    return "".join(lines)
+    rows = ({name: _finite(value) for name, value in row.items()} for row in answer.to_pylist())
+    return "".join(json.dumps(row, default=str, allow_nan=False) + "\n" for row in rows)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _csv(answer: pa.Table) -> str:

@@ -14,6 +14,7 @@ from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.writer import sweep_drafts
 from tests.cache.test_loading import fill
 
 CONTEXTS = [digest(number) for number in range(300)]
@@ -121,6 +122,47 @@ def test_a_file_of_something_else_is_refused(reader: CacheReader) -> None:
     (folder / "x.npy").rename(folder / f"emb-00000009-00000000-r7-{sha16(data)}.npy")
     with pytest.raises(DamagedPart, match="expected 7 rows of context and vector"):
         EmbeddingStore(reader, "e").vectors()
+
+
+def test_numbers_that_are_not_finite_are_refused(reader: CacheReader) -> None:
+    (file,) = embedding_files(filled(reader).folder.parents[1])
+    rows = np.load(file.path)
+    rows["vector"][7, 3] = np.nan
+    np.save(file.path.with_name("x.npy"), rows)
+    data = file.path.with_name("x.npy").read_bytes()
+    file.path.unlink()
+    name = f"emb-00000000-00000000-r{len(rows)}-{sha16(data)}.npy"
+    file.path.with_name("x.npy").rename(file.path.with_name(name))
+    with pytest.raises(DamagedPart, match="NaN or infinity"):
+        EmbeddingStore(reader, "e").vectors()
+
+
+def test_files_merged_under_an_open_store_change_nothing(reader: CacheReader) -> None:
+    filled(reader, files=3)
+    store = EmbeddingStore(reader, "e")
+    merge_embeddings(reader.root)
+    assert np.array_equal(gathered(store, reader), VECTORS)
+
+
+def test_a_folder_that_is_a_file_is_said_in_one_line(reader: CacheReader) -> None:
+    (reader.root / "derived").write_text("x")
+    with pytest.raises(WorldError, match="cannot write embeddings"):
+        filled(reader)
+
+
+def test_drafts_lie_where_they_are_swept(
+    reader: CacheReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        filled(reader)
+    monkeypatch.undo()
+    assert list((reader.root / "tmp").iterdir())
+    sweep_drafts(reader.root)
+    assert not list((reader.root / "tmp").iterdir())
 
 
 def test_a_read_only_cache_is_used_for_this_process(

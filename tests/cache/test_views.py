@@ -62,6 +62,10 @@ def test_only_the_queries_of_the_plan_are_shown(tmp_path: Path) -> None:
     "question",
     [
         "COPY (SELECT 1) TO '{outside}'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{outside}'",
+        "EXPLAIN ANALYZE DELETE FROM asked",
+        "EXPLAIN SELECT 1",
+        "SELECT 1 AS a, 2 AS a",
         "ATTACH '{outside}'",
         "SELECT 1; SELECT 2",
         "CREATE TABLE t (a INT)",
@@ -90,6 +94,15 @@ def test_nothing_else_can_be_asked(tmp_path: Path, question: str) -> None:
     assert sorted(tmp_path.rglob("*")) == before
     # The parts themselves can be read, so they must not be writable either.
     part = next((root / "parts").iterdir())
-    with pytest.raises(InputError):
-        answer(root, f"COPY (SELECT 1) TO '{part}'")
+    for prefix in ("", "EXPLAIN ANALYZE ", "EXPLAIN "):
+        with pytest.raises(InputError):
+            answer(root, f"{prefix}COPY (SELECT 1) TO '{part}' (FORMAT csv, USE_TMP_FILE false)")
     CacheReader(root)
+
+
+def test_the_reader_stays_usable(tmp_path: Path) -> None:
+    fill(tmp_path)
+    reader = CacheReader(tmp_path)
+    for _ in range(2):
+        ask(reader, rows.spec("ab", 2), KEYS, PRICES, "SELECT 1 AS one")
+    assert len(reader.query_keys()) == 2

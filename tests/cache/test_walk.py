@@ -35,6 +35,31 @@ def test_of_two_answers_to_one_call_the_first_part_counts(tmp_path: Path) -> Non
     assert reader.sql("SELECT response FROM calls").to_pylist() == [{"response": "first"}]
 
 
+def test_of_thousands_of_rivals_the_first_part_counts(tmp_path: Path) -> None:
+    """So many that a join of the engine does not keep the order of the parts."""
+    writer = PartWriter(tmp_path)
+    for response in ("first", "second"):
+        for start in range(0, 6000, 1000):
+            many = [("a", f"context {n}", f"{response} {n}") for n in range(start, start + 1000)]
+            writer.append("calls", rows.calls(*many))
+    reader = CacheReader(tmp_path)
+    keys = reader.hashes(reader.sql("SELECT DISTINCT key FROM calls_rows")["key"].to_pylist())
+    found = [call.response for call in reader.texts(keys).values()]
+    assert len(found) == 6000
+    assert all(response.startswith("first ") for response in found)
+
+
+def test_a_number_that_is_missing_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path)
+    table = rows.calls(("a", root_context("three"), "x"))
+    at = table.schema.get_field_index("tokens_in")
+    PartWriter(tmp_path).append(
+        "calls", table.set_column(at, "tokens_in", pa.array([None], pa.int32()))
+    )
+    with pytest.raises(CacheError, match="tokens_in is missing in a row"):
+        walk(CacheReader(tmp_path), rows.spec("ab", 2), KEYS)
+
+
 def test_below_a_hole_there_is_nothing(tmp_path: Path) -> None:
     made = rows.tree_calls("ab", 2, "one")
     writer = PartWriter(tmp_path)

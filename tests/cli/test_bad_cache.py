@@ -233,6 +233,12 @@ def embeddings_of_another_width(home: Path) -> None:
     assert len(rows) > 1
 
 
+def embeddings_not_finite(home: Path) -> None:
+    rows = np.load(embeddings(home))
+    rows["vector"][0] = np.nan
+    replace_embeddings(home, rows)
+
+
 def embeddings_of_something_else(home: Path) -> None:
     replace_embeddings(home, np.full((5, 4), np.nan, np.float32))
 
@@ -300,6 +306,7 @@ REFUSED = [
     ),
     Case("K26-truncated", embeddings_truncated, TRAIN, 3, ["embedding", "expected"]),
     Case("K26-width", embeddings_of_another_width, TRAIN, 3, ["embedding", "dim"]),
+    Case("K26-nan", embeddings_not_finite, TRAIN, 3, ["embedding", "NaN"]),
     Case("K26-shape", embeddings_of_something_else, TRAIN, 3, ["embedding", "expected 5 rows"]),
 ]
 
