@@ -8,8 +8,9 @@ scorer does (`hierrouter.scoring`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +19,15 @@ from numpy.typing import NDArray
 from hierrouter.scoring import Scorer, score_all
 from hierrouter_cache.errors import CacheLocked
 from hierrouter_cache.fingerprint import references_key
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.reader import CacheReader, StoredCall
 from hierrouter_cache.schema import SCORES
 from hierrouter_cache.scores import Scores, stored_scores
 from hierrouter_cache.walk import Forest
 from hierrouter_cache.writer import PartWriter, collector_lock, writable
 
-ROWS_A_PART = 131_072
+FIRST_PART = 256
+LARGEST_PART = 131_072
+SECONDS_PER_PART = 5.0
 OnScored = Callable[[int, int], None]
 
 
@@ -82,26 +85,35 @@ def _compute(
     rows = reader.queries([forest.keys[row] for row in position[first]], ("answers",))[
         "answers"
     ].to_pylist()
-    found = [calls[number] for number in distinct[:, 0].tolist()]
-    values = score_all(
-        scorer,
-        [(call.response, answers) for call, answers in zip(found, rows, strict=True)],
-        on_scored,
-    )
-    columns = [
-        [call.key for call in found],
-        [references_key(answers) for answers in rows],
-        [scorer.key] * len(values),
-        values,
-    ]
-    _store(reader.root, pa.table(columns, schema=SCORES))
+    found = [(calls[number], answers) for number, answers in zip(distinct[:, 0], rows, strict=True)]
+    values: list[float] = []
+    size = FIRST_PART
+    while len(values) < len(found):
+        part = found[len(values) : len(values) + size]
+        started = perf_counter()
+        values += _score_part(reader.root, scorer, part)
+        on_scored(len(values), len(found))
+        # A slow scorer's work is kept every few seconds, a quick one's in large parts.
+        fitting = round(len(part) * SECONDS_PER_PART / max(perf_counter() - started, 1e-3))
+        size = min(LARGEST_PART, max(1, fitting))
     return np.array(values)[where.ravel()]
 
 
-def _store(root: Path, scores: pa.Table) -> None:
-    """Keep the scores where that is possible: not beside a collector, not in a read-only cache."""
+def _score_part(
+    root: Path, scorer: Scorer, part: Sequence[tuple[StoredCall, Sequence[str]]]
+) -> list[float]:
+    """The values of some calls, kept where that is possible.
+
+    It is not beside a collector, nor in a cache that cannot be written to.
+    """
+    values = score_all(scorer, [(call.response, answers) for call, answers in part])
     if writable(root):
+        columns = [
+            [call.key for call, _ in part],
+            [references_key(answers) for _, answers in part],
+            [scorer.key] * len(part),
+            values,
+        ]
         with contextlib.suppress(CacheLocked), collector_lock(root):
-            writer = PartWriter(root)
-            for start in range(0, scores.num_rows, ROWS_A_PART):
-                writer.append("scores", scores.slice(start, ROWS_A_PART))
+            PartWriter(root).append("scores", pa.table(columns, schema=SCORES))
+    return values

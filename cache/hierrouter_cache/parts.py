@@ -51,6 +51,11 @@ def parts_folder(root: Path) -> Path:
     return root / "parts"
 
 
+def quarantine_folder(root: Path) -> Path:
+    """Where damaged files of the cache at `root` are moved to."""
+    return root / "quarantine"
+
+
 def part_name(kind: str, seq: int, writer: str, rows: int, data: bytes | memoryview) -> str:
     """The name of a part with these bytes; `writer` is 8 hexadecimal digits."""
     return f"{kind}-{seq:08d}-{writer}-r{rows}-{sha16(data)}.parquet"
@@ -73,16 +78,37 @@ def list_parts(root: Path) -> list[Part]:
 
 
 def last_seq(root: Path) -> int:
-    """The largest `seq` of the cache at `root`, 0 where there is no part."""
-    return max((int(match["seq"]) for _, match in _matches(parts_folder(root))), default=0)
+    """The largest `seq` of the cache at `root`, 0 where there is no part.
+
+    What was moved aside counts: what is written instead of it is later.
+    """
+    folders = (parts_folder(root), quarantine_folder(root))
+    return max(
+        (int(match["seq"]) for folder in folders for _, match in _matches(folder)), default=0
+    )
+
+
+def quarantined_plan(root: Path) -> str | None:
+    """The name of a plan that was moved aside and was the latest one, or None.
+
+    Until it is written again, what was asked for last is not known.
+    """
+    last = [
+        max((name for name, match in _matches(folder) if match["kind"] == "plans"), default="")
+        for folder in (parts_folder(root), quarantine_folder(root))
+    ]
+    return last[1] if last[1] > last[0] else None
 
 
 def _matches(folder: Path) -> list[tuple[str, re.Match[str]]]:
     """(name, its fields) of each part of a known kind, in name order."""
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as entries:
-        matches = [(name, NAME.fullmatch(name)) for name in sorted(entry.name for entry in entries)]
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - ten times as fast at 500 parts
+    except PermissionError as error:
+        raise CacheError(f"no permission to read the cache: {folder}; ask its owner") from error
+    matches = [(name, NAME.fullmatch(name)) for name in names]
     return [(name, match) for name, match in matches if match and match["kind"] in KINDS]
 
 
@@ -101,6 +127,9 @@ def fault(part: Part) -> str | None:
         return _file_fault(part) or _content_fault(part)
     except FileNotFoundError:
         return GONE
+    except PermissionError as error:
+        # Not damage: moved aside, its answers would be paid for again.
+        raise CacheError(f"no permission to read a part: {part.path}; ask its owner") from error
     except (OSError, pa.ArrowException) as error:
         return f"not readable ({str(error).splitlines()[0][:80]})"
 

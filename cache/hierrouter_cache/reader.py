@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError
-from hierrouter_cache.parts import Part, sound_parts
+from hierrouter_cache.parts import Part, quarantined_plan, sound_parts
 from hierrouter_cache.schema import IDENTITY, KINDS, LAST_WINS
 
 # Of several rows with the same identity the first or the last one counts, see `schema`.
@@ -112,11 +112,16 @@ class CacheReader:
         """The collection that was asked for last: the last row of the last part.
 
         Raises:
-            CacheError: the cache holds parts but no plan.
+            CacheError: the cache holds parts but no plan, or not the last one any more.
         """
         plans = [part for part in self.parts if part.kind == "plans"]
         if not plans:
             raise CacheError(f"no plan in the cache: {self.root}; run `hierrouter collect` again")
+        if aside := quarantined_plan(self.root):
+            raise CacheError(
+                f"the last plan was damaged and moved aside: {aside}; run the same "
+                "`hierrouter collect` or `cache import` again, it finds all that is still there"
+            )
         latest = max(plans, key=lambda part: (part.seq, part.path.name))
         row = self.sql(
             "SELECT pool, queries FROM plans_rows WHERE filename = ?", [str(latest.path)]
@@ -137,6 +142,11 @@ class CacheReader:
         # Read backwards, so that the first part's row is the one that stays.
         keys, texts = (table[name].to_pylist()[::-1] for name in ("key", "response"))
         return dict(zip(keys, texts, strict=True))
+
+    def failures(self) -> dict[str, str]:
+        """Last status of every call that has failed, by call key."""
+        table = self.sql("SELECT key, status FROM failures")
+        return dict(zip(table["key"].to_pylist(), table["status"].to_pylist(), strict=True))
 
     def queries(self, keys: Sequence[str], columns: Sequence[str] = ("*",)) -> pa.Table:
         """The rows of `queries` for these keys, in this order.

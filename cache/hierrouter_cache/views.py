@@ -91,7 +91,9 @@ def _check(question: str) -> None:
         kinds = [statement.type for statement in duckdb.extract_statements(question)]
     except duckdb.Error as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"SQL not understood: {reason}; views: nodes, queries, scores") from None
+        raise InputError(
+            f"SQL not understood: {reason}; views: nodes, queries, scores, routes"
+        ) from None
     # Nothing but SELECT: EXPLAIN ANALYZE runs what it explains, and COPY could write over a part.
     if kinds != [duckdb.StatementType.SELECT]:
         raise InputError(

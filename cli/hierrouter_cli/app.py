@@ -109,7 +109,7 @@ def _run(arguments: list[str], debug: bool) -> int:
         say_error(f"unexpected: {text}; run again with --debug for the trace")
         return 1
     if result == INTERRUPTED:
-        say_error("interrupted; rerun the same command to go on")
+        say_error("interrupted; what was committed or saved is safe")
     return result if isinstance(result, int) else 0
 
 

@@ -14,6 +14,7 @@ from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
     from hierrouter.collect.summary import Progress, Summary
+    from hierrouter.pool import Pool
     from hierrouter.query import Query
     from hierrouter_cache.tree import RouteTree
 
@@ -25,34 +26,34 @@ def collect(
     pool: options.PoolName = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     limit: options.Limit = None,
-    seed: options.Seed = options.DEFAULT_SEED,
+    seed: options.SeedOfDraw = None,
     data: options.Data = Path("data"),
     encoder: options.Encoder = None,
 ) -> None:
     """Run every model sequence for each query and store what came back.
 
     Only calls that are not in the cache are made, so the same command goes on after any
-    interruption. Without --datasets and --pool it collects the testbed.
+    interruption. Without --datasets, --limit and --seed it goes on with the queries that this cache
+    was collected for last, and without --pool with their pool; a new cache gets the testbed.
     """
+    from hierrouter.collect.plan import planned
+    from hierrouter.pool_file import load_pool
+
+    last = planned(cache) if (datasets, limit, seed) == (None, None, None) else None
+    if last:
+        console.say(f"collect: going on with what {cache} was collected for last")
+        run_collect(cache, load_pool(pool) if pool else last.pool, last.queries, encoder)
+        return
     names = options.split_names(datasets) or ["testbed"]
-    chosen = pool or ("testbed" if _all_testbed(names) else "paper")
-    run_collect(cache, chosen, names, limit, seed, data, encoder)
+    chosen = load_pool(pool or ("testbed" if _all_testbed(names) else "paper"))
+    drawn = load_queries(names, limit, options.DEFAULT_SEED if seed is None else seed, data)
+    run_collect(cache, chosen, drawn, encoder)
 
 
 def run_collect(
-    cache: Path,
-    pool_name: str,
-    names: list[str],
-    limit: int | None,
-    seed: int,
-    data: Path,
-    encoder_name: str | None,
+    cache: Path, pool: Pool, queries: Sequence[Query], encoder_name: str | None
 ) -> RouteTree:
-    """Check everything that can be checked, then collect, embed and open the tree."""
-    from hierrouter.pool import load_pool
-
-    pool = load_pool(pool_name)
-    queries = _load_queries(names, limit, seed, data)
+    """Collect, embed and open the tree."""
     from hierrouter.collect.scheduler import collect as collect_tree
     from hierrouter.collect.summary import require_answers
 
@@ -61,7 +62,9 @@ def run_collect(
         f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
     )
     names_of = ", ".join(f"{model.name} ({model.model})" for model in pool.everyone)
-    console.say(f"collect: pool {pool_name}: {pool.hops} hops, {names_of}")
+    console.say(f"collect: {pool.hops} hops, {names_of}")
+    if not any(query.split == "test" for query in queries):
+        console.say("note: no test query among these, and reports need some; take a larger --limit")
     per_query = pool.routes.calls + len(pool.everyone)
     with _finish_part_on_interrupt() as stop, progress(len(queries) * per_query) as report:
         summary = collect_tree(pool, queries, cache, report, stop)
@@ -118,10 +121,11 @@ def progress(nodes: int) -> Iterator[Progress]:
         yield Progress(on_level, on_calls, on_changed)
 
 
-def _load_queries(names: list[str], limit: int | None, seed: int, data: Path) -> list[Query]:
-    from hierrouter.collect.datasets import load_queries
+def load_queries(names: list[str], limit: int | None, seed: int, data: Path) -> list[Query]:
+    """The queries of these datasets; says how many hold text that had to be mended."""
+    from hierrouter.collect.datasets import load_queries as load
 
-    queries = load_queries(names, limit, seed, data)
+    queries = load(names, limit, seed, data)
     if replaced := sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries):
         console.say(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
     return queries

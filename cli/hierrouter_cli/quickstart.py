@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.collect import run_collect
+from hierrouter_cli.collect import load_queries, run_collect
 from hierrouter_cli.report import make_report, show_summary, write
 from hierrouter_cli.sweep import automatic, run_sweep, table, train_once
 from hierrouter_cli.train import report_line
@@ -28,13 +28,15 @@ def quickstart(
     About two minutes on two cores. Interrupted, it goes on where it stopped.
     """
     from hierrouter.learn.config import preset
+    from hierrouter.pool_file import load_pool
     from hierrouter.runs import quickstart_folders
 
     value = options.parse_alpha(alpha)
     config = preset("default")
     folders = quickstart_folders(out)
     console.say("1/4 collect: every route of every question, each model call once")
-    tree = run_collect(folders.cache, "testbed", ["testbed"], limit, seed, Path("data"), None)
+    queries = load_queries(["testbed"], limit, seed, Path("data"))
+    tree = run_collect(folders.cache, load_pool("testbed"), queries, None)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     trained = train_once(tree, value, config, seed, None, folders.train)
     console.say(f"trained: {report_line(trained, tree)}")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,12 +67,14 @@ def _short(value: Any) -> str:
 
 
 def _json(answer: pa.Table) -> str:
-    rows = ({name: _finite(value) for name, value in row.items()} for row in answer.to_pylist())
+    rows = ({name: _plain(value) for name, value in row.items()} for row in answer.to_pylist())
     return "".join(json.dumps(row, default=str, allow_nan=False) + "\n" for row in rows)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
+def _plain(value: Any) -> Any:
+    """Sums are decimals in DuckDB, and JSON has no NaN and no infinity."""
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

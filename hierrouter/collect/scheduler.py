@@ -53,6 +53,7 @@ class Collection:
     progress: Progress
     summary: Summary
     earlier: set[str]
+    failures: Mapping[str, str]
     stop: Callable[[], bool]
     engines: Engines
     loaded: dict[str, Generator] = field(default_factory=dict)
@@ -159,7 +160,9 @@ class Collection:
         """Write down what has failed for good, so that nobody takes it for not yet asked."""
         if not failed:
             return
-        self.writer.append("failures", failures_table(model.name, failed, attempts))
+        news = [item for item in failed if self.failures.get(item[0].key) != item[1].status]
+        if news:
+            self.writer.append("failures", failures_table(model.name, news, attempts))
         self.summary.failed.update(failure.status for _, failure in failed)
         self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
         self.progress.on_calls(len(failed), 0)
@@ -234,9 +237,9 @@ def collect(
         sweep_drafts(root)
         try:
             reader = CacheReader(root)
-            responses = reader.responses()
+            responses, failures = reader.responses(), reader.failures()
         except NoCache:
-            reader, responses = None, {}
+            reader, responses, failures = None, {}, {}
         if reader and (changed := changed_queries(reader, queries)):
             progress.on_changed(changed)
         store_plan(writer, reader, pool, identities, queries)
@@ -249,6 +252,7 @@ def collect(
             progress=progress,
             summary=Summary(len(queries), len(queries) * (pool.routes.calls + len(pool.everyone))),
             earlier=set(responses),
+            failures=failures,
             stop=stop,
             engines=engines,
         )

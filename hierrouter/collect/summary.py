@@ -68,8 +68,11 @@ def require_answers(summary: Summary) -> None:
     """
     if summary.failed:
         counts = ", ".join(f"{count} {status}" for status, count in summary.failed.most_common())
+        remedy = "rerun the same command to ask again for just those"
+        if set(summary.failed) == {"too_long"}:
+            remedy = "give the model a smaller max_new_tokens, or shorter questions"
         raise WorldError(
             f"{summary.failed.total()} calls failed ({counts}), {summary.incomplete} of "
             f"{summary.queries} queries are incomplete: {summary.example[:80]}; everything else is "
-            "safe, rerun the same command to ask again for just those"
+            f"safe, {remedy}"
         )

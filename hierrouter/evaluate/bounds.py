@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hierrouter.evaluate.outcome import Outcome, at_nodes, fixed_route, from_leaves
 from hierrouter_cache.tree import RouteTree
 
-# A gap below this is rounding: nothing can be closed.
-SMALLEST_GAP = 1e-9
+# The share of a smaller gap is the quotient of two noises.
+SMALLEST_GAP = 0.005
 
 
 def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -81,7 +81,7 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
 
     Returns:
         1 where the router is as good as the oracle, below 0 where it is worse than the fixed
-        route, None where there is no gap to close.
+        route, None where the gap is below `SMALLEST_GAP`.
     """
     gap = best - fixed
-    return (router - fixed) / gap if gap > SMALLEST_GAP else None
+    return (router - fixed) / gap if gap >= SMALLEST_GAP else None

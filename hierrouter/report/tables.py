@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, astuple, fields, replace
 from typing import Literal
 
+from hierrouter.evaluate.bounds import SMALLEST_GAP
 from hierrouter.report.results import ALL, PricedRow, Report, Row
 from hierrouter.report.table import Cell, Column, Interval, Line, Table
 
@@ -24,8 +25,6 @@ GROUPS = {
     "oracle": "Oracle",
 }
 GAP = "Gap"
-# Below this the share closed is the quotient of two noises; JSON has it nevertheless.
-SMALLEST_GAP_SHOWN = 0.005
 # The oracle knows the answers; it is shown, but not in the running for the best value.
 OUT_OF_COMPETITION = "oracle"
 ROUTES_SHOWN = 5
@@ -104,15 +103,12 @@ def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         return table
     datasets = _shown_datasets(report)
     gaps = [report.gap(dataset) for dataset in datasets]
-    closed = [
-        report.gap_closed.get(dataset) if gap and gap >= SMALLEST_GAP_SHOWN else None
-        for dataset, gap in zip(datasets, gaps, strict=True)
-    ]
+    closed = [report.gap_closed.get(dataset) for dataset in datasets]
     lines = (
         Line(GAP, ("oracle - best fixed route", *gaps), ranked=False),
         Line(GAP, ("share closed by HierRouter", *closed), ranked=False),
     )
-    note = f"{table.note} The share is left out where the gap is below {SMALLEST_GAP_SHOWN:g}."
+    note = f"{table.note} The share is left out where the gap is below {SMALLEST_GAP:g}."
     return Table(table.title, table.columns, (*table.rows, *lines), note.strip())
 
 

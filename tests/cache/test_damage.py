@@ -1,9 +1,11 @@
 """Damage is never silent: whatever happens to a part, the reader refuses it by name."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -170,12 +172,24 @@ def test_a_folder_or_a_pipe_with_the_name_of_a_part_is_no_part(tmp_path: Path, p
         CacheReader(tmp_path)
 
 
-def test_a_part_that_cannot_be_read_is_named(tmp_path: Path, part: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root reads everything")
-    part.chmod(0)
-    with pytest.raises(DamagedPart, match=rf"{part.name}: not readable"):
+def test_a_part_without_permission_is_not_damaged(
+    tmp_path: Path, part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moved aside, its answers would be paid for again. Root reads everything, hence the patch."""
+    real = Path.open
+
+    def locked(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == part:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", locked)
+    with pytest.raises(CacheError, match="no permission to read a part") as refused:
         CacheReader(tmp_path)
+    assert not isinstance(refused.value, DamagedPart)
+    with pytest.raises(CacheError, match="no permission"):
+        quarantine(tmp_path)
+    assert part.exists()
 
 
 def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(
@@ -295,6 +309,32 @@ def test_repair_moves_damaged_embeddings(tmp_path: Path, part: Path) -> None:
     assert [name for name, _ in quarantine(tmp_path)] == [file.name]
     assert list(store.folder.iterdir()) == []
     assert part.exists()
+
+
+def plan(name: str) -> pa.Table:
+    return pa.table([[name], [name], [[name]]], schema=KINDS["plans"])
+
+
+def test_an_older_plan_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    writer.append("plans", plan("first"))
+    last = [writer.append("plans", plan(name)) for name in ("second", "third")]
+    for path in last:
+        damage("flip", path)
+    quarantine(tmp_path)
+    with pytest.raises(CacheError, match=rf"moved aside: {last[1].name}; run the same") as refused:
+        CacheReader(tmp_path).latest_plan()
+    assert len(str(refused.value)) <= 300
+    writer.append("plans", plan("fourth"))
+    assert CacheReader(tmp_path).latest_plan().pool == "fourth"
+
+
+def test_a_damaged_plan_that_was_not_the_last_changes_nothing(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    damage("flip", writer.append("plans", plan("first")))
+    writer.append("plans", plan("second"))
+    quarantine(tmp_path)
+    assert CacheReader(tmp_path).latest_plan().pool == "second"
 
 
 def test_repair_keeps_what_it_moved_before(tmp_path: Path, part: Path) -> None:

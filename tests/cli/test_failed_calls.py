@@ -38,7 +38,7 @@ def test_one_line_says_how_many_and_the_rest_is_there(home: Path, hierrouter: Ru
     error = done.stderr.splitlines()[-1]
     # small: direct, first hop, and the second hop after large; nothing hangs below a second hop
     assert error.startswith("error: 3 calls failed (3 too_long), 1 of 4 queries are incomplete")
-    assert "rerun the same command" in error
+    assert "smaller max_new_tokens" in error
     info = json.loads(
         hierrouter("cache", "info", "--cache", "cache", "--format", "json", cwd=home).stdout
     )

@@ -1,5 +1,7 @@
 """`cache verify --rescore`: stored scores against what the stored responses give."""
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,12 +10,15 @@ import pytest
 from hierrouter.collect.datasets import load_queries
 from hierrouter.collect.scheduler import collect
 from hierrouter.inspection import verify_cache
-from hierrouter.pool import load_pool
-from hierrouter.scoring import scorer
+from hierrouter.pool import pool_from_json
+from hierrouter.pool_file import load_pool
+from hierrouter.rescore import FIRST_PART, score_forest
+from hierrouter.scoring import Scorer, scorer
 from hierrouter.trees import open_tree
 from hierrouter_cache.errors import DamagedPart
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import SCORES
+from hierrouter_cache.walk import walk
 from hierrouter_cache.writer import PartWriter
 
 
@@ -60,3 +65,25 @@ def test_a_score_of_another_version_is_never_read(cache: Path) -> None:
     tree = open_tree(cache)
     assert 0.123 not in tree.score
     assert set(tree.accuracy.flat) <= {0, 1}
+
+
+def test_what_a_slow_scorer_has_done_is_kept(tmp_path: Path, testbed_cache: Path) -> None:
+    cache = Path(shutil.copytree(testbed_cache, tmp_path / "cache"))
+    asked = 0
+
+    def breaks_off(response: str, references: Sequence[str]) -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 300:
+            raise KeyboardInterrupt
+        return 0.5
+
+    slow = Scorer("slow", "1", breaks_off)
+    reader = CacheReader(cache)
+    plan = reader.latest_plan()
+    pool, identities = pool_from_json(plan.pool)
+    forest = walk(reader, pool.tree_spec(identities), plan.queries)
+    with pytest.raises(KeyboardInterrupt):
+        score_forest(reader, forest, slow)
+    kept = CacheReader(cache).sql("SELECT count(*) AS n FROM scores WHERE scorer = ?", [slow.key])
+    assert kept["n"][0].as_py() == FIRST_PART

@@ -85,3 +85,4 @@ def test_gap_closed() -> None:
     assert gap_closed(router=0.75, fixed=0.5, best=1.0) == 0.5
     assert gap_closed(router=0.9, fixed=0.5, best=0.9) == 1
     assert gap_closed(router=0.5, fixed=0.5, best=0.5) is None
+    assert gap_closed(router=0.4, fixed=0.5, best=0.504) is None
