@@ -18,7 +18,7 @@ import transformers
 
 from hierrouter.collect.backends import Response, backend
 from hierrouter.collect.datasets import load_queries
-from hierrouter.pool import load_pool
+from hierrouter.pool_file import load_pool
 
 
 def main() -> None:

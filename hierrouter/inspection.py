@@ -6,36 +6,79 @@ repairing (`hierrouter_cache.repair`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from hierrouter.opened_pool import opened_pool
 from hierrouter.pool import pool_from_json
+from hierrouter.pool_file import stored_pool
 from hierrouter.scoring import SCORERS
+from hierrouter_cache.checks import Row, part_fault, row_fault
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
-from hierrouter_cache.errors import DamagedPart
+from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.parts import examine
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import FORMAT
 from hierrouter_cache.views import ask
-from hierrouter_cache.walk import walk
+from hierrouter_cache.walk import Forest, walk
+
+OnRows = Callable[[int, int], None]
 
 
-def cache_info(root: Path) -> dict[str, Any]:
-    """Counts for the pool and queries of the last collection.
+def cache_info(
+    root: Path,
+    pool: str | None = None,
+    models: Sequence[str] | None = None,
+    hops: int | None = None,
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    """Counts for the queries of the last collection, and its pool or another one.
+
+    Args:
+        root: the cache's folder.
+        pool, models, hops: what the trees are counted for, see `opened_pool`.
+        incomplete: name the queries that lack something.
 
     Returns:
         format, queries, nodes (found of the trees, root excluded), direct (single-model calls
-        found), complete_queries, missing_nodes, failed_calls (by status), calls (distinct model
-        calls stored), parts, bytes, models, datasets, context_free (later hops saw no answer),
-        and a fingerprint of pool and queries.
+        found), complete_queries, missing_nodes, missing_direct, failed_calls (by status), calls
+        (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops
+        saw no answer), a fingerprint of pool and queries; with `incomplete` under that name a
+        list of {query, missing_nodes, missing_direct}.
 
     Raises:
         CacheError: nothing there, or damaged.
+        InputError: an unknown pool, model or number of hops.
     """
-    return _counts(CacheReader(root))
+    reader = CacheReader(root)
+    plan = reader.latest_plan()
+    opened = opened_pool(plan.pool, pool, models, hops)
+    forest = walk(reader, opened.spec, plan.queries)
+    named = {"incomplete": _incomplete(reader, forest)} if incomplete else {}
+    datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
+    return {
+        "format": FORMAT,
+        "queries": len(forest.keys),
+        "nodes": int(np.count_nonzero(forest.tree.found[:, 1:])),
+        "direct": int(np.count_nonzero(forest.direct.found)),
+        "complete_queries": int(np.count_nonzero(forest.complete)),
+        "missing_nodes": int(np.count_nonzero(~forest.tree.found)),
+        "missing_direct": int(np.count_nonzero(~forest.direct.found)),
+        "failed_calls": failed_calls(reader),
+        "calls": _one_number(reader, "SELECT count(DISTINCT key) AS n FROM calls_rows"),
+        "parts": len(reader.parts),
+        "bytes": sum(part.path.stat().st_size for part in reader.parts),
+        "models": [model.name for model in opened.pool.models],
+        "datasets": sorted(set(datasets.to_pylist())),
+        "context_free": opened.pool.context_free,
+        "fingerprint": digest([opened.pool.to_json(opened.identities), list(forest.keys)]),
+        **named,
+    }
 
 
 def ask_cache(root: Path, question: str) -> pa.Table:
@@ -51,35 +94,22 @@ def ask_cache(root: Path, question: str) -> pa.Table:
     return ask(reader, pool.tree_spec(identities), plan.queries, pool.rates(), question)
 
 
-def _counts(reader: CacheReader) -> dict[str, Any]:
-    plan = reader.latest_plan()
-    pool, identities = pool_from_json(plan.pool)
-    forest = walk(reader, pool.tree_spec(identities), plan.queries)
-    per_query = forest.tree.found.sum(axis=1) - 1
-    datasets = reader.queries(plan.queries, ("dataset",))["dataset"]
-    return {
-        "format": FORMAT,
-        "queries": len(plan.queries),
-        "nodes": int(per_query.sum()),
-        "direct": int(forest.direct.found.sum()),
-        "complete_queries": int((per_query == pool.routes.calls).sum()),
-        "missing_nodes": int((pool.routes.calls - per_query).sum()),
-        "failed_calls": failed_calls(reader),
-        "calls": _one_number(reader, "SELECT count(DISTINCT key) AS n FROM calls_rows"),
-        "parts": len(reader.parts),
-        "bytes": sum(part.path.stat().st_size for part in reader.parts),
-        "models": [model.name for model in pool.models],
-        "datasets": sorted(set(datasets.to_pylist())),
-        "context_free": pool.context_free,
-        "fingerprint": digest([plan.pool, list(plan.queries)]),
-    }
+def _incomplete(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
+    """What each query lacks that lacks something, in the order of the plan."""
+    lacking = forest.select(np.flatnonzero(~forest.complete))
+    names = reader.queries(lacking.keys, ("dataset", "id")).to_pylist()
+    nodes = np.count_nonzero(~lacking.tree.found, axis=1).tolist()
+    direct = np.count_nonzero(~lacking.direct.found, axis=1).tolist()
+    return [
+        {"query": f"{name['dataset']}/{name['id']}", "missing_nodes": n, "missing_direct": d}
+        for name, n, d in zip(names, nodes, direct, strict=True)
+    ]
 
 
 def failed_calls(reader: CacheReader) -> dict[str, int]:
     """How many calls have failed, by their last status, and were not answered since."""
     rows = reader.sql(
-        "SELECT status, count(*) AS n FROM (SELECT key, max_by(status, filename) AS status "
-        "FROM failures_rows GROUP BY key) f ANTI JOIN calls_rows c ON c.key = f.key "
+        "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
         "GROUP BY status ORDER BY status"
     )
     return dict(zip(rows["status"].to_pylist(), rows["n"].to_pylist(), strict=True))
@@ -99,8 +129,15 @@ def damaged_files(root: Path) -> list[str]:
     ]
 
 
-def verify_cache(root: Path, rescore: bool = False) -> list[str]:
+def verify_cache(
+    root: Path, rescore: bool = False, on_rows: OnRows = lambda rows, total: None
+) -> list[str]:
     """Check the meaning of a cache whose files are sound; see `damaged_files` for the files.
+
+    Args:
+        root: the cache's folder.
+        rescore: compute every score again.
+        on_rows: told (rows just checked, rows of all parts).
 
     Returns:
         What was checked and found, a line each.
@@ -109,7 +146,8 @@ def verify_cache(root: Path, rescore: bool = False) -> list[str]:
         CacheError: a damaged part, or values that no collection writes.
     """
     reader = CacheReader(root)
-    info = _counts(reader)
+    checked = _check_rows(reader, on_rows)
+    info = cache_info(root)
     orphans = _one_number(
         reader,
         "SELECT count(*) AS n FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
@@ -117,6 +155,7 @@ def verify_cache(root: Path, rescore: bool = False) -> list[str]:
     )
     lines = [
         f"{info['parts']} parts: every byte as its name says",
+        f"{checked} rows: every key is that of the row's content",
         f"{len(embedding_files(root))} embedding files: every byte as its name says",
         f"{info['complete_queries']} of {info['queries']} queries complete, "
         f"{info['missing_nodes']} nodes missing",
@@ -125,6 +164,34 @@ def verify_cache(root: Path, rescore: bool = False) -> list[str]:
     if rescore:
         lines += _check_scores(reader)
     return lines
+
+
+def _check_rows(reader: CacheReader, on_rows: OnRows) -> int:
+    """Look at every row of every part, the ones that are not served too; returns how many."""
+    total = sum(part.rows for part in reader.parts)
+    for part in reader.parts:
+        try:
+            fault = part_fault(part, _row_fault, lambda rows: on_rows(rows, total))
+        except FileNotFoundError:
+            raise CacheError(
+                f"the cache was compacted meanwhile: {reader.root}; verify it again"
+            ) from None
+        if fault:
+            raise DamagedPart(
+                f"damaged part: {part.path.name}: {fault}; no version of this program wrote it, "
+                "move it out of parts/ and collect again"
+            )
+    return total
+
+
+def _row_fault(kind: str, row: Row) -> str | None:
+    fault = row_fault(kind, row)
+    if fault is None and kind == "plans":
+        try:
+            stored_pool(row["pool"], "its pool")
+        except InputError as error:
+            return str(error)
+    return fault
 
 
 def _one_number(reader: CacheReader, query: str) -> int:

@@ -1,45 +1,36 @@
 """The pool: which models may be called, and how.
 
-In: a TOML file or the name of one that comes with the package. Out: `Pool`, plain values, every
-key checked. Not covered: loading a model (`hierrouter.collect.backends`).
+Plain values, and what follows from them: content keys, prices, the JSON that is stored with a plan.
+Not covered: reading and checking a pool that a person wrote (`hierrouter.pool_file`), loading a
+model (`hierrouter.collect.backends`).
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from importlib import resources
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hierrouter.pricing import (
     POOL,
     Price,
-    parameters_from,
     price_by_size,
-    rate_from,
     rates_of,
     size_in,
 )
-from hierrouter.toml_file import parse_text, read_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import step_key
 from hierrouter_cache.pricing import Rate
-from hierrouter_cache.routes import SEPARATOR, Routes
+from hierrouter_cache.routes import Routes
 from hierrouter_cache.walk import TreeSpec
 
 MAX_NODES = 10_000
 MAX_HOPS = 20
-TEMPERATURES = (0.01, 100.0)  # besides 0; logits divided by less overflow
-MAX_SEED = 2**31 - 1
-WHAT = "pool file"
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 # What a report calls its own policies.
 RESERVED = ("hierrouter", "oracle", "random")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 # What a step key says of a model besides its generation settings and the instruction.
 Identity = Mapping[str, str]
 
@@ -192,7 +183,7 @@ class Pool:
                     raise InputError(
                         f"unknown model: {name}; {suggestion(name, names)}".rstrip("; ")
                     )
-            _distinct(list(models), "--models")
+            require_distinct(list(models), "--models")
             chosen = tuple(self.models[names.index(name)] for name in models)
         if hops is not None and not 1 <= hops <= self.hops:
             raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
@@ -204,7 +195,7 @@ class Pool:
 
 
 def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
-    """The inverse of `Pool.to_json`."""
+    """The inverse of `Pool.to_json`; a plan of others is for `pool_file.stored_pool`."""
     stored = json.loads(text)
     raw = stored["pool"]
     pool = Pool(
@@ -217,58 +208,6 @@ def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
     return pool, stored["identities"]
 
 
-def pool_names() -> list[str]:
-    """Names of the pools that come with the package."""
-    folder = resources.files("hierrouter.pools")
-    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
-def load_pool(name: str) -> Pool:
-    """The pool of this name, or in this TOML file.
-
-    Raises:
-        InputError: unknown name, or a file with a missing, unknown or impossible entry.
-    """
-    if not name.endswith(".toml"):
-        if name not in pool_names():
-            raise InputError(
-                f"unknown pool: {name}; {suggestion(name, pool_names())}or give a .toml file"
-            )
-        file = resources.files("hierrouter.pools") / f"{name}.toml"
-        return parse_pool(file.read_text("utf-8"), f"{name}.toml")
-    return parse_pool(read_text(name, WHAT), name)
-
-
-def parse_pool(text: str, where: str) -> Pool:
-    """A pool from TOML text; `where` names it in messages.
-
-    Raises:
-        InputError: with the key and what is expected there.
-    """
-    raw = parse_text(text, WHAT, where)
-    _known(raw, ("pool", "models", "references"), where)
-    head = _of(dict, raw, "pool", where, {})
-    _known(head, ("hops", "stage_prompts"), f"{where} [pool]")
-    models = _parse_models(raw, "models", where)
-    references = _parse_models(raw, "references", where)
-    prompts = _of(list, head, "stage_prompts", where, [""])
-    if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
-        raise InputError(f"stage_prompts must be a list of at least one text: {where}")
-    hops = _number(head, "hops", int, where, default=2)
-    if not 1 <= hops <= MAX_HOPS:
-        raise InputError(f"hops must be at least 1 and at most {MAX_HOPS}, got {hops}: {where}")
-    if not models:
-        raise InputError(f"models is empty: {where}; a pool needs at least one [[models]] entry")
-    _distinct([model.name for model in models + references], where)
-    pool = Pool(models, hops, tuple(prompts), references)
-    if pool.routes.calls > MAX_NODES:
-        raise InputError(
-            f"{pool.routes.calls:,} nodes per query: {where}; "
-            f"{len(models)} models at {hops} hops exceed {MAX_NODES:,}, take fewer of either"
-        )
-    return pool
-
-
 def suggestion(word: str, known: Iterable[str]) -> str:
     """`did you mean x? ` where something known is close, else `known: a, b; `."""
     candidates = list(known)
@@ -276,114 +215,16 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}? " if close else f"known: {', '.join(candidates)}; "
 
 
-def _parse_models(raw: Mapping[str, Any], key: str, where: str) -> tuple[ModelSpec, ...]:
-    entries = _of(list, raw, key, where, [])
-    if not all(isinstance(entry, dict) for entry in entries):
-        raise InputError(f"{key} must be tables: {where}; write [[{key}]] above each entry")
-    return tuple(_parse_model(entry, where) for entry in entries)
+def require_distinct(names: Sequence[str], where: str) -> None:
+    """Refuse a name that stands twice; `where` says in the message where.
 
-
-def _parse_model(raw: Mapping[str, Any], where: str) -> ModelSpec:
-    place = f"{where}, model {raw.get('name', '?')}"
-    if "api_key" in raw:
-        raise InputError(f"api_key must not stand in a file: {place}; use the environment")
-    _known(raw, [item.name for item in fields(ModelSpec)], place)
-    for key in ("name", "model"):
-        if not isinstance(raw.get(key), str) or not raw[key].strip():
-            raise InputError(f"{key} is missing: {place}; each [[models]] entry needs one")
-    if not NAME.fullmatch(raw["name"]) or SEPARATOR in raw["name"]:
-        raise InputError(f"invalid model name: {place}; use letters, digits and . _ : -")
-    if raw["name"] in RESERVED:
-        raise InputError(f"model name is taken: {place}; reports call a policy of ours so")
-    if ".." in Path(raw["model"]).parts:
-        raise InputError(f"invalid model path with ../: {place}; give an absolute path or hub id")
-    backend = raw.get("backend", "transformers")
-    if backend != "transformers":
-        raise InputError(f"unknown backend {backend}: {place}; known: transformers")
-    dtype = _of(str, raw, "dtype", place, "auto")
-    if dtype not in DTYPES:
-        raise InputError(f"unknown dtype {dtype}: {place}; known: {', '.join(DTYPES)}")
-    generation = _parse_generation(_of(dict, raw, "generation", place, {}), place)
-    model = ModelSpec(
-        name=raw["name"],
-        model=raw["model"],
-        backend=backend,
-        revision=_of(str, raw, "revision", place, None),
-        dtype=dtype,
-        generation=generation,
-        **_parse_price(raw, place),
-    )
-    model.price(place)
-    return model
-
-
-def _parse_price(raw: Mapping[str, Any], place: str) -> dict[str, float]:
-    """What an entry says of its price: a base rate, or two rates, and perhaps a size."""
-    keys = ("base_rate", "rate_in", "rate_out")
-    given = {key: rate_from(raw[key], key, place) for key in keys if key in raw}
-    if set(given) not in (set(), {"base_rate"}, {"rate_in", "rate_out"}):
-        raise InputError(f"give base_rate alone, or both rate_in and rate_out: {place}")
-    if "parameters" in raw:
-        given["parameters"] = parameters_from(raw["parameters"], place)
-    return given
-
-
-def _parse_generation(raw: Mapping[str, Any], place: str) -> Generation:
-    _known(raw, [item.name for item in fields(Generation)], f"{place} generation")
-    generation = Generation(
-        _number(raw, "max_new_tokens", int, place, default=512),
-        _number(raw, "temperature", float, place, default=0.0),
-        _number(raw, "top_p", float, place, default=1.0),
-        _number(raw, "seed", int, place, default=0),
-    )
-    if generation.max_new_tokens < 1:
-        raise InputError(f"max_new_tokens must be at least 1: {place}")
-    lowest, highest = TEMPERATURES
-    if generation.temperature != 0 and not lowest <= generation.temperature <= highest:
-        raise InputError(
-            f"temperature must be 0 (greedy) or {lowest:g} to {highest:g}, "
-            f"got {generation.temperature}: {place}"
-        )
-    if not 0 < generation.top_p <= 1:
-        raise InputError(f"top_p must be above 0 and at most 1, got {generation.top_p}: {place}")
-    if not 0 <= generation.seed <= MAX_SEED:
-        raise InputError(f"seed must be 0 to {MAX_SEED}, got {generation.seed}: {place}")
-    return generation
+    Raises:
+        InputError: with the name.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"duplicate model {name}: {where}; names must differ")
 
 
 def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
     return ModelSpec(**{**raw, "generation": Generation(**raw["generation"])})
-
-
-def _of(kind: type, raw: Mapping[str, Any], key: str, where: str, default: Any) -> Any:
-    """A value of this type, or the default where the key is missing."""
-    value = raw.get(key, default)
-    if key in raw and not isinstance(value, kind):
-        names: dict[type, str] = {dict: "a table", list: "a list", str: "a text"}
-        raise InputError(f"{key} must be {names[kind]}, got {value!r:.40}: {where}")
-    return value
-
-
-def _number(
-    raw: Mapping[str, Any], key: str, kind: type, where: str, default: float | None = None
-) -> Any:
-    value = raw.get(key, default)
-    if value is None:
-        raise InputError(f"{key} is missing: {where}")
-    accepted = (int, float) if kind is float else (int,)
-    if isinstance(value, bool) or not isinstance(value, accepted):
-        name = "an integer" if kind is int else "a number"
-        raise InputError(f"{key} must be {name}, got {value!r}: {where}")
-    return kind(value)
-
-
-def _known(raw: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
-    for key in raw:
-        if key not in (known := list(keys)):
-            raise InputError(f"unknown key {key}: {where}; {suggestion(key, known)}".rstrip("; "))
-
-
-def _distinct(names: list[str], where: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"duplicate model {name}: {where}; names must differ")

@@ -100,13 +100,14 @@ def parameters_from(value: Any, where: str) -> float:
     return count
 
 
-def guesses(tree: RouteTree) -> list[str]:
-    """A sentence for each model of a tree whose price is by its size alone."""
-    return [
-        f"price of {name} unknown: {rate:g} per token by its {source}; give base_rate or --price"
+def guesses(tree: RouteTree) -> str | None:
+    """A sentence that names the models whose price is by their size alone, or None."""
+    guessed = [
+        f"price of {name} unknown: {rate:g} per token by its {source}"
         for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True)
         if (source := tree.priced_by.get(name, "")).startswith(SIZE)
     ]
+    return f"{', '.join(guessed)}; give base_rate or --price" if guessed else None
 
 
 def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.fingerprint import query_key
 
 SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
@@ -39,6 +39,4 @@ class Query:
     @property
     def key(self) -> str:
         """Content key: a query whose text, answers or fold changed is another query."""
-        return digest(
-            ["query", self.dataset, self.id, self.question, list(self.answers), self.split]
-        )
+        return query_key(self.dataset, self.id, self.question, self.answers, self.split)

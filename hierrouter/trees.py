@@ -17,9 +17,9 @@ import numpy as np
 
 from hierrouter.collect.embed import embed_states
 from hierrouter.collect.encoders import BUILT_IN, load_encoder
-from hierrouter.collect.scheduler import identify
 from hierrouter.learn.config import PAPER_SCORER
-from hierrouter.pool import Identity, ModelSpec, Pool, load_pool, pool_from_json, suggestion
+from hierrouter.opened_pool import OpenedPool, opened_pool
+from hierrouter.pool import suggestion
 from hierrouter.price_lists import prices_of
 from hierrouter.pricing import Price, rates_of
 from hierrouter.rescore import score_forest
@@ -27,9 +27,8 @@ from hierrouter.scoring import scorer as scorer_named
 from hierrouter.scoring.given import GIVEN
 from hierrouter.testbed import FAMILIES
 from hierrouter_cache.errors import IncompleteTree, InputError
-from hierrouter_cache.loading import load_tree, require_complete
+from hierrouter_cache.loading import holes, load_tree
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree, repriced
 from hierrouter_cache.walk import Forest, walk
 
@@ -103,14 +102,12 @@ def open_trees(
     accuracy = GIVEN if scorer is GIVEN else scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    stored = pool_from_json(plan.pool)
-    pool, identities = _pool(*stored, selection)
-    known = [model.name for model in stored[0].everyone]
+    opened = opened_pool(plan.pool, selection.pool, selection.models, selection.hops)
+    pool, spec = opened.pool, opened.spec
+    known = [model.name for model in opened.stored.everyone]
     prices = [prices_of(pool, given, known) for given in price_lists]
-    spec = pool.tree_spec(identities)
     forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
-    changed = _what_changed(stored[0], pool)
-    whole = _whole(forest, pool.routes, selection.allow_incomplete, changed)
+    whole = _whole(forest, root, opened, selection)
     store = embed_states(
         reader, spec, whole, load_encoder(selection.encoder), _told(on_done, "embed")
     )
@@ -140,70 +137,30 @@ def _told(on_done: OnDone, what: str) -> Callable[[int, int], None]:
     return lambda done, total: on_done(what, done, total)
 
 
-def _whole(forest: Forest, routes: Routes, allow_incomplete: bool, changed: str) -> Forest:
+def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection) -> Forest:
     """The queries whose trees have no holes.
 
     Raises:
         IncompleteTree: there are others and they may not be left out, or there is no whole one.
     """
     rows = np.flatnonzero(forest.complete)
-    if not allow_incomplete or not len(rows):
-        try:
-            require_complete(forest, routes)
-        except IncompleteTree as error:
-            raise IncompleteTree(f"{changed}{error}") from None
-    return forest.select(rows)
-
-
-def _pool(
-    stored: Pool, known: Mapping[str, Identity], selection: Selection
-) -> tuple[Pool, dict[str, Identity]]:
-    """The pool to open and what its models resolve to.
-
-    A model that is the stored one but for its price needs to be neither here nor reachable; a
-    folder that is here is looked at, because its files may have changed.
-    """
-    pool, identities = stored, dict(known)
-    if selection.pool is not None:
-        pool = replace(load_pool(selection.pool), context_free=stored.context_free)
-        same = {model.name: model for model in stored.everyone}
-        strange = [
-            model
-            for model in pool.everyone
-            if model.name not in same
-            or _source(model) != _source(same[model.name])
-            or Path(model.model).is_dir()
-        ]
-        identities |= identify(strange)
-    return pool.sub_pool(selection.models, selection.hops), identities
-
-
-def _source(model: ModelSpec) -> tuple[str | None, ...]:
-    return (model.model, model.revision, model.dtype, model.backend)
-
-
-def _what_changed(stored: Pool, pool: Pool) -> str:
-    """Which models of `pool` are not called as they were when the cache was collected."""
-    before = {model.name: model for model in stored.everyone}
-    notes = []
-    for model in pool.everyone:
-        if model.name not in before:
-            notes.append(f"{model.name} is new")
-        elif changes := _changes(before[model.name], model):
-            notes.append(f"{model.name}: {', '.join(changes)} changed")
-    levels = range(min(pool.hops, stored.hops))
-    if any(pool.instruction(level) != stored.instruction(level) for level in levels):
-        notes.append("stage_prompts changed")
-    if pool.hops > stored.hops:
-        notes.append(f"{pool.hops} hops, collected were {stored.hops}")
-    return f"not collected with this configuration ({'; '.join(notes)}): " if notes else ""
-
-
-def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
-    before, now = old.generation.settings, new.generation.settings
-    changed = [name for name in now if before.get(name) != now[name]]
-    fields = ("model", "revision", "dtype", "backend")
-    return changed + [name for name in fields if getattr(old, name) != getattr(new, name)]
+    lack = holes(forest, opened.pool.routes)
+    if not lack or (selection.allow_incomplete and len(rows)):
+        return forest.select(rows)
+    again = f"`hierrouter collect --cache {root}" + (
+        f" --pool {selection.pool}`" if selection.pool else "`"
+    )
+    if opened.changed:
+        raise IncompleteTree(f"not collected with this configuration ({opened.changed}); {again}")
+    if not len(rows):
+        raise IncompleteTree(
+            f"no query is complete: {lack}; open fewer models or hops (--models, --hops), "
+            f"or {again}"
+        )
+    raise IncompleteTree(
+        f"the tree is incomplete: {lack}; {again} asks only for those, --allow-incomplete leaves "
+        "these queries out"
+    )
 
 
 def require_folds(tree: RouteTree) -> None:

@@ -46,7 +46,7 @@ def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with 20 queries of each family, collected once with the shipped models."""
     from hierrouter.collect.datasets import load_queries
     from hierrouter.collect.scheduler import collect
-    from hierrouter.pool import load_pool
+    from hierrouter.pool_file import load_pool
 
     root = tmp_path_factory.mktemp("testbed") / "cache"
     collect(load_pool("testbed"), load_queries(["testbed"], 20, 42, Path()), root)

@@ -13,9 +13,10 @@ larger names, are gone, and a part that is left alone never holds a rival. A mer
 smallest `seq` of its sources and `MERGED` as writer, so it also sorts before them and before
 whatever is appended later.
 
-Plans are the one kind in which order has a meaning: the latest plan is the last row of the last
-part. All of them become one part, in the order of each plan's last occurrence, with a `seq` beyond
-the largest of its sources: it is the last part from the moment it appears.
+Of plans and failures the last row wins (`schema.LAST_WINS`), so the other way round: a merged part
+takes a `seq` beyond the largest of its sources. It holds winners only and stands behind all their
+rivals from the moment it appears. All plans become one part, in the order of each plan's last
+occurrence, because the latest plan is the last row of the last part.
 
 Not covered: embeddings, which are derived data.
 """
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, WorldError
 from hierrouter_cache.parts import Part, list_parts, part_name, sound_parts
-from hierrouter_cache.schema import IDENTITY, KINDS
+from hierrouter_cache.schema import IDENTITY, KINDS, LAST_WINS
 from hierrouter_cache.writer import (
     Packing,
     Steps,
@@ -142,7 +143,7 @@ def _job(parts: Sequence[Part], target_rows: int) -> _Job:
 
 
 def _winners(parts: Sequence[Part]) -> Winners:
-    """Of equal identities the first one in name order is served; of plans the last one is kept.
+    """Of equal identities the first one in name order is served, or the last one: `LAST_WINS`.
 
     Bytes were hashed by `sound_parts`; only the columns that name a row are read.
     """
@@ -150,7 +151,7 @@ def _winners(parts: Sequence[Part]) -> Winners:
         return {}
     kind = parts[0].kind
     names = list(IDENTITY[kind])
-    which = "max" if kind == "plans" else "min"
+    which = "max" if kind in LAST_WINS else "min"
     rows = pa.concat_tables([_read(part, names).select(names) for part in parts])
     numbered = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
     best = numbered.group_by(names, use_threads=False).aggregate([("position", which)])
@@ -189,7 +190,7 @@ def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) 
     table = _concat(kind, [_read(part).take(pa.array(winners[part])) for part in group])
     on_step("compact: read")
     seqs = [part.seq for part in group]
-    seq = max(seqs) + 1 if kind == "plans" else min(seqs)
+    seq = max(seqs) + 1 if kind in LAST_WINS else min(seqs)
     data = encode(kind, table, PACKING)
     path = commit(root, part_name(kind, seq, MERGED, table.num_rows, data), data, on_step)
     on_step("compact: written")

@@ -229,7 +229,7 @@ def _require_sound(file: EmbeddingFile) -> None:
     if why := embedding_fault(file):
         raise DamagedPart(
             f"damaged embedding file: {file.path.name}: {why}; move it aside with "
-            "`hierrouter cache repair` and run `hierrouter collect` again"
+            f"`hierrouter cache repair --cache {file.path.parents[2]}`, it is then made again"
         )
 
 

@@ -52,3 +52,13 @@ def call_key(step: str, context: str, sample: int = 0) -> str:
 def references_key(answers: Sequence[str]) -> str:
     """Digest of a query's reference answers: a score depends on them and on the response."""
     return digest(["references", list(answers)])
+
+
+def query_key(dataset: str, name: str, question: str, answers: Sequence[str], split: str) -> str:
+    """Digest of a query: one whose text, answers or fold changed is another query."""
+    return digest(["query", dataset, name, question, list(answers), split])
+
+
+def plan_key(pool: str, queries: Sequence[str]) -> str:
+    """Digest of what a collection is asked for: the pool as JSON, and the keys of its queries."""
+    return digest(["plan", pool, list(queries)])

@@ -48,7 +48,8 @@ def load_tree(
     Raises:
         IncompleteTree: a node, a direct call, a score or an embedding is missing.
     """
-    require_complete(forest, spec.routes)
+    if lack := holes(forest, spec.routes):
+        raise IncompleteTree(f"the tree is incomplete: {lack}: {reader.root}")
     for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
         if np.isnan(values).any():
             raise IncompleteTree(f"{np.isnan(values).sum()} calls are not scored: {reader.root}")
@@ -88,15 +89,11 @@ def load_tree(
     )
 
 
-def require_complete(forest: Forest, routes: Routes) -> None:
-    """Refuse a tree with holes: dropping queries silently would bias every table.
-
-    Raises:
-        IncompleteTree: with the number of queries, nodes and direct calls that are missing.
-    """
+def holes(forest: Forest, routes: Routes) -> str | None:
+    """How many queries lack how much, in words; None where nothing is missing."""
     lacking = int(np.count_nonzero(~forest.complete))
     if not lacking:
-        return
+        return None
     nodes = int(np.count_nonzero(~forest.tree.found))
     direct = int(np.count_nonzero(~forest.direct.found))
     what = " and ".join(
@@ -106,11 +103,7 @@ def require_complete(forest: Forest, routes: Routes) -> None:
     below = np.count_nonzero(~forest.tree.found[:, 1:] & ~forest.tree.found[:, parents])
     if below:
         what += f" ({below} of them because their parent is missing)"
-    raise IncompleteTree(
-        f"the tree is incomplete: {lacking} of {len(forest.keys)} queries lack {what}; run "
-        "`hierrouter collect` again, it asks only for those, or leave these queries out with "
-        "--allow-incomplete"
-    )
+    return f"{lacking} of {len(forest.keys)} queries lack {what}"
 
 
 def _content(names: object, *arrays: NDArray[np.generic]) -> str:

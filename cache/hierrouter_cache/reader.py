@@ -116,11 +116,11 @@ class CacheReader:
         """
         plans = [part for part in self.parts if part.kind == "plans"]
         if not plans:
-            raise CacheError(f"no plan in the cache: {self.root}; run `hierrouter collect` again")
+            raise CacheError(f"no plan in the cache: {self.root}; collect with --datasets again")
         if aside := quarantined_plan(self.root):
             raise CacheError(
-                f"the last plan was damaged and moved aside: {aside}; run the same "
-                "`hierrouter collect` or `cache import` again, it finds all that is still there"
+                f"the last plan was damaged and moved aside: {aside}; collect with the same "
+                "--datasets and --pool, or import, once more: all that is there is used again"
             )
         latest = max(plans, key=lambda part: (part.seq, part.path.name))
         row = self.sql(

@@ -1,7 +1,9 @@
 """Move damaged files out of the way.
 
 In: a cache with parts or embedding files that are not what their names promise. Out: the same
-cache without them; nothing is deleted. The next collection asks only for what was in them.
+cache without them; nothing is deleted. The next collection asks only for what was in them. Where
+the last plan was among them, nobody knows what was asked for last until it is written again: see
+`parts.quarantined_plan`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import WorldError
-from hierrouter_cache.parts import examine, list_parts
+from hierrouter_cache.parts import examine, list_parts, quarantine_folder
 from hierrouter_cache.writer import collector_lock, fsync_folder
 
 
@@ -26,7 +28,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
     with collector_lock(root):
         damaged = _damaged(root)
         try:
-            _move([path for path, _ in damaged], root / "quarantine")
+            _move([path for path, _ in damaged], quarantine_folder(root))
         except OSError as error:
             raise WorldError(f"cannot move a damaged file: {error}; run `repair` again") from error
     return [(path.name, why) for path, why in damaged]

@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -192,44 +193,62 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         WorldError: the disk is full or failed; the old file is untouched then.
     """
+    with atomic_file(path) as file:
+        _write_all(file.fileno(), data)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """An open file that replaces `path` when the block ends well, surviving a power cut.
+
+    Raises:
+        WorldError: the disk is full or failed; the old file is untouched then.
+    """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    _place(data, draft, path)
+    with _placing(draft, path) as file:
+        yield file
 
 
 def _place(data: bytes | memoryview, draft: Path, target: Path, on_step: Steps = no_steps) -> None:
-    """Make `data` visible as `target`: the one order of steps that survives a crash anywhere."""
+    with _placing(draft, target, on_step) as file:
+        _write_all(file.fileno(), data)
+
+
+@contextlib.contextmanager
+def _placing(draft: Path, target: Path, on_step: Steps = no_steps) -> Iterator[BinaryIO]:
+    """Make `target` visible: the one order of steps that survives a crash anywhere."""
     try:
         on_step("before write")
-        _write_synced(draft, data)
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         on_step("before rename")
         draft.replace(target)
         on_step("after rename")
         fsync_folder(target.parent)
         on_step("after folder fsync")
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):  # a disk that fails may refuse that too
             draft.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise WorldError(
             f"cannot write: {target.parent}: {error.strerror}; "
             "what was committed is safe, rerun the same command to resume"
         ) from error
 
 
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 def _not_writable(root: Path, error: OSError) -> CacheError | WorldError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return WorldError(f"cannot write: {root}: {error.strerror}; make room and run again")
     return CacheError(f"the cache is not writable: {root}: {error.strerror}")
-
-
-def _write_synced(path: Path, data: bytes | memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make_folder(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
@@ -17,6 +18,12 @@ app.command("export")(interchange.export_file)
 @app.command("info")
 def info(
     cache: options.Cache = options.DEFAULT_CACHE,
+    pool: options.PoolName = None,
+    models: options.Models = None,
+    hops: options.Hops = None,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Name the queries that lack something.")
+    ] = False,
     format: options.ShortFormat = "text",
 ) -> None:
     """Queries, nodes, parts, bytes, and whether the trees are complete."""
@@ -24,18 +31,23 @@ def info(
     from hierrouter.report.text import safe_text
 
     options.check_format(format, ("text", "json"))
-    found = cache_info(cache)
+    found = cache_info(cache, pool, options.split_names(models), hops, incomplete)
     if format == "json":
         console.put(json.dumps(found, sort_keys=True) + "\n")
         return
+    lacking = found.pop("incomplete", ())
     for key, value in found.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         console.put(safe_text(f"{key:<18}{shown}") + "\n")
+    for query in lacking:
+        nodes, direct = query["missing_nodes"], query["missing_direct"]
+        line = f"{query['query']}: {nodes} nodes, {direct} direct calls missing"
+        console.put(safe_text(line) + "\n")
 
 
 @app.command("verify")
 def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) -> None:
-    """Check every byte, and with --rescore every score; exit 3 names what is damaged."""
+    """Check every byte and row, with --rescore every score; exit 3 names what is damaged."""
     from hierrouter.inspection import damaged_files, verify_cache
     from hierrouter_cache.errors import DamagedPart
 
@@ -47,7 +59,12 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) 
             f"{len(damaged)} damaged files: {cache}; move them aside with "
             f"`hierrouter cache repair --cache {cache}`, then collect again"
         )
-    for line in verify_cache(cache, rescore):
+    with console.progress_bars() as bars:
+        bar = bars.add_task("checking rows", total=None, note="")
+        lines = verify_cache(
+            cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
+        )
+    for line in lines:
         console.put(line + "\n")
 
 
@@ -72,9 +89,15 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 @app.command("repair")
 def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
+    from hierrouter_cache.parts import quarantined_plan
     from hierrouter_cache.repair import quarantine
 
     moved = quarantine(cache)
     for name, why in moved:
         console.put(f"moved to quarantine: {name}: {why}\n")
+    if plan := quarantined_plan(cache):
+        console.put(
+            f"the last plan was moved aside: {plan}; collect with the same --datasets and "
+            "--pool, or import, once more: all that is there is used again\n"
+        )
     console.put(f"{len(moved)} damaged parts moved; the others are sound\n")

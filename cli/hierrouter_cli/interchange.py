@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hierrouter.interchange.formats import EXPORTS, FORMATS, IMPORTS, OWN
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
     from hierrouter.interchange.merge import Merge
-    from hierrouter.interchange.planting import Imported
+    from hierrouter.interchange.storing import Imported
 
-IMPORTS = "jsonl|table|llmrouter|routerbench"
-EXPORTS = "jsonl|llmrouter|routerbench|routellm"
 LABELS = {"check": "check lines", "import": "import", "export": "export"}
 
 
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to read.")],
     format: Annotated[
-        str | None, typer.Option("--format", metavar=IMPORTS, help="Default: by the columns.")
+        str | None,
+        typer.Option("--format", metavar="|".join(IMPORTS), help="Default: by the columns."),
     ] = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     hops: Annotated[
@@ -38,13 +38,13 @@ def import_file(
 
     Tables of single answers become context-free trees: each hop carries its model's own answer.
     """
-    from hierrouter.interchange import formats
+    from hierrouter.interchange.peers import guess_format, import_answers
     from hierrouter.price_lists import price_lists
     from hierrouter.pricing import rates_of
 
-    name = options.check_format(format, formats.IMPORTS) if format else formats.guess_format(file)
+    name = options.check_format(format, IMPORTS) if format else guess_format(file)
     rates = rates_of(price_lists([], price or [])[0].prices)
-    if name == formats.OWN:
+    if name == OWN:
         if hops or rates:
             raise InputError(
                 "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
@@ -52,21 +52,25 @@ def import_file(
         _say_merge(_import_own(file, cache), cache)
         return
     with _progress() as on_progress:
-        imported = formats.import_answers(name, file, cache, hops, seed, rates, on_progress)
+        imported = import_answers(name, file, cache, hops, seed, rates, on_progress)
     _say_imported(name, imported)
     _say_merge(imported.merge, cache)
 
 
 def _import_own(file: Path, cache: Path) -> Merge:
-    from hierrouter.interchange.jsonl import import_jsonl
+    from hierrouter.interchange.jsonl import import_jsonl, read_header
 
+    header = read_header(file)
     with _progress() as on_progress:
-        return import_jsonl(file, cache, on_progress)
+        merge = import_jsonl(file, cache, on_progress)
+    if header.sha256 is None:
+        console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
+    return merge
 
 
 def export_file(
     out: Annotated[Path, typer.Option("--out", metavar="PATH", help="File or folder to make.")],
-    format: Annotated[str, typer.Option("--format", metavar=EXPORTS)] = "jsonl",
+    format: Annotated[str, typer.Option("--format", metavar="|".join(EXPORTS))] = OWN,
     cache: options.Cache = options.DEFAULT_CACHE,
     models: options.Models = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
@@ -78,12 +82,11 @@ def export_file(
     --models, --scorer, --encoder and --allow-incomplete are for the peers' formats: jsonl holds
     everything.
     """
-    from hierrouter.interchange import formats
     from hierrouter.interchange.files import require_free
 
-    options.check_format(format, formats.EXPORTS)
+    options.check_format(format, EXPORTS)
     require_free(out)
-    if format != formats.OWN:
+    if format != OWN:
         _export_direct(format, out, cache, models, scorer, encoder, allow_incomplete)
     elif models or encoder or allow_incomplete:
         raise InputError("jsonl holds a whole cache: no --models, --encoder, --allow-incomplete")
@@ -111,7 +114,7 @@ def _export_direct(
 ) -> None:
     from hierrouter.collect.encoders import BUILT_IN, load_encoder
     from hierrouter.interchange.direct import direct_table
-    from hierrouter.interchange.formats import PEERS
+    from hierrouter.interchange.peers import WRITERS
     from hierrouter.scoring import scorer as scorer_named
 
     table = direct_table(
@@ -121,13 +124,13 @@ def _export_direct(
         options.split_names(models),
         allow_incomplete,
     )
-    PEERS[name].write(table, out)
+    WRITERS[name](table, out)
     left_out = f", {table.left_out} left out" if table.left_out else ""
     console.say(
         f"export: direct calls of {len(table.queries):,} queries x {len(table.models)} models, "
         f"score {table.scorer}{left_out}"
     )
-    console.say(f"export: {name} has no place for: {'; '.join(PEERS[name].lost)}")
+    console.say(f"export: {name} has no place for: {'; '.join(FORMATS[name].lost)}")
 
 
 def _say_imported(name: str, imported: Imported) -> None:
@@ -151,18 +154,17 @@ def _say_imported(name: str, imported: Imported) -> None:
         )
     if not imported.has_references:
         console.say("import: no reference answers in the file; use --scorer given")
-    if imported.prices_unknown:
+    if imported.unpriced:
         console.say("import: prices unknown: 1 per token for every model; reprice with --prices")
-    if name == "routerbench":
-        console.say(
-            "import: no token counts in the file; tokens_out holds its cost in tiny units, so that "
-            "C is the file's cost"
-        )
+    for note in FORMATS[name].notes:
+        console.say(f"import: {note}")
 
 
 def _say_merge(merge: Merge, cache: Path) -> None:
     new = ", ".join(f"{count:,} {kind}" for kind, count in merge.added.items() if count)
     console.put(f"{cache}: {new or 'nothing'} new, {merge.present.total():,} rows known already\n")
+    if merge.another_plan and not new:
+        console.say("import: train and report now open the models and queries of this file")
     for kind, count in merge.different.items():
         if count:
             console.say(

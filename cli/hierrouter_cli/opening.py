@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
@@ -24,15 +27,26 @@ def select(
     encoder: str | None = None,
     scorer: str = options.DEFAULT_SCORER,
     allow_incomplete: bool = False,
-    prices: Path | None = None,
+    prices: list[Path] | None = None,
     price: list[str] | None = None,
 ) -> Selection:
-    """The part of a cache that the flags of a command name."""
+    """The part of a cache that the flags of a command name.
+
+    Raises:
+        InputError: several price files; only a report shows them side by side.
+    """
     from hierrouter.collect.encoders import BUILT_IN
     from hierrouter.price_lists import price_lists
     from hierrouter.trees import Selection
 
-    [given] = price_lists([prices] if prices else [], price or [])
+    if ":" in scorer:
+        _make_importable(Path.cwd())
+    if len(prices or []) > 1:
+        raise InputError(
+            f"{len(prices or [])} price files: --prices; one at a time here, `hierrouter report` "
+            "shows several side by side"
+        )
+    [given] = price_lists(prices or [], price or [])
     return Selection(
         pool=pool,
         models=options.split_names(models),
@@ -44,6 +58,12 @@ def select(
         prices=given.prices,
         allow_incomplete=allow_incomplete,
     )
+
+
+def _make_importable(folder: Path) -> None:
+    """Let `--scorer module:function` find a module there, after all that is installed."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def open_tree(cache: Path, selection: Selection | None = None) -> RouteTree:
@@ -68,9 +88,12 @@ def open_trees(
         def on_done(what: str, done: int, total: int) -> None:
             bars.update(task, description=labels[what], completed=done, total=total)
 
-        trees = open_selected(cache, selection, price_lists, on_done)
+        # What a user's own scorer prints is no result of ours.
+        with contextlib.redirect_stdout(sys.stderr):
+            trees = open_selected(cache, selection, price_lists, on_done)
     if trees[0].left_out:
         console.say(f"left out: {trees[0].left_out} queries whose trees are incomplete")
-    for line in dict.fromkeys(line for tree in trees for line in guesses(tree)):
-        console.say(line)
+    for line in dict.fromkeys(guesses(tree) for tree in trees):
+        if line:
+            console.say(line)
     return trees

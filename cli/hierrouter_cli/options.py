@@ -36,6 +36,10 @@ Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="At most N queries a dataset.")
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1)]
+SeedOfDraw = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Of draw and folds; 42."),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Where results go; default runs/<time>-<command>."),
@@ -72,10 +76,6 @@ Scorer = Annotated[
 AllowIncomplete = Annotated[
     bool,
     typer.Option("--allow-incomplete", help="Leave out queries whose trees have holes."),
-]
-PriceFile = Annotated[
-    Path | None,
-    typer.Option("--prices", metavar="FILE.toml", help="Prices that replace those of the pool."),
 ]
 PriceFiles = Annotated[
     list[Path] | None,

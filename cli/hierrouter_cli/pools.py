@@ -15,7 +15,7 @@ def pools(format: options.ShortFormat = "text") -> None:
     """List the pools that come with the package, with models and prices per token."""
     from dataclasses import asdict
 
-    from hierrouter.pool import load_pool, pool_names
+    from hierrouter.pool_file import load_pool, pool_names
 
     options.check_format(format, ("text", "json"))
     known = {name: load_pool(name) for name in pool_names()}

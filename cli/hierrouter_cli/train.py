@@ -28,7 +28,7 @@ def train(
     limit: options.Limit = None,
     encoder: options.Encoder = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
-    prices: options.PriceFile = None,
+    prices: options.PriceFiles = None,
     price: options.Price = None,
     allow_incomplete: options.AllowIncomplete = False,
     preset: options.Preset = "default",

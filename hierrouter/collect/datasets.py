@@ -7,15 +7,15 @@ is any path that ends in .jsonl. Not covered: downloading from a hub.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hierrouter import testbed
+from hierrouter.json_lines import json_lines
 from hierrouter.pool import suggestion
 from hierrouter.query import Query, storable
 from hierrouter_cache.errors import InputError
@@ -70,19 +70,15 @@ def read_jsonl(path: Path) -> list[Query]:
     Raises:
         InputError: with the first bad line.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    if path.is_dir():
+        raise InputError(f"dataset is a directory: {path}; name a .jsonl file")
+    if not path.exists():
         raise InputError(
             f"dataset file not found: {path}; put the questions there, one JSON object a line"
-        ) from None
-    except IsADirectoryError:
-        raise InputError(f"dataset is a directory: {path}; name a .jsonl file") from None
-    except OSError as error:
-        raise InputError(f"dataset cannot be read: {path}: {error.strerror}") from None
+        )
     queries = []
     lines: dict[tuple[str, str], int] = {}
-    for number, row in _rows(path, data):
+    for number, row in json_lines(path):
         query = _query(row, f"{path}:{number}", path.stem)
         first = lines.setdefault((query.dataset, query.id), number)
         if first != number:
@@ -91,6 +87,11 @@ def read_jsonl(path: Path) -> list[Query]:
     if not queries:
         raise InputError(f"dataset has no rows: {path}")
     return queries
+
+
+def choice_lines(choices: Iterable[tuple[str, str]]) -> str:
+    """(label, text) of each choice as the lines that stand below a question."""
+    return "".join(f"\n{label}. {text}" for label, text in choices)
 
 
 def _expand(names: Sequence[str]) -> list[str]:
@@ -107,26 +108,6 @@ def _expand(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(expanded))
 
 
-def _rows(path: Path, data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), start=1):
-        where = f"{path}:{number}"
-        try:
-            text = line.decode("utf-8").strip()
-        except UnicodeDecodeError:
-            raise InputError(f"not UTF-8: {where}; is it compressed or binary?") from None
-        if not text:
-            continue
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"not JSON: {where}: {error}; write one JSON object per line"
-            ) from None
-        if not isinstance(row, dict):
-            raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
-        yield number, row
-
-
 def _query(row: Mapping[str, Any], where: str, dataset: str) -> Query:
     question = _text(row, "question", where)
     if len(question) > MAX_QUESTION:
@@ -137,7 +118,7 @@ def _query(row: Mapping[str, Any], where: str, dataset: str) -> Query:
     if split not in ("", "train", "validation", "test"):
         raise InputError(f"unknown split {split!r}: {where}; use train or test")
     if choices := row.get("choices"):
-        question += "".join(f"\n{label}. {text}" for label, text in _choices(choices, where))
+        question += choice_lines(_choices(choices, where))
     return Query(
         id=_id(row, where),
         dataset=storable(_text(row, "dataset", where, dataset)),

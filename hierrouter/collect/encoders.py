@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.collect.identity import folder_digest
+from hierrouter.collect.identity import folder_digest, hub_commit
 from hierrouter.collect.prompts import PART_BREAK
 from hierrouter_cache.errors import InputError, WorldError
 
@@ -93,13 +93,13 @@ class SentenceEncoder:
         if long_context not in LONG_CONTEXT:
             raise InputError(f"unknown way with long contexts: {long_context}; use windows")
         try:
-            self._model = SentenceTransformer(name, trust_remote_code=False)
-        except (OSError, ValueError) as error:
+            content, source, commit = _resolved(name)
+            self._model = SentenceTransformer(source, revision=commit, trust_remote_code=False)
+        except (OSError, ValueError, WorldError) as error:
             raise WorldError(
                 f"cannot load encoder {name}: not found on this machine and the hub cannot be "
                 "reached; give the folder of a saved model or use the built-in encoder"
             ) from error
-        content = folder_digest(Path(name)) if Path(name).is_dir() else name
         self.description = f"{content}-{long_context}"
         self._windows = long_context == "windows"
 
@@ -131,6 +131,22 @@ class SentenceEncoder:
             return [text]
         starts = [offsets[index][0] for index in range(0, len(offsets), room)]
         return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def _resolved(name: str) -> tuple[str, str, str | None]:
+    """What a name stands for: its content in words, where to load it, and the commit there.
+
+    Raises:
+        InputError: a folder that is not a saved model.
+        WorldError: a hub id that is neither cached nor reachable.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder_digest(folder), str(folder), None
+    # Names without an owner are those of the library's own models.
+    model = name if "/" in name else f"sentence-transformers/{name}"
+    commit = hub_commit(model, None)
+    return f"{model}@{commit}", model, commit
 
 
 def load_encoder(name: str) -> Encoder:

@@ -1,7 +1,8 @@
 """What a folder or a hub id resolves to.
 
-In: the place of a saved model. Out: a name of its content: a digest of the files that decide its
-answers, or the commit on the hub. Not covered: settings of a call, see `hierrouter.pool`.
+In: the place of a saved model. Out: its folder, where it has one, and a name of its content: a
+digest of the files that decide its answers, or the commit on the hub. Nothing is loaded. Not
+covered: settings of a call, see `hierrouter.pool`; the engine, see `backends`.
 """
 
 from __future__ import annotations
@@ -9,10 +10,60 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from hierrouter import testbed
+from hierrouter.pool import ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 
+TESTBED = "testbed:"
+# One of them is in every repository: of a language model, of a sentence encoder without one.
+CONFIGS = ("config.json", "modules.json")
 # Weights, configuration, tokenizer, chat template; never pickled weights, which are not loaded.
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+
+
+def named_folder(spec: ModelSpec) -> Path | None:
+    """The folder a spec names, whether it is there or not; None where it is a hub id.
+
+    Raises:
+        InputError: a model that the testbed does not have.
+    """
+    if spec.model.startswith(TESTBED):
+        name = spec.model.removeprefix(TESTBED)
+        if name not in testbed.MODELS:
+            raise InputError(f"unknown testbed model {name}; known: {', '.join(testbed.MODELS)}")
+        return testbed.model_path(name)
+    folder = Path(spec.model).expanduser()
+    is_path = folder.is_absolute() or spec.model.startswith(("./", "~"))
+    return folder if is_path or folder.is_dir() else None
+
+
+def local_folder(spec: ModelSpec) -> Path | None:
+    """The folder a spec names, or None where it is a hub id.
+
+    Raises:
+        InputError: the folder is not there or holds no model.
+    """
+    folder = named_folder(spec)
+    if folder is None:
+        return None
+    if not folder.is_dir():
+        raise InputError(f"model folder not found: {folder}")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"not a saved model, config.json is missing: {folder}")
+    return folder
+
+
+def weights_of(spec: ModelSpec) -> str:
+    """Digest of a local folder, or the hub id with its resolved commit.
+
+    Raises:
+        InputError: a folder that is not a saved model.
+        WorldError: a hub id that is neither cached nor reachable.
+    """
+    folder = local_folder(spec)
+    if folder:
+        return folder_digest(folder)
+    return f"{spec.model}@{hub_commit(spec.model, spec.revision)}"
 
 
 def folder_digest(folder: Path) -> str:
@@ -43,11 +94,13 @@ def hub_commit(model: str, revision: str | None) -> str:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    try:
-        config = hf_hub_download(model, "config.json", revision=revision)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise WorldError(
-            f"model {model} not found on this machine and the hub cannot be reached or does "
-            "not have it; download it first, or give the folder of a saved model"
-        ) from error
-    return Path(config).parent.name
+    problem: Exception | None = None
+    for name in CONFIGS:
+        try:
+            return Path(hf_hub_download(model, name, revision=revision)).parent.name
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+            problem = error
+    raise WorldError(
+        f"model {model} not found on this machine and the hub cannot be reached or does "
+        "not have it; download it first, or give the folder of a saved model"
+    ) from problem

@@ -7,16 +7,51 @@ are no longer what they were. Not covered: making the calls (`scheduler`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
+from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.rows import queries_table
-from hierrouter.pool import Identity, Pool
+from hierrouter.pool import Identity, Pool, pool_from_json
 from hierrouter.query import Query
-from hierrouter_cache.fingerprint import digest, references_key, root_context
+from hierrouter_cache.errors import CacheError, InputError, NoCache
+from hierrouter_cache.fingerprint import plan_key, references_key, root_context
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.schema import PLANS
 from hierrouter_cache.writer import PartWriter
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The pool and the queries of one collection."""
+
+    pool: Pool
+    queries: tuple[Query, ...]
+
+
+def planned(root: Path) -> Plan | None:
+    """What the cache at `root` was collected for last, or None where there is no cache.
+
+    Raises:
+        CacheError: the cache is damaged, or holds no plan.
+        InputError: the plan was imported: nobody can call its models.
+    """
+    try:
+        reader = CacheReader(root)
+    except NoCache:
+        return None
+    stored = reader.latest_plan()
+    pool = pool_from_json(stored.pool)[0]
+    if any(model.backend == IMPORTED for model in pool.everyone):
+        raise InputError(
+            f"what {root} holds was imported, and its models cannot be called; "
+            "name --datasets and --pool to collect something else into it"
+        )
+    rows = reader.queries(stored.queries, ("id", "dataset", "question", "answers", "split"))
+    queries = tuple(Query(**{**row, "answers": tuple(row["answers"])}) for row in rows.to_pylist())
+    return Plan(pool, queries)
 
 
 def store_plan(
@@ -25,19 +60,30 @@ def store_plan(
     pool: Pool,
     identities: Mapping[str, Identity],
     queries: Sequence[Query],
-) -> None:
-    """Write the queries that are not there, then the plan, unless the last plan is the same."""
+) -> bool:
+    """Write the queries that are not there, then the plan, unless the last plan is the same.
+
+    Returns:
+        Whether there is now another latest plan.
+    """
     keys = [query.key for query in queries]
     text = pool.to_json(identities)
     stored = reader.query_keys() if reader else set()
     missing = [query for query in queries if query.key not in stored]
     if missing:
         writer.append("queries", queries_table(missing))
-    if not (
-        reader and reader.has("plans") and reader.latest_plan() == StoredPlan(text, tuple(keys))
-    ):
-        plan = digest(["plan", text, keys])
-        writer.append("plans", pa.table([[plan], [text], [keys]], schema=PLANS))
+    if reader and is_latest(reader, StoredPlan(text, tuple(keys))):
+        return False
+    writer.append("plans", pa.table([[plan_key(text, keys)], [text], [keys]], schema=PLANS))
+    return True
+
+
+def is_latest(reader: CacheReader, plan: StoredPlan) -> bool:
+    """Whether this is what the cache was asked for last."""
+    try:
+        return reader.latest_plan() == plan
+    except CacheError:  # there is none, or the last one was moved aside
+        return False
 
 
 def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:

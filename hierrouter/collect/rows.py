@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,23 +37,25 @@ class Call:
 
 def calls_table(model: str, answered: Sequence[tuple[Call, Response]], seconds: float) -> pa.Table:
     """Rows of `calls`; `seconds` is what each of them took."""
-    rows = [
-        {
-            "key": call.key,
-            "step": call.step,
-            "context": call.context,
-            "outcome": next_context(call.context, answer.text),
-            "model": model,
-            "prompt": call.prompt,
-            "response": answer.text,
-            "tokens_in": answer.tokens_in,
-            "tokens_out": answer.tokens_out,
-            "finish_reason": answer.finish_reason,
-            "latency_s": seconds,
-        }
-        for call, answer in answered
-    ]
+    rows = [call_row(model, call, answer, seconds) for call, answer in answered]
     return pa.Table.from_pylist(rows, schema=CALLS)
+
+
+def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
+    """One row of `calls`; `seconds` is what it took, None where nobody knows."""
+    return {
+        "key": call.key,
+        "step": call.step,
+        "context": call.context,
+        "outcome": next_context(call.context, answer.text),
+        "model": model,
+        "prompt": call.prompt,
+        "response": answer.text,
+        "tokens_in": answer.tokens_in,
+        "tokens_out": answer.tokens_out,
+        "finish_reason": answer.finish_reason,
+        "latency_s": seconds,
+    }
 
 
 def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:

@@ -1,9 +1,9 @@
 """A scorer of the user's own: `module:function`.
 
-In: an import path; the working directory is importable. Out: a `Scorer` that lets nothing but
-numbers in [0, 1] through. Its version is a digest of the source files of the module named and of
-the module that defines the function. Not covered: what that code imports from further files; a
-change there is not seen.
+In: the path of a function that can be imported. Out: a `Scorer` that lets nothing but numbers in
+[0, 1] through. Its version is a digest of the source files of the module named and of the module
+that defines the function. Not covered: where Python looks for modules, which is the caller's
+business, and what that code imports from further files; a change there is not seen.
 """
 
 from __future__ import annotations
@@ -46,9 +46,6 @@ def own_scorer(path: str) -> Scorer:
 
 
 def _imported(name: str, path: str) -> ModuleType:
-    # At the end, so that a file there cannot stand in for a library.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:

@@ -12,7 +12,7 @@ from hierrouter_cache.compact import MERGED, compact
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
 from hierrouter_cache.parts import list_parts, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import IDENTITY, PLANS, SCORES
+from hierrouter_cache.schema import FAILURES, IDENTITY, LAST_WINS, PLANS, SCORES
 from hierrouter_cache.writer import (
     WHILE_COLLECTING,
     PartWriter,
@@ -40,6 +40,15 @@ def plan(*names: str) -> pa.Table:
     return pa.table([names, names, [[name] for name in names]], schema=PLANS)
 
 
+def failures(**statuses: str) -> pa.Table:
+    """One failed call a name."""
+    rows = [
+        (name, "s", "c", "m", status, "why", attempts)
+        for attempts, (name, status) in enumerate(statuses.items(), 1)
+    ]
+    return pa.table(list(map(list, zip(*rows, strict=True))), schema=FAILURES)
+
+
 def store(root: Path, kind: str, seq: int, table: pa.Table, writer: str = "aaaaaaaa") -> Path:
     """A part with a name of our choice."""
     PartWriter(root)
@@ -49,12 +58,15 @@ def store(root: Path, kind: str, seq: int, table: pa.Table, writer: str = "aaaaa
 
 
 def served(root: Path, kind: str) -> Served:
-    """What the rule says: of equal rows, that of the smallest name."""
+    """What the rule says: of equal rows, that of the smallest name, or of the largest one."""
     found: Served = {}
     for part in list_parts(root):
         if part.kind == kind:
             for row in pq.ParquetFile(part.path).read().to_pylist():
-                found.setdefault(tuple(row[name] for name in IDENTITY[kind]), row)
+                identity = tuple(row[name] for name in IDENTITY[kind])
+                if kind in LAST_WINS:
+                    found.pop(identity, None)
+                found.setdefault(identity, row)
     return found
 
 
@@ -207,6 +219,32 @@ def test_a_plan_after_a_compaction_is_the_latest(tmp_path: Path) -> None:
     compact(tmp_path)
     writer.append("plans", plan("third"))
     assert CacheReader(tmp_path).latest_plan().pool == "third"
+
+
+def last_statuses(root: Path) -> dict[str, str]:
+    rows = CacheReader(root).sql("SELECT key, status FROM failures ORDER BY key").to_pylist()
+    return {row["key"]: row["status"] for row in rows}
+
+
+@pytest.mark.parametrize("target_rows", [2, 100])
+def test_the_last_failure_of_a_call_stays_the_last_wherever_it_is_broken_off(
+    tmp_path: Path, target_rows: int
+) -> None:
+    writer = PartWriter(tmp_path)
+    for table in [
+        failures(a="filtered", b="filtered", c="too_long"),
+        failures(a="empty", d="error"),
+        failures(b="empty", e="error"),
+        failures(a="error"),
+    ]:
+        writer.append("failures", table)
+    last = {"a": "error", "b": "empty", "c": "too_long", "d": "error", "e": "error"}
+    for _ in break_off_everywhere(tmp_path, target_rows):
+        assert last_statuses(tmp_path) == last
+    assert last_statuses(tmp_path) == last
+    assert rows_stored(tmp_path, "failures") == len(last)
+    writer.append("failures", failures(c="empty"))
+    assert last_statuses(tmp_path) == {**last, "c": "empty"}
 
 
 def test_a_further_column_of_a_later_version_survives(tmp_path: Path) -> None:

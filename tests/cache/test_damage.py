@@ -322,7 +322,7 @@ def test_an_older_plan_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> No
     for path in last:
         damage("flip", path)
     quarantine(tmp_path)
-    with pytest.raises(CacheError, match=rf"moved aside: {last[1].name}; run the same") as refused:
+    with pytest.raises(CacheError, match=rf"moved aside: {last[1].name}; collect with") as refused:
         CacheReader(tmp_path).latest_plan()
     assert len(str(refused.value)) <= 300
     writer.append("plans", plan("fourth"))

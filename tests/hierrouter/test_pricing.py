@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hierrouter.comparison import compare
-from hierrouter.pool import load_pool
+from hierrouter.pool_file import load_pool
 from hierrouter.price_lists import price_lists, prices_of
 from hierrouter.pricing import Price, guesses, price_table, size_in
 from hierrouter.report.results import Bootstrap
@@ -198,10 +198,10 @@ def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
 def test_a_guessed_price_is_said() -> None:
     tree = planted_tree()
     sources = {"model-0": "size (2B)", "model-1": "pool"}
-    assert guesses(replace(tree, priced_by=sources)) == [
+    assert guesses(replace(tree, priced_by=sources)) == (
         "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
-    ]
-    assert guesses(tree) == []
+    )
+    assert guesses(tree) is None
 
 
 def test_what_is_chosen_under_prices_is_chosen_under_each_list() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.pool import load_pool
+from hierrouter.pool_file import load_pool
 from hierrouter.pricing import Price
 from hierrouter.scoring import scorer
 from hierrouter.trees import Selection, open_tree

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter.query import storable
-from hierrouter_cache.errors import InputError
 
 IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
 # Why a call has no answer, and whether asking again may bring one.
@@ -100,10 +99,8 @@ def backend(name: str) -> Backend:
     """The engine of this name; heavy imports happen here and not before.
 
     Raises:
-        InputError: the answers came from elsewhere; there is no engine.
+        KeyError: there is none; pool files are checked before (`hierrouter.pool_file`).
     """
-    if name == IMPORTED:
-        raise InputError("a model that was imported cannot be called; collect with another --pool")
     if name != "transformers":
         raise KeyError(name)
     from hierrouter.collect.backends.local import TransformersBackend

@@ -5,7 +5,8 @@ its own random numbers (`sampling`). But floating-point sums depend on the shape
 prompt's own length decides the shape of its batch: the width is the length rounded up, the height
 follows from the width, and missing rows are filled with copies of the first. What a prompt is
 batched with, and in which order, then cannot change its response (tests/contract shows it).
-Another dtype, machine or engine version may; all but the machine are in the identity.
+Another dtype, version of transformers or torch, or kind of device may, and is in the identity;
+another machine of the same kind may too, and is not.
 
 A prompt that leaves no room for the response in the model's window is a failure, found out before
 anything is generated. Not covered: several devices, other engines.
@@ -15,19 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter import testbed
 from hierrouter.collect.backends import Failure, Response
 from hierrouter.collect.backends.sampling import processors
-from hierrouter.collect.identity import folder_digest, hub_commit
+from hierrouter.collect.identity import hub_commit, local_folder, weights_of
 from hierrouter.pool import Identity, ModelSpec
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import WorldError
 from hierrouter_cache.fingerprint import digest
 
 NARROWEST = 16  # tokens; widths are this times 1, 2, 3, 4, 6, 8, 12, 16, ...
@@ -35,28 +35,22 @@ TALLEST = 64
 TOKENS_PER_BATCH = {"cpu": 2_048, "cuda": 65_536}
 # Below this size an operation is over before a second thread has woken up.
 ONE_THREAD_PARAMETERS = 10_000_000
-TESTBED = "testbed:"
 
 
 class TransformersBackend:
     """Models from a local folder or the hub's cache, through `from_pretrained`."""
 
     def identify(self, spec: ModelSpec) -> Identity:
-        """Content of a local folder, or the hub id with its resolved commit.
+        """Engine, kind of device, and what decides the answers of the model itself.
 
         Raises:
             InputError: a folder that is not a saved model.
             WorldError: a hub id that is neither cached nor reachable.
         """
-        folder = local_folder(spec)
-        weights = (
-            folder_digest(folder)
-            if folder
-            else f"{spec.model}@{hub_commit(spec.model, spec.revision)}"
-        )
         return {
-            "engine": f"transformers {transformers.__version__}",
-            "weights": weights,
+            "engine": f"transformers {version('transformers')}, torch {version('torch')}",
+            "device": _device(),
+            "weights": weights_of(spec),
             "dtype": spec.dtype,
         }
 
@@ -78,7 +72,7 @@ class TransformersBackend:
             model = AutoModelForCausalLM.from_pretrained(
                 source, dtype=spec.dtype, use_safetensors=True, **options
             )
-            model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+            model = model.to(_device()).eval()
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:160]
             raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
@@ -190,25 +184,9 @@ class TransformersGenerator:
         )
 
 
-def local_folder(spec: ModelSpec) -> Path | None:
-    """The folder a spec names, or None where it is a hub id.
-
-    Raises:
-        InputError: the folder is not there or holds no model.
-    """
-    if spec.model.startswith(TESTBED):
-        name = spec.model.removeprefix(TESTBED)
-        if name not in testbed.MODELS:
-            raise InputError(f"unknown testbed model {name}; known: {', '.join(testbed.MODELS)}")
-        return testbed.model_path(name)
-    folder = Path(spec.model).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise InputError(f"not a saved model, config.json is missing: {folder}")
-        return folder
-    if folder.is_absolute() or spec.model.startswith(("./", "~")):
-        raise InputError(f"model folder not found: {folder}")
-    return None
+def _device() -> str:
+    """The kind of device that models run on here: greedy bfloat16 differs between the two."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _batches(

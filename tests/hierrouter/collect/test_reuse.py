@@ -12,11 +12,15 @@ from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
+import torch
 
+from hierrouter import testbed
+from hierrouter.collect.backends import backend, local
 from hierrouter.collect.scheduler import collect
-from hierrouter.pool import Generation, ModelSpec, Pool
+from hierrouter.pool import Generation, Identity, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.trees import Selection, open_tree
+from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Counting
 from tests.models import save_random_model
@@ -133,7 +137,7 @@ def test_another_file_of_the_model_asks_again_for_every_call(
 
 def test_other_weights_ask_again_for_every_call_of_that_model(models: Path, tmp_path: Path) -> None:
     calls(pool(models), tmp_path / "cache")
-    shutil.copy(models / "d" / "model.safetensors", models / "a" / "model.safetensors")
+    other_weights(models)
     # a: direct, 1st hop, 2nd hop after a and b; b: 2nd hop after the new answers of a.
     assert calls(pool(models), tmp_path / "cache") == (1 + 1 + 2 + 1) * len(QUERIES)
 
@@ -221,6 +225,81 @@ def test_a_fourth_model_asks_for_eight_of_twenty_nodes(models: Path, tmp_path: P
 
     assert open_tree(root).routes.calls == 20
     assert open_tree(root, Selection(pool=str(file))).fingerprint == before
+
+
+def other_weights(models: Path) -> None:
+    """Give model a the weights of model d."""
+    shutil.copy(models / "d" / "model.safetensors", models / "a" / "model.safetensors")
+
+
+def pool_file(folder: Path, pool: Pool) -> Selection:
+    """What `--pool FILE` opens, with this pool in the file."""
+    (folder / "pool.toml").write_text(toml(pool))
+    return Selection(pool=str(folder / "pool.toml"))
+
+
+def test_a_pool_file_does_not_open_answers_of_other_weights_at_home(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    at_home = each(lambda model: replace(model, model=f"~/models/{model.name}"))(pool(models))
+    calls(at_home, tmp_path / "cache")
+    selection = pool_file(tmp_path, at_home)
+    before = open_tree(tmp_path / "cache").fingerprint
+    assert open_tree(tmp_path / "cache", selection).fingerprint == before
+    other_weights(models)
+    with pytest.raises(IncompleteTree, match=r"\(a: weights changed\)"):
+        open_tree(tmp_path / "cache", selection)
+    assert open_tree(tmp_path / "cache").fingerprint == before  # that is what was collected
+
+
+def test_a_pool_file_does_not_open_answers_of_another_testbed(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"calc": models / "a", "text": models / "b"}
+    monkeypatch.setattr(testbed, "model_path", named.__getitem__)
+    shipped = tuple(
+        ModelSpec(name, f"testbed:{name}", 1.0, dtype="float32", generation=GENERATION)
+        for name in named
+    )
+    both = Pool(shipped, hops=2, stage_prompts=("",))
+    calls(both, tmp_path / "cache")
+    selection = pool_file(tmp_path, both)
+    open_tree(tmp_path / "cache", selection)
+    other_weights(models)
+    with pytest.raises(IncompleteTree, match=r"\(calc: weights changed\)"):
+        open_tree(tmp_path / "cache", selection)
+
+
+class Earlier(Counting):
+    """The same engine, some versions ago."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return {**super().identify(spec), "engine": "transformers 4, torch 2"}
+
+
+def test_what_an_earlier_engine_answered_stays_readable_and_is_asked_again(
+    models: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "cache"
+    collect(pool(models), QUERIES, root, engines=Earlier())
+    before = open_tree(root).fingerprint
+    assert open_tree(root, pool_file(tmp_path, pool(models))).fingerprint == before
+    assert calls(pool(models), root) == NODES + DIRECT
+
+
+def test_versions_and_kind_of_device_are_in_the_identity(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = pool(models).models[0]
+    here = backend("transformers").identify(spec)
+    monkeypatch.setattr(local, "version", lambda package: f"9 of {package}")
+    upgraded = backend("transformers").identify(spec)
+    assert upgraded["engine"] == "transformers 9 of transformers, torch 9 of torch"
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: here["device"] == "cpu")
+    elsewhere = backend("transformers").identify(spec)
+    assert {name for name in here if here[name] != elsewhere[name]} == {"device"}
 
 
 def toml(pool: Pool) -> str:

@@ -11,7 +11,8 @@ from hierrouter.collect.backends import Generator, Response
 from hierrouter.collect.datasets import load_queries
 from hierrouter.collect.scheduler import collect
 from hierrouter.inspection import cache_info, verify_cache
-from hierrouter.pool import ModelSpec, load_pool
+from hierrouter.pool import ModelSpec
+from hierrouter.pool_file import load_pool
 from hierrouter.query import Query
 from hierrouter.trees import Selection, open_tree
 from hierrouter_cache.errors import (
@@ -170,5 +171,5 @@ def test_impossible_values_are_refused(tmp_path: Path, queries: list[Query]) -> 
     PartWriter(tmp_path).append("scores", bad)
     with pytest.raises(CacheError, match="score out of range"):
         open_tree(tmp_path)
-    with pytest.raises(CacheError, match="not what its response gives"):
+    with pytest.raises(CacheError, match="value must be from 0 to 1"):
         verify_cache(tmp_path, rescore=True)

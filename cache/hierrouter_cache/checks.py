@@ -1,0 +1,147 @@
+"""Are rows what their keys say?
+
+In: rows in the columns of `schema`. Out: the first thing that is wrong: a value that no cache
+holds, or a key that is not that of what it names. Not covered: the bytes of a part (`parts`), rows
+that are missing, and what the pool of a plan must be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hierrouter_cache.fingerprint import (
+    call_key,
+    next_context,
+    plan_key,
+    query_key,
+    references_key,
+    root_context,
+)
+from hierrouter_cache.parts import Part
+from hierrouter_cache.schema import KINDS
+
+Row = Mapping[str, Any]
+BATCH = 1024
+NULLABLE = {"latency_s"}  # where an import does not know it
+INT32 = range(2**31)
+
+
+def row_fault(kind: str, row: Row) -> str | None:
+    """What is wrong with a row of this kind, or None.
+
+    Args:
+        kind: one of `schema.KINDS`.
+        row: has all its columns, and perhaps others.
+    """
+    for field in KINDS[kind]:
+        value = row[field.name]
+        if value is None and field.name in NULLABLE:
+            continue
+        if not _TYPES[field.type](value):
+            return f"{field.name} must be {field.type}, got {value!r:.40}"
+    if kind == "scores":
+        value = row["value"]
+        return None if 0 <= value <= 1 else f"value must be from 0 to 1, got {value!r:.40}"
+    computed = _KEYS[kind](row)
+    broken = next((name for name, key in computed.items() if row[name] != key), None)
+    return broken and f"{broken} is not that of the row's content"
+
+
+def part_fault(
+    part: Part,
+    fault_of: Callable[[str, Row], str | None] = row_fault,
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> str | None:
+    """`row N: ...` for the first bad row of a part, or None; memory does not grow with its rows.
+
+    Args:
+        part: sound, as `parts.sound_parts` gives it.
+        fault_of: what is wrong with a row of a kind.
+        on_rows: told the number of rows after each batch of them.
+
+    Raises:
+        FileNotFoundError: a compaction has taken the part away.
+    """
+    done = 0
+    try:
+        with pq.ParquetFile(part.path) as file:
+            for batch in file.iter_batches(batch_size=BATCH, columns=KINDS[part.kind].names):
+                for number, row in enumerate(batch.to_pylist(), start=done + 1):
+                    if fault := fault_of(part.kind, row):
+                        return f"row {number}: {fault}"
+                done += batch.num_rows
+                on_rows(batch.num_rows)
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        return f"not readable after row {done} ({' '.join(str(error).split())[:80]})"
+    return None
+
+
+def _is_text(value: object) -> bool:
+    """Half a character (a lone surrogate) can be neither hashed nor stored."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value in INT32
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(_is_text(item) for item in value)
+
+
+_TYPES: Mapping[pa.DataType, Callable[[object], bool]] = {
+    pa.string(): _is_text,
+    pa.int32(): _is_count,
+    pa.float64(): _is_number,
+    pa.list_(pa.string()): _are_texts,
+}
+
+
+def _keys_of_query(row: Row) -> dict[str, str]:
+    return {
+        "query": query_key(
+            row["dataset"], row["id"], row["question"], row["answers"], row["split"]
+        ),
+        "context": root_context(row["question"]),
+        "references": references_key(row["answers"]),
+    }
+
+
+def _keys_of_call(row: Row) -> dict[str, str]:
+    return {
+        "key": call_key(row["step"], row["context"]),
+        "outcome": next_context(row["context"], row["response"]),
+    }
+
+
+def _keys_of_failure(row: Row) -> dict[str, str]:
+    return {"key": call_key(row["step"], row["context"])}
+
+
+def _keys_of_plan(row: Row) -> dict[str, str]:
+    return {"plan": plan_key(row["pool"], row["queries"])}
+
+
+_KEYS: Mapping[str, Callable[[Row], dict[str, str]]] = {
+    "queries": _keys_of_query,
+    "calls": _keys_of_call,
+    "failures": _keys_of_failure,
+    "plans": _keys_of_plan,
+}

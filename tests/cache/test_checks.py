@@ -1,0 +1,112 @@
+"""Rows of parts with right hashes and wrong content."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hierrouter_cache.checks import BATCH, part_fault, row_fault
+from hierrouter_cache.fingerprint import (
+    call_key,
+    plan_key,
+    query_key,
+    references_key,
+    root_context,
+)
+from hierrouter_cache.parts import sound_parts
+from hierrouter_cache.schema import KINDS
+from hierrouter_cache.writer import PartWriter
+from tests.cache import rows
+
+CALL: dict[str, Any] = rows.calls(("m", "c", "r")).to_pylist()[0]
+ROWS: dict[str, dict[str, Any]] = {
+    "calls": CALL,
+    "queries": {
+        "query": query_key("d", "1", "Two and two?", ["4"], "test"),
+        "context": root_context("Two and two?"),
+        "references": references_key(["4"]),
+        "id": "1",
+        "dataset": "d",
+        "split": "test",
+        "question": "Two and two?",
+        "answers": ["4"],
+    },
+    "scores": {"call": CALL["key"], "references": "r", "scorer": "s", "value": 1.0},
+    "plans": {"plan": plan_key("{}", ["q"]), "pool": "{}", "queries": ["q"]},
+    "failures": {
+        "key": call_key("m", "c"),
+        "step": "m",
+        "context": "c",
+        "model": "m",
+        "status": "empty",
+        "detail": "",
+        "attempts": 1,
+    },
+}
+WRONG = [
+    ("calls", "response", "forged", "outcome is not that of the row's content"),
+    ("calls", "step", "forged", "key is not that of"),
+    ("calls", "context", "forged", "key is not that of"),
+    ("calls", "tokens_in", -1, "tokens_in must be int32, got -1"),
+    ("calls", "tokens_out", 2**31, "tokens_out must be int32"),
+    ("calls", "prompt", None, "prompt must be string, got None"),
+    ("calls", "prompt", "\ud800", "prompt must be string"),
+    ("calls", "latency_s", math.inf, "latency_s must be double"),
+    ("queries", "question", "forged", "query is not that of"),
+    ("queries", "answers", ["5"], "query is not that of"),
+    ("queries", "answers", [None], "answers must be list"),
+    ("queries", "split", "train", "query is not that of"),
+    ("queries", "references", "0", "references is not that of"),
+    ("queries", "context", "0", "context is not that of"),
+    ("scores", "value", 1.7, "value must be from 0 to 1, got 1.7"),
+    ("scores", "value", -0.1, "value must be from 0 to 1"),
+    ("scores", "value", math.nan, "value must be double, got nan"),
+    ("plans", "pool", "[]", "plan is not that of"),
+    ("plans", "queries", [], "plan is not that of"),
+    ("failures", "step", "forged", "key is not that of"),
+    ("failures", "attempts", True, "attempts must be int32"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_row_has_no_fault(kind: str) -> None:
+    assert row_fault(kind, ROWS[kind]) is None
+    assert row_fault(kind, {**ROWS[kind], "filename": "another column"}) is None
+
+
+def test_only_the_latency_may_be_unknown() -> None:
+    assert row_fault("calls", {**CALL, "latency_s": None}) is None
+
+
+@pytest.mark.parametrize(("kind", "column", "value", "message"), WRONG)
+def test_a_wrong_value_is_named(kind: str, column: str, value: object, message: str) -> None:
+    fault = row_fault(kind, {**ROWS[kind], column: value})
+    assert fault
+    assert fault.startswith(message)
+
+
+def test_every_row_of_a_part_is_looked_at(tmp_path: Path) -> None:
+    table = rows.calls(*(("m", f"c{number}", "r") for number in range(2 * BATCH)))
+    spoilt = table.to_pylist()
+    spoilt[-1]["response"] = "forged"
+    writer = PartWriter(tmp_path)
+    writer.append("calls", table)
+    writer.append("calls", pa.Table.from_pylist(spoilt, schema=table.schema))
+    sound, forged = sound_parts(tmp_path)
+    seen: list[int] = []
+    assert part_fault(sound, on_rows=seen.append) is None
+    assert seen == [BATCH, BATCH]
+    assert part_fault(forged) == f"row {2 * BATCH}: outcome is not that of the row's content"
+
+
+def test_a_text_that_is_not_utf_8_is_a_fault(tmp_path: Path) -> None:
+    table = rows.calls(("m", "c", "r"))
+    broken = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    at = table.schema.get_field_index("prompt")
+    PartWriter(tmp_path).append("calls", table.set_column(at, "prompt", broken))
+    (part,) = sound_parts(tmp_path)
+    fault = part_fault(part)
+    assert fault
+    assert fault.startswith("not readable after row 0")
