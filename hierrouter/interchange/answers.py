@@ -2,7 +2,7 @@
 
 In: `Answer`s, one a (query, model), or one a node where later hops saw earlier ones. Out:
 `Answers`: the queries with folds and, for each, what stands at which path. Not covered: columns of
-a format (`table`, `llmrouter`, `routerbench`), and storing (`planting`).
+a format (`table`, `llmrouter`, `routerbench`), and storing (`storing`).
 """
 
 from __future__ import annotations

@@ -1,23 +1,26 @@
-"""Files that appear whole or not at all.
+"""Files and folders that appear whole or not at all.
 
-In: rows, a frame, or what a caller writes into an open file. Out: a file under a name that was
-free. Not covered: what is in it.
+In: rows, a frame, or what a caller writes into an open folder. Out: a name that was free, and
+everything under it. Not covered: what is in it, and single files (`hierrouter_cache.writer`).
 """
 
 from __future__ import annotations
 
 import json
-import os
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from hierrouter.report.text import csv_text
 from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.writer import atomic_file, fsync_folder
 
 
 def require_free(out: Path) -> None:
@@ -33,24 +36,22 @@ def require_free(out: Path) -> None:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[BinaryIO]:
-    """An open file that gets its name when the block ends well; its folder is made.
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder to write into; it is called `out` when the block ends well, and else is gone.
 
     Raises:
-        WorldError: the disk is full or failed; nothing stands under the name then.
+        WorldError: the disk is full or failed.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(exist_ok=True)
-        with draft.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        draft.mkdir()
+        yield draft
+        draft.rename(out)
+        fsync_folder(out.parent)
     except OSError as error:
-        raise WorldError(f"cannot write: {path}: {error.strerror}; make room and retry") from error
+        raise WorldError(f"cannot write: {out}: {error.strerror}; make room and retry") from error
     finally:
-        draft.unlink(missing_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -59,7 +60,7 @@ def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     Raises:
         WorldError: the disk is full or failed.
     """
-    with written(path) as file:
+    with atomic_file(path) as file:
         for row in rows:
             file.write(json_line(row))
 
@@ -70,14 +71,25 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def write_frame(table: pa.Table, path: Path) -> None:
-    """A frame as .parquet or .csv, by the end of the name.
+    """A frame as .parquet or .csv, by the end of the name; no cell of a CSV runs as a formula.
 
     Raises:
         InputError: another kind of file.
         WorldError: the disk is full or failed.
     """
-    writers = {".parquet": pq.write_table, ".csv": pa.csv.write_csv}
-    if path.suffix not in writers:
+    if path.suffix not in (".parquet", ".csv"):
         raise InputError(f"a frame is written as .parquet or .csv: --out {path}")
-    with written(path) as file:
-        writers[path.suffix](table, file)
+    with atomic_file(path) as file:
+        if path.suffix == ".parquet":
+            pq.write_table(table, file)
+        else:
+            pa.csv.write_csv(_inert(table), file)
+
+
+def _inert(table: pa.Table) -> pa.Table:
+    """The table with texts and names that no spreadsheet takes for a formula."""
+    columns = [
+        pa.array(map(csv_text, column.to_pylist())) if column.type == pa.string() else column
+        for column in table.columns
+    ]
+    return pa.table(columns, names=[csv_text(name) for name in table.column_names])

@@ -1,29 +1,37 @@
 """A whole cache as JSON lines, and back.
 
-In: a cache. Out: a header with the number of lines of each kind, then queries, calls, failures,
-scores and plans, a line each; imported again they give the same keys and the same reports. Both
-ways go line by line: memory grows with the keys, not with the texts. An import reads the file twice
-and writes nothing before every line was checked. Not covered: embeddings, which are derived.
+In: a cache. Out: a header with the number of lines of each kind and a digest of all lines, then
+queries, calls, failures, scores and plans, a line each; imported again they give the same keys and
+the same reports. Both ways go line by line: memory grows with the keys, not with the texts. An
+import reads the file twice and writes nothing before every line was checked. Not covered:
+embeddings, which are derived.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter.interchange.files import json_line, written
-from hierrouter.interchange.lines import HEADER, LINES, checked_row
+from hierrouter.collect.plan import is_latest
+from hierrouter.interchange.files import json_line
+from hierrouter.interchange.lines import LINES, checked_row
 from hierrouter.interchange.merge import Merge, merging
-from hierrouter.interchange.rows import json_lines, require_file
+from hierrouter.interchange.rows import require_file
+from hierrouter.json_lines import parse_object, raw_lines
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.reader import CacheReader, StoredPlan
-from hierrouter_cache.schema import FORMAT, IDENTITY, KINDS
+from hierrouter_cache.schema import FORMAT, IDENTITY, KINDS, LAST_WINS
+from hierrouter_cache.writer import atomic_file
 
+HEADER = "cache"
+DIGEST = "sha256"
 BATCH = 1024
 OnLines = Callable[[int, int], None]
 Progress = Callable[[str, int, int], None]
@@ -31,6 +39,24 @@ Progress = Callable[[str, int, int], None]
 
 def no_progress(_: str, done: int, total: int) -> None:
     """The `Progress` of a caller that shows none."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a file.
+
+    Attributes:
+        counts: lines of each kind of rows.
+        sha256: of all bytes after the first line, in hexadecimal; None where a person who wrote
+            the file left it out.
+    """
+
+    counts: Counter[str]
+    sha256: str | None
+
+    def line(self) -> bytes:
+        """The header as it stands in the file."""
+        return json_line({"kind": HEADER, "format": FORMAT, **self.counts, DIGEST: self.sha256})
 
 
 def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Counter[str]:
@@ -47,15 +73,17 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
     """
     reader = CacheReader(root)
     counts = Counter({kind: _count(reader, kind) for kind in LINES.values()})
-    done = 0
-    with written(out) as file:
-        file.write(json_line({"kind": HEADER, "format": FORMAT, **counts}))
-        for line, kind in LINES.items():
-            for row in _rows(reader, kind):
-                file.write(json_line({"kind": line, **row}))
-                done += 1
-                if done % BATCH == 0:
-                    on_lines("export", done, counts.total())
+    total = hashlib.sha256()
+    with atomic_file(out) as file:
+        file.write(Header(counts, total.hexdigest()).line())  # as long as the right one
+        for done, row in enumerate(_lines(reader), start=1):
+            line = json_line(row)
+            total.update(line)
+            file.write(line)
+            if done % BATCH == 0:
+                on_lines("export", done, counts.total())
+        file.seek(0)
+        file.write(Header(counts, total.hexdigest()).line())
     return counts
 
 
@@ -63,11 +91,15 @@ def _count(reader: CacheReader, kind: str) -> int:
     return int(reader.sql(f"SELECT count(*) AS n FROM {kind}")["n"][0].as_py())  # noqa: S608
 
 
-def _rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
-    """The rows of a kind, each once; of plans each where it stands last."""
-    if kind == "plans":  # few, and their order says which one is the latest
-        yield from _plans(reader)
-        return
+def _lines(reader: CacheReader) -> Iterator[dict[str, Any]]:
+    for line, kind in LINES.items():
+        rows = _last_rows(reader, kind) if kind in LAST_WINS else _first_rows(reader, kind)
+        for row in rows:
+            yield {"kind": line, **row}
+
+
+def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
+    """The rows of a kind, each once, where it stands first."""
     seen: set[tuple[Any, ...]] = set()
     for part in reader.parts:
         if part.kind != kind:
@@ -86,13 +118,15 @@ def _rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
             ) from None
 
 
-def _plans(reader: CacheReader) -> Iterator[dict[str, Any]]:
-    parts = [part for part in reader.parts if part.kind == "plans"]
-    found: dict[str, dict[str, Any]] = {}
-    for part in sorted(parts, key=lambda part: (part.seq, part.path.name)):
-        for row in pq.read_table(part.path, columns=KINDS["plans"].names).to_pylist():
-            found.pop(row["plan"], None)
-            found[row["plan"]] = row
+def _last_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
+    """The rows of a kind of which there are few, each once, where it stands last."""
+    names = ", ".join(f'"{name}"' for name in KINDS[kind].names)
+    rows = reader.sql(f"SELECT {names} FROM {kind}_rows").to_pylist()  # noqa: S608
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        identity = tuple(row[name] for name in IDENTITY[kind])
+        found.pop(identity, None)
+        found[identity] = row
     yield from found.values()
 
 
@@ -123,28 +157,52 @@ def import_jsonl(path: Path, root: Path, on_lines: Progress = no_progress) -> Me
     return merge
 
 
-def _checked(path: Path, on_lines: OnLines) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, row) of each line after the header, which must be as many as it says."""
+def read_header(path: Path) -> Header:
+    """What the first line of a file says of the others.
+
+    Raises:
+        InputError: there is no such file, or no header.
+    """
     require_file(path)
-    lines = json_lines(path)
-    where, header = next(lines, (str(path), {}))
-    wanted = _header(header, where)
+    number, line = next(raw_lines(path))
+    return _header(parse_object(line, f"{path}:{number}"), f"{path}:{number}")
+
+
+def _checked(path: Path, on_lines: OnLines) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, row) of each line after the header; all of them must be what the header says."""
+    header = read_header(path)
+    total = hashlib.sha256()
     found: Counter[str] = Counter()
-    for done, (where, line) in enumerate(lines, start=1):
-        kind, row = checked_row(line, where)
+    for number, line in raw_lines(path):
+        if number == 1:
+            continue
+        total.update(line)
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        kind, row = checked_row(parse_object(line, where), where)
         found[kind] += 1
-        if done % BATCH == 0:
-            on_lines(done, wanted.total())
+        if found.total() % BATCH == 0:
+            on_lines(found.total(), header.counts.total())
         yield kind, row
-    for kind, count in wanted.items():
-        if found[kind] != count:
+    _require_whole(header, Header(found, total.hexdigest()), path)
+
+
+def _require_whole(said: Header, found: Header, path: Path) -> None:
+    for kind, count in said.counts.items():
+        if found.counts[kind] != count:
             raise InputError(
-                f"{found[kind]} {kind} where the header says {count}: {path}; the file is not "
-                "whole, export again"
+                f"{found.counts[kind]} {kind} where the header says {count}: {path}; the file is "
+                "not whole, export again"
             )
+    if said.sha256 not in (None, found.sha256):
+        raise InputError(
+            f"edited after the export, its {DIGEST} is not that of the header: {path}; export "
+            "again, or see docs/interchange.md for files of your own"
+        )
 
 
-def _header(line: dict[str, Any], where: str) -> Counter[str]:
+def _header(line: dict[str, Any], where: str) -> Header:
     if line.get("kind") != HEADER:
         raise InputError(f'no header {{"kind": "{HEADER}", ...}}: {where}; is it another format?')
     if line.get("format") != FORMAT:
@@ -155,7 +213,10 @@ def _header(line: dict[str, Any], where: str) -> Counter[str]:
     for kind, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise InputError(f"{kind} must be a count, got {count!r:.40}: {where}")
-    return Counter(counts)
+    sha256 = line.get(DIGEST)
+    if DIGEST in line and not isinstance(sha256, str):
+        raise InputError(f"{DIGEST} must be a text, got {sha256!r:.40}: {where}; or leave it out")
+    return Header(Counter(counts), sha256)
 
 
 def _add_plans(merge: Merge, plans: list[dict[str, Any]]) -> None:
@@ -163,11 +224,11 @@ def _add_plans(merge: Merge, plans: list[dict[str, Any]]) -> None:
     if not plans:
         return
     known: set[str] = set()
-    latest = None
-    if merge.reader and merge.reader.has("plans"):
+    if merge.reader:
         known = set(merge.reader.sql("SELECT plan FROM plans_rows")["plan"].to_pylist())
-        latest = merge.reader.latest_plan()
     *earlier, last = plans
     due = [plan for plan in earlier if plan["plan"] not in known]
-    if due or latest != StoredPlan(last["pool"], tuple(last["queries"])):
+    wanted = StoredPlan(last["pool"], tuple(last["queries"]))
+    merge.another_plan = not (merge.reader and is_latest(merge.reader, wanted))
+    if due or merge.another_plan:
         merge.writer.append("plans", pa.Table.from_pylist([*due, last], schema=KINDS["plans"]))

@@ -15,23 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from hierrouter.collect.datasets import choice_lines
 from hierrouter.interchange.answers import Answer
 from hierrouter.interchange.direct import DirectTable
-from hierrouter.interchange.files import write_json_lines, written
+from hierrouter.interchange.files import whole_folder, write_json_lines
 from hierrouter.interchange.rows import Row, read_rows
 from hierrouter.query import Query, storable
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.writer import atomic_file
 
 TRAIN, TEST = "routing_train_data.jsonl", "routing_test_data.jsonl"
 EMBEDDINGS = "query_embeddings.pt"
-LOST = (
-    "hops after the first",
-    "further reference answers of a query",
-    "the validation fold (it goes with train)",
-    "latency",
-    "prices and model descriptions (its llm_data file)",
-)
 
 
 def read_llmrouter(path: Path) -> Iterator[Answer]:
@@ -90,7 +85,7 @@ def _choices(row: Row) -> str:
         raise InputError(
             f'choices must be JSON with "labels" and "text" of one length: {row.where}'
         ) from None
-    return storable("".join(f"\n{label}. {text}" for label, text in pairs))
+    return storable(choice_lines(pairs))
 
 
 def write_llmrouter(table: DirectTable, out: Path) -> None:
@@ -99,15 +94,16 @@ def write_llmrouter(table: DirectTable, out: Path) -> None:
     Raises:
         WorldError: the disk is full or failed.
     """
-    rows = list(_rows(table))
-    for name, wanted in ((TRAIN, False), (TEST, True)):
-        if fold := [row for split, row in rows if (split == "test") == wanted]:
-            write_json_lines(fold, out / name)
     import torch
 
+    rows = list(_rows(table))
     vectors = {number: torch.from_numpy(row) for number, row in enumerate(table.vectors())}
-    with written(out / EMBEDDINGS) as file:
-        torch.save(vectors, file)
+    with whole_folder(out) as folder:
+        for name, wanted in ((TRAIN, False), (TEST, True)):
+            if fold := [row for split, row in rows if (split == "test") == wanted]:
+                write_json_lines(fold, folder / name)
+        with atomic_file(folder / EMBEDDINGS) as file:
+            torch.save(vectors, file)
 
 
 def _rows(table: DirectTable) -> Iterator[tuple[str, dict[str, Any]]]:

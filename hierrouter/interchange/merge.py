@@ -36,6 +36,7 @@ class Merge:
         added: new rows, by kind.
         present: rows that were there already, or twice in the file.
         different: of those, the ones with another content; it was not taken.
+        another_plan: whether the cache has another latest plan than before.
     """
 
     writer: PartWriter
@@ -43,6 +44,7 @@ class Merge:
     added: Counter[str] = field(default_factory=Counter)
     present: Counter[str] = field(default_factory=Counter)
     different: Counter[str] = field(default_factory=Counter)
+    another_plan: bool = False
     _known: dict[str, dict[tuple[Any, ...], Any]] = field(default_factory=dict)
     _waiting: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 

@@ -16,16 +16,8 @@ from typing import Any
 import numpy as np
 
 from hierrouter.interchange.direct import DirectTable
-from hierrouter.interchange.files import written
-
-LOST = (
-    "hops after the first",
-    "by how much a model won",
-    "token counts, costs and latency",
-    "reference answers",
-    "the validation fold (it goes with train)",
-    "model names (its training code knows a fixed list; add yours to MODEL_IDS)",
-)
+from hierrouter.interchange.files import whole_folder
+from hierrouter_cache.writer import atomic_file
 
 
 def write_routellm(table: DirectTable, out: Path) -> None:
@@ -35,19 +27,20 @@ def write_routellm(table: DirectTable, out: Path) -> None:
         WorldError: the disk is full or failed.
     """
     vectors = table.vectors()
-    for name in ("train", "test"):
-        fold = [
-            number
-            for number, query in enumerate(table.queries)
-            if (query.split == "test") == (name == "test")
-        ]
-        battles = list(_battles(table, fold))
-        rows = [number for number, _ in battles]
-        with written(out / f"{name}.json") as file:
-            numbered = [{"idx": idx, **battle} for idx, (_, battle) in enumerate(battles)]
-            file.write(json.dumps(numbered, ensure_ascii=False, indent=1).encode())
-        with written(out / f"{name}.npy") as file:
-            np.save(file, vectors[np.array(rows, dtype=np.int64)])
+    with whole_folder(out) as folder:
+        for name in ("train", "test"):
+            fold = [
+                number
+                for number, query in enumerate(table.queries)
+                if (query.split == "test") == (name == "test")
+            ]
+            battles = list(_battles(table, fold))
+            rows = [number for number, _ in battles]
+            with atomic_file(folder / f"{name}.json") as file:
+                numbered = [{"idx": idx, **battle} for idx, (_, battle) in enumerate(battles)]
+                file.write(json.dumps(numbered, ensure_ascii=False, indent=1).encode())
+            with atomic_file(folder / f"{name}.npy") as file:
+                np.save(file, vectors[np.array(rows, dtype=np.int64)])
 
 
 def _battles(table: DirectTable, fold: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:

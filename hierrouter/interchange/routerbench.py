@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,68 +21,87 @@ from hierrouter.interchange.answers import Answer
 from hierrouter.interchange.direct import DirectTable
 from hierrouter.interchange.files import write_frame
 from hierrouter.interchange.rows import MAX_TOKENS, Row, read_rows
-from hierrouter.pool import Pool
-from hierrouter.query import Query
+from hierrouter.query import Query, storable
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.pricing import Rate
 
-RESPONSE, COST = "|model_response", "|total_cost"
+PROMPT, RESPONSE, COST = "prompt", "|model_response", "|total_cost"
 NANO = -9
 NOBODY = "no_model_correct"  # the frame's word for a query that no model answers
-LOST = (
-    "hops after the first",
-    "reference answers",
-    "token counts (their cost travels)",
-    "folds",
-    "latency",
-)
 
 
-def read_routerbench(path: Path) -> Iterator[Answer]:
-    """The answers of a frame, row by row.
+@dataclass(frozen=True)
+class Frame:
+    """What must be known of all rows before one of them can be read.
+
+    Attributes:
+        unit: what one unit of `tokens_out` costs, see `cost_unit`.
+        listed: columns in which every text is written as a Python list of texts.
+    """
+
+    unit: float
+    listed: frozenset[str]
+
+
+def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
+    """The answers of a frame, row by row, and the rate that makes C the frame's cost.
 
     Raises:
-        InputError: no model's columns, or the first bad row.
+        InputError: no model's columns, or the first bad row; later ones when they are reached.
     """
-    unit = cost_unit(path)
+    frame = _survey(path)
+    return _answers(path, frame), Rate.base(frame.unit)
+
+
+def _survey(path: Path) -> Frame:
+    largest = 0.0
+    plain: set[str] = set()
+    texts: set[str] = set()
     for row in read_rows(path):
-        models = [name.removesuffix(RESPONSE) for name in row.values if name.endswith(RESPONSE)]
-        if not models:
-            raise InputError(
-                f"no column ends in {RESPONSE}: {row.where}; it has {', '.join(row.values):.120}"
-            )
-        query = _query(row)
-        for model in models:
-            yield _answer(row, query, model, unit)
+        for name, value in row.values.items():
+            if name.endswith(COST):
+                largest = max(largest, row.number(name) or 0)
+            elif (name == PROMPT or name.endswith(RESPONSE)) and isinstance(value, str):
+                texts.add(name)
+                if _parts(value) is None:
+                    plain.add(name)
+    return Frame(cost_unit(largest), frozenset(texts - plain))
 
 
-def cost_unit(path: Path) -> float:
-    """What one unit of `tokens_out` costs: 1e-9, or the power of ten that fits the largest cost.
-
-    Raises:
-        InputError: the first bad row.
-    """
-    largest = max(
-        (row.number(name) or 0 for row in read_rows(path) for name in row.values if COST in name),
-        default=0,
-    )
+def cost_unit(largest: float) -> float:
+    """1e-9, or the power of ten that fits the largest cost, in dollars."""
     exponent = NANO
     while largest / float(f"1e{exponent}") > MAX_TOKENS:
         exponent += 1
     return float(f"1e{exponent}")
 
 
-def _query(row: Row) -> Query:
+def _answers(path: Path, frame: Frame) -> Iterator[Answer]:
+    for row in read_rows(path):
+        models = [name.removesuffix(RESPONSE) for name in row.values if name.endswith(RESPONSE)]
+        if not models:
+            raise InputError(
+                f"no column ends in {RESPONSE}: {row.where}; it has {', '.join(row.values):.120}"
+            )
+        query = _query(row, frame)
+        for model in models:
+            yield _answer(row, query, model, frame)
+
+
+def _query(row: Row, frame: Frame) -> Query:
+    question = _text(row, PROMPT, frame)
+    if not question.strip():
+        raise InputError(f"{PROMPT} is blank: {row.where}")
     return Query(
         id=row.label("sample_id"),
         dataset=row.label("eval_name"),
-        question=_unlisted(row.words("prompt")),
+        question=question,
         answers=(),
         split="",
     )
 
 
-def _answer(row: Row, query: Query, model: str, unit: float) -> Answer:
+def _answer(row: Row, query: Query, model: str, frame: Frame) -> Answer:
     score, cost = row.share(model), row.number(model + COST)
     if score is None or cost is None or cost < 0:
         raise InputError(f"{model} needs a score and a cost >= 0: {row.where}")
@@ -90,35 +110,30 @@ def _answer(row: Row, query: Query, model: str, unit: float) -> Answer:
         query=query,
         path=(model,),
         prompt=query.question,
-        response=_unlisted(row.text(model + RESPONSE)),
+        response=_text(row, model + RESPONSE, frame),
         tokens_in=0,
-        tokens_out=round(cost / unit),
+        tokens_out=round(cost / frame.unit),
         score=score,
     )
 
 
-def _unlisted(text: str) -> str:
-    """The frame writes texts as a Python list of them; a text that is none stays as it is."""
+def _text(row: Row, name: str, frame: Frame) -> str:
+    """The text of a column; the parts of a list stand one below the other."""
+    text = row.text(name)
+    return storable("\n".join(_parts(text) or ())) if name in frame.listed else text
+
+
+def _parts(text: str) -> list[str] | None:
+    """The texts in a Python list of them, as the frame writes it; None where it is none."""
     if not text.startswith("["):
-        return text
+        return None
     try:
         parts = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return text
+        return None
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        return text
-    return "\n".join(parts)
-
-
-def frame_prices(path: Path, pool: Pool, given: Mapping[str, Rate]) -> dict[str, Rate]:
-    """The rates that make the cost of an imported call that of the frame.
-
-    Raises:
-        InputError: prices were given as well; they would be multiplied with no token counts.
-    """
-    if given:
-        raise InputError("a routerbench frame has costs and no token counts: no --price")
-    return dict.fromkeys((model.name for model in pool.models), Rate.base(cost_unit(path)))
+        return None
+    return parts
 
 
 def write_routerbench(table: DirectTable, out: Path) -> None:

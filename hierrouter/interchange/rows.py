@@ -6,22 +6,21 @@ every complaint can name it. Nothing is ever unpickled. Not covered: what the co
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from hierrouter.json_lines import MAX_LINE, json_lines
 from hierrouter.query import storable
 from hierrouter_cache.errors import InputError
 
 MAX_ROWS = 50_000_000  # a file that declares more is damaged, or a trap
-MAX_LINE = 1 << 26  # bytes of one JSON line
 MAX_TOKENS = 2**31 - 1  # what a cache can hold
 BATCH = 1024
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
@@ -155,44 +154,6 @@ def require_file(path: Path) -> None:
         raise InputError(f"not a regular file: {path}; name a file")
     if not path.stat().st_size:
         raise InputError(f"file is empty: {path}")
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(`file:line`, object) of each line that is not blank.
-
-    Raises:
-        InputError: a line that is too long, not UTF-8, not JSON, or no object.
-    """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InputError(f"cannot be read: {path}: {error.strerror}") from None
-    with file:
-        for number, line in enumerate(_lines(path, file), start=1):
-            where = f"{path}:{number}"
-            if line.strip():
-                yield where, _object(line, where)
-
-
-def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(MAX_LINE + 1):
-        number += 1
-        if len(line) > MAX_LINE:
-            raise InputError(f"line longer than {MAX_LINE:,} bytes: {path}:{number}")
-        yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise InputError(f"not UTF-8: {where}; is it compressed or binary?") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {where}: {error}; write one JSON object per line") from None
-    if not isinstance(row, dict):
-        raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
-    return row
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 In: parquet, CSV or JSON lines with `COLUMNS` and any of `OPTIONAL`. Out: `Answer`s. Where
 `answer` does not state its result, `final_answer` is a second reference. With `hop`, a row
 continues its model's own chain, or that of `path`; without it all answers are independent. Not
-covered: storing (`planting`).
+covered: storing (`storing`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from hierrouter.interchange.answers import Answers, gather
 from hierrouter.interchange.merge import Merge
-from hierrouter.interchange.planting import pool_of, priced, store_answers
+from hierrouter.interchange.storing import pool_of, store_answers
 from hierrouter.interchange.table import read_table
 from hierrouter_cache.reader import CacheReader
 from tests.conftest import SOURCES
@@ -74,7 +74,7 @@ def answers_of(rows: Rows, folder: Path) -> Answers:
 
 def stored(answers: Answers, root: Path, hops: int | None = None) -> Merge:
     """The answers as trees of a cache."""
-    return store_answers(answers, priced(pool_of(answers, hops), {}), root).merge
+    return store_answers(answers, pool_of(answers, hops), {}, root).merge
 
 
 def keys(root: Path, kind: str = "calls", name: str = "key") -> Sequence[str]:

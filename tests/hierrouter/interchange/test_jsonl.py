@@ -6,14 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from hierrouter.interchange.jsonl import export_jsonl, import_jsonl
+from hierrouter.collect.backends import Failure
+from hierrouter.collect.rows import Call, failures_table
+from hierrouter.interchange.jsonl import export_jsonl, import_jsonl, read_header
 from hierrouter.trees import open_tree
+from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import CacheLocked, InputError, NoCache
+from hierrouter_cache.fingerprint import next_context, plan_key
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import IDENTITY
-from hierrouter_cache.writer import collector_lock
+from hierrouter_cache.schema import CALLS, IDENTITY
+from hierrouter_cache.writer import PartWriter, collector_lock
 from tests.hierrouter.interchange.examples import answers_of, keys, single_answers, stored
 
 Line = dict[str, Any]
@@ -83,13 +88,43 @@ def test_a_cache_with_something_else_keeps_it(
 
 
 def test_the_response_that_was_there_stays(small: Path, tmp_path: Path) -> None:
-    rows = single_answers(2)
-    rows[0]["response"] = "another one"
-    stored(answers_of(rows, tmp_path), tmp_path / "other")
-    merge = import_jsonl(small, tmp_path / "other")
-    assert merge.different["calls"] == 2  # at the first hop, and after the other model
-    assert merge.added["calls"] == 2  # what stands below the response that is not there
-    assert "another one" in CacheReader(tmp_path / "other").responses().values()
+    """Two machines may answer one call differently; that is what a common key then holds."""
+    call = CacheReader(tmp_path / "small").sql("SELECT * FROM calls").to_pylist()[0]
+    other = {**call, "response": "other", "outcome": next_context(call["context"], "other")}
+    PartWriter(tmp_path / "here").append("calls", pa.Table.from_pylist([other], schema=CALLS))
+    merge = import_jsonl(small, tmp_path / "here")
+    assert (merge.present["calls"], merge.different["calls"]) == (1, 1)
+    assert CacheReader(tmp_path / "here").responses()[call["key"]] == "other"
+
+
+def test_only_the_last_status_of_a_failed_call_travels(small: Path, tmp_path: Path) -> None:
+    root = tmp_path / "small"
+    call = CacheReader(root).sql("SELECT key, step, context, model FROM calls").to_pylist()[0]
+    failed = Call(call["key"], call["step"], call["context"], "prompt")
+    for status in ("filtered", "empty"):
+        rows = failures_table(call["model"], [(failed, Failure(status, "why"))], 1)
+        PartWriter(root).append("failures", rows)
+    assert export_jsonl(root, tmp_path / "failed.jsonl")["failures"] == 1
+    import_jsonl(tmp_path / "failed.jsonl", tmp_path / "back")
+    assert CacheReader(tmp_path / "back").failures() == {call["key"]: "empty"}
+
+
+def test_plans_that_are_merged_meanwhile_are_exported(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    stored(answers_of(single_answers(200), tmp_path), root)
+    compact(root)
+    plan = CacheReader(root).sql("SELECT * FROM plans")
+    PartWriter(root).append("plans", plan)
+    fewer: list[int] = []
+
+    def compact_once(what: str, done: int, total: int) -> None:
+        if not fewer:
+            result = compact(root)
+            fewer.append(result.parts_before - result.parts_after)
+
+    assert export_jsonl(root, tmp_path / "all.jsonl", compact_once)["plans"] == 1
+    assert fewer == [1]
+    assert import_jsonl(tmp_path / "all.jsonl", tmp_path / "back").another_plan
 
 
 def first(kind: str) -> Callable[[list[Line]], Line]:
@@ -101,14 +136,14 @@ def change(kind: str, /, **values: object) -> Callable[[list[Line]], object]:
 
 
 BAD = {
-    "response": (change("call", response="forged"), "outcome is not that of the line's content"),
+    "response": (change("call", response="forged"), "outcome is not that of the row's content"),
     "context": (change("call", context="0" * 32), "key is not that of"),
     "question": (change("query", question="forged"), "query is not that of"),
     "answers": (change("query", answers=["forged"]), "query is not that of"),
     "references": (change("query", references="0"), "references is not that of"),
-    "score": (change("score", value=1.5), "value is not that of"),
+    "score": (change("score", value=1.5), "value must be from 0 to 1, got 1.5"),
     "plan": (change("plan", queries=["0"]), "plan is not that of"),
-    "pool": (change("plan", pool="{}"), "pool is not that of"),
+    "pool": (change("plan", pool="{}"), "plan is not that of"),
     "NaN": (change("score", value=float("nan")), "value must be double, got nan"),
     "text": (change("call", tokens_in="5"), "tokens_in must be int32, got '5'"),
     "bool": (change("call", tokens_in=True), "tokens_in must be int32, got True"),
@@ -123,6 +158,7 @@ BAD = {
     "doubled": (lambda lines: lines.append(lines[-1]), "2 plans where the header says 1"),
     "header": (lambda lines: lines.pop(0), "no header"),
     "format": (lambda lines: lines[0].update(format=99), "format 99, this version reads 1"),
+    "digest": (lambda lines: lines[0].update(sha256=1), "sha256 must be a text"),
     "count": (lambda lines: lines[0].update(calls="many"), "calls must be a count"),
 }
 
@@ -138,6 +174,66 @@ def test_a_line_that_was_changed_is_refused_and_nothing_is_written(small: Path, 
     assert "\n" not in str(error.value)
     assert str(file) in str(error.value)
     assert not root.exists()
+
+
+FORGED = {
+    "value": change("score", value=0.25),
+    "tokens": change("call", tokens_out=1),
+    "prompt": change("call", prompt="forged"),
+    "model": change("call", model="forged"),
+    "order": lambda lines: lines.insert(1, lines.pop(2)),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_no_key_covers_is_covered_by_the_digest(small: Path, name: str) -> None:
+    file = edited(small, FORGED[name])
+    with pytest.raises(InputError, match="edited after the export"):
+        import_jsonl(file, small.parent / "cache")
+    assert not (small.parent / "cache").exists()
+    import_jsonl(edited(file, lambda lines: lines[0].pop("sha256")), small.parent / "cache")
+
+
+def test_the_digest_is_that_of_the_lines_below_the_header(small: Path) -> None:
+    header, rest = small.read_bytes().split(b"\n", 1)
+    assert json.loads(header)["sha256"] == hashlib.sha256(rest).hexdigest()
+    assert read_header(small).sha256 == hashlib.sha256(rest).hexdigest()
+    small.write_bytes(small.read_bytes() + b"\n")
+    with pytest.raises(InputError, match="edited after the export"):
+        import_jsonl(small, small.parent / "cache")
+
+
+def with_pool(**values: object) -> Callable[[list[Line]], object]:
+    """The plan with another pool, under the key that is right for it."""
+
+    def spoil(lines: list[Line]) -> None:
+        lines[0].pop("sha256")
+        plan = first("plan")(lines)
+        stored = json.loads(plan["pool"])
+        stored["pool"] |= values
+        plan["pool"] = json.dumps(stored)
+        plan["plan"] = plan_key(plan["pool"], plan["queries"])
+
+    return spoil
+
+
+POOLS = {
+    "hops in words": ({"hops": "2"}, "hops must be an integer, got '2'"),
+    "no hops": ({"hops": 0}, "hops must be at least 1"),
+    "too deep": ({"hops": 20}, "nodes per query"),
+    "no models": ({"models": []}, "models is empty"),
+    "prompts": ({"stage_prompts": [1]}, "stage_prompts must be a list"),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_that_no_file_could_hold_is_refused(small: Path, name: str) -> None:
+    values, message = POOLS[name]
+    file = edited(small, with_pool(**values))
+    with pytest.raises(InputError, match=message) as error:
+        import_jsonl(file, small.parent / "cache")
+    assert str(file) in str(error.value)
+    assert not (small.parent / "cache").exists()
 
 
 def test_the_number_of_the_line_is_named(small: Path) -> None:

@@ -1,6 +1,9 @@
 """What peers read, and what comes back of it."""
 
+import csv
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +13,18 @@ import pytest
 import torch
 
 from hierrouter.collect.encoders import HashedNgrams
-from hierrouter.interchange.answers import gather
+from hierrouter.interchange.answers import Answer, gather
 from hierrouter.interchange.direct import DirectTable, direct_table
-from hierrouter.interchange.formats import PEERS, READERS, guess_format
+from hierrouter.interchange.formats import EXPORTS, IMPORTS, OWN
+from hierrouter.interchange.jsonl import no_progress as silent
 from hierrouter.interchange.llmrouter import EMBEDDINGS, TEST, TRAIN
-from hierrouter.interchange.planting import pool_of, priced, store_answers
-from hierrouter.interchange.routerbench import cost_unit, frame_prices
+from hierrouter.interchange.peers import READERS, WRITERS, guess_format, import_answers
+from hierrouter.interchange.routerbench import cost_unit
+from hierrouter.report.text import FORMULA_STARTS
 from hierrouter.scoring import scorer
 from hierrouter.trees import Selection, open_tree
-from hierrouter_cache.errors import IncompleteTree, InputError
+from hierrouter_cache.errors import IncompleteTree, InputError, WorldError
+from hierrouter_cache.pricing import Rate
 from tests.hierrouter.interchange.examples import (
     MODELS,
     answers_of,
@@ -38,6 +44,10 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(cache: Path) -> DirectTable:
     return direct_table(cache, scorer("given"), HashedNgrams())
+
+
+def read(name: str, path: Path) -> list[Answer]:
+    return list(READERS[name](path)[0])
 
 
 def lines(file: Path) -> list[dict[str, object]]:
@@ -66,14 +76,38 @@ def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
     assert (len(table.queries), table.left_out) == (9, 1)
 
 
+def test_every_format_that_is_listed_can_be_read_or_written() -> None:
+    assert set(IMPORTS) == {OWN, *READERS}
+    assert set(EXPORTS) == {OWN, *WRITERS}
+
+
+@pytest.mark.parametrize("name", ["llmrouter", "routellm"])
+def test_a_folder_that_is_not_finished_never_appears(
+    table: DirectTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        for module, function in ((torch, "save"), (np, "save")):
+            patch.setattr(module, function, disk_is_full)
+        with pytest.raises(WorldError, match="No space left"):
+            WRITERS[name](table, tmp_path / "rows")
+    assert sorted(tmp_path.iterdir()) == before
+    WRITERS[name](table, tmp_path / "rows")
+    assert len(list((tmp_path / "rows").iterdir())) > 2
+
+
+def disk_is_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_collected_cache_travels_too(testbed_cache: Path, tmp_path: Path) -> None:
     table = direct_table(testbed_cache, scorer("token_f1"), HashedNgrams())
     tree = open_tree(testbed_cache)
     assert np.array_equal(table.score, tree.direct.score)
     assert np.array_equal(table.cost, tree.direct.cost)
-    for name, peer in PEERS.items():
+    for name, write in WRITERS.items():
         out = tmp_path / (f"{name}.parquet" if name == "routerbench" else name)
-        peer.write(table, out)
+        write(table, out)
         assert out.exists()
 
 
@@ -81,7 +115,7 @@ def test_a_collected_cache_travels_too(testbed_cache: Path, tmp_path: Path) -> N
 
 
 def test_llmrouter_rows_have_its_fields(table: DirectTable, tmp_path: Path) -> None:
-    PEERS["llmrouter"].write(table, tmp_path / "rows")
+    WRITERS["llmrouter"](table, tmp_path / "rows")
     train, test = lines(tmp_path / "rows" / TRAIN), lines(tmp_path / "rows" / TEST)
     assert len(train) + len(test) == 20
     row = next(row for row in train + test if row["task_id"] == "q1")
@@ -99,7 +133,7 @@ def test_llmrouter_breaks_a_tie_for_the_cheapest(tmp_path: Path) -> None:
     rows = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
     stored(answers_of(rows, tmp_path), tmp_path / "cache")
     table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
-    PEERS["llmrouter"].write(table, tmp_path / "rows")
+    WRITERS["llmrouter"](table, tmp_path / "rows")
     assert table.models == MODELS[::-1]
     assert [row["model_name"] for row in lines(tmp_path / "rows" / TRAIN)] == list(MODELS)
     assert not (tmp_path / "rows" / TEST).exists()
@@ -108,9 +142,9 @@ def test_llmrouter_breaks_a_tie_for_the_cheapest(tmp_path: Path) -> None:
 def test_llmrouter_rows_come_back_with_the_same_calls(
     cache: Path, table: DirectTable, tmp_path: Path
 ) -> None:
-    PEERS["llmrouter"].write(table, tmp_path / "rows")
+    WRITERS["llmrouter"](table, tmp_path / "rows")
     assert guess_format(tmp_path / "rows") == "llmrouter"
-    back = gather(READERS["llmrouter"](tmp_path / "rows"), 42)
+    back = gather(read("llmrouter", tmp_path / "rows"), 42)
     stored(back, tmp_path / "back")
     assert keys(tmp_path / "back") == keys(cache)
     splits = {query.id: query.split for query in table.queries}
@@ -134,18 +168,18 @@ def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
     }
     file = save([row], tmp_path / "rows.jsonl")
     assert guess_format(file) == "llmrouter"
-    (answer,) = READERS["llmrouter"](file)
+    (answer,) = read("llmrouter", file)
     assert answer.query.question == "Which one?\nA. Paris\nB. London"
     assert len(answer.query.id) == 12
     save([{**row, "choices": json.loads(row["choices"])}], file)
-    assert next(READERS["llmrouter"](file)).query == answer.query
+    assert read("llmrouter", file)[0].query == answer.query
     with pytest.raises(InputError, match="choices must be JSON"):
-        list(READERS["llmrouter"](save([{**row, "choices": "[1]"}], file)))
+        read("llmrouter", save([{**row, "choices": "[1]"}], file))
 
 
 def test_a_folder_without_llmrouter_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no \*train\*\.jsonl"):
-        list(READERS["llmrouter"](tmp_path))
+        read("llmrouter", tmp_path)
 
 
 # RouterBench
@@ -171,47 +205,89 @@ def frame(path: Path, **changes: object) -> Path:
 def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -> None:
     file = frame(tmp_path / f"frame.{kind}")
     assert guess_format(file) == "routerbench"
-    answers = gather(READERS["routerbench"](file), 42)
-    assert answers.queries[0].question == "Two and two?\nSay one word."
-    pool = pool_of(answers, None)
-    store_answers(answers, priced(pool, frame_prices(file, pool, {})), tmp_path / "cache")
+    assert read("routerbench", file)[0].query.question == "Two and two?\nSay one word."
+    imported = import_answers("routerbench", file, tmp_path / "cache", None, 42, {}, silent)
+    assert not imported.unpriced
     tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     assert tree.direct.score.tolist() == [[1.0, 0.0]]
     assert tree.direct.cost[0].tolist() == pytest.approx([7.4e-05, 1.46e-05], abs=1e-9)
     assert tree.direct.tokens_in.sum() == 0
     with pytest.raises(InputError, match="needs reference answers"):
         open_tree(tmp_path / "cache")
+    with pytest.raises(InputError, match="no token counts: no --price"):
+        import_answers(
+            "routerbench", file, tmp_path / "cache", None, 42, {"lab-a": Rate(1, 1)}, silent
+        )
 
 
 def test_routerbench_comes_back_with_the_same_calls(
     cache: Path, table: DirectTable, tmp_path: Path
 ) -> None:
-    PEERS["routerbench"].write(table, tmp_path / "frame.parquet")
+    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
     columns = pq.read_table(tmp_path / "frame.parquet")
     assert columns["oracle_model_to_route_to"].to_pylist()[:2] == list(MODELS)
-    back = gather(READERS["routerbench"](tmp_path / "frame.parquet"), 42)
+    back = gather(read("routerbench", tmp_path / "frame.parquet"), 42)
     stored(back, tmp_path / "back")
-    assert keys(tmp_path / "back") == keys(cache)
+    for name in ("context", "outcome", "model"):  # the step names the source, which has no tokens
+        assert keys(tmp_path / "back", name=name) == keys(cache, name=name)
 
 
 def test_a_query_that_nobody_answers_has_no_oracle(tmp_path: Path) -> None:
     rows = [{**row, "score": 0.0} for row in single_answers(1)]
     stored(answers_of(rows, tmp_path), tmp_path / "cache")
     table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
-    PEERS["routerbench"].write(table, tmp_path / "frame.parquet")
+    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
     oracle = pq.read_table(tmp_path / "frame.parquet")["oracle_model_to_route_to"]
     assert oracle.to_pylist() == ["no_model_correct"]
 
 
 def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
-    assert cost_unit(frame(tmp_path / "a.parquet")) == 1e-9
-    assert cost_unit(frame(tmp_path / "b.parquet", **{"lab/a|total_cost": 300.0})) == 1e-6
+    assert cost_unit(7.4e-05) == 1e-9
+    assert cost_unit(300.0) == 1e-6
+    file = frame(tmp_path / "frame.parquet", **{"lab/a|total_cost": 300.0})
+    answers, rate = READERS["routerbench"](file)
+    assert rate == Rate.base(1e-6)
+    assert next(answers).tokens_out == 300_000_000
+
+
+def test_a_list_stays_a_text_where_other_texts_of_its_column_are_none(tmp_path: Path) -> None:
+    rows = [
+        {
+            "sample_id": str(number),
+            "prompt": f"['Question {number}']",
+            "eval_name": "e",
+            "a": 1.0,
+            "a|model_response": response,
+            "a|total_cost": 0.0,
+            "b": 1.0,
+            "b|model_response": "['plain']",
+            "b|total_cost": 0.0,
+        }
+        for number, response in enumerate(["['x', 'y']", "a text"])
+    ]
+    answers = read("routerbench", save(rows, tmp_path / "frame.parquet"))
+    assert [answer.response for answer in answers] == ["['x', 'y']", "plain", "a text", "plain"]
+    assert answers[0].query.question == "Question 0"
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    rows = [{**row, "dataset": "=1+1", "model": "=cmd"} for row in single_answers(1)[:1]]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    WRITERS["routerbench"](table, tmp_path / "frame.csv")
+    with (tmp_path / "frame.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert "'=1+1" in cells
+    assert not [cell for cell in cells if cell.startswith(FORMULA_STARTS)]
+    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
+    assert pq.read_table(tmp_path / "frame.parquet")["eval_name"].to_pylist() == ["=1+1"]
 
 
 BAD_FRAMES = {
     "no score": ({"lab/a": None}, "lab/a needs a score and a cost"),
     "no cost": ({"lab/b|total_cost": None}, "lab/b needs a score and a cost"),
     "negative": ({"lab/b|total_cost": -1.0}, "lab/b needs a score and a cost"),
+    "no question": ({"prompt": "['']"}, "prompt is blank"),
     "score of 10": ({"lab/b": 10.0}, "lab/b must be from 0 to 1"),
 }
 
@@ -220,25 +296,25 @@ BAD_FRAMES = {
 def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
     changes, message = BAD_FRAMES[name]
     with pytest.raises(InputError, match=message):
-        list(READERS["routerbench"](frame(tmp_path / "frame.parquet", **changes)))
+        read("routerbench", frame(tmp_path / "frame.parquet", **changes))
 
 
 def test_a_frame_without_models(tmp_path: Path) -> None:
     pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "frame.parquet")
     with pytest.raises(InputError, match="no column ends in"):
-        list(READERS["routerbench"](tmp_path / "frame.parquet"))
+        read("routerbench", tmp_path / "frame.parquet")
 
 
 def test_a_frame_is_written_as_parquet_or_csv_only(table: DirectTable, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.parquet or \.csv"):
-        PEERS["routerbench"].write(table, tmp_path / "frame.pkl")
+        WRITERS["routerbench"](table, tmp_path / "frame.pkl")
 
 
 # RouteLLM
 
 
 def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) -> None:
-    PEERS["routellm"].write(table, tmp_path / "battles")
+    WRITERS["routellm"](table, tmp_path / "battles")
     battles = {}
     for name in ("train", "test"):
         rows = json.loads((tmp_path / "battles" / f"{name}.json").read_text())
@@ -256,6 +332,6 @@ def test_two_wrong_answers_are_a_bad_tie(tmp_path: Path) -> None:
     rows = [{**row, "score": 0.0} for row in single_answers(1)]
     stored(answers_of(rows, tmp_path), tmp_path / "cache")
     table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
-    PEERS["routellm"].write(table, tmp_path / "battles")
+    WRITERS["routellm"](table, tmp_path / "battles")
     (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
     assert battle["winner"] == "tie (bothbad)"

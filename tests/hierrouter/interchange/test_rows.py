@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.interchange.answers import gather
-from hierrouter.interchange.formats import guess_format
+from hierrouter.interchange.peers import guess_format
 from hierrouter.interchange.rows import read_rows
 from hierrouter.interchange.table import read_table
 from hierrouter_cache.errors import InputError

@@ -10,9 +10,9 @@ from hierrouter_cache.errors import InputError
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working directory; the modules imported from it are forgotten again."""
+    """An empty working directory, where Python looks last; what it imported is forgotten again."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     known = set(sys.modules)
     yield tmp_path
@@ -31,6 +31,15 @@ def test_a_function_in_the_working_directory_scores() -> None:
     assert half("a", ["a"]) == 0.5
     assert half("b", ["a"]) == 0.0
     assert half.key.startswith("mine:half@")
+
+
+def test_where_python_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    write("def score(response, references):\n    return 0.5")
+    elsewhere = [folder for folder in sys.path if folder not in ("", str(here))]
+    monkeypatch.setattr(sys, "path", elsewhere.copy())
+    with pytest.raises(InputError, match="cannot be imported: mine:score"):
+        scorer("mine:score")
+    assert sys.path == elsewhere
 
 
 def test_another_source_is_another_key() -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.collect.scheduler import collect
-from hierrouter.interchange.planting import pool_names, pool_of, priced, store_answers
-from hierrouter.pool import pool_from_json
+from hierrouter.inspection import ask_cache
+from hierrouter.interchange.storing import pool_names, pool_of, priced, store_answers
 from hierrouter.trees import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.fingerprint import next_context
@@ -16,6 +15,7 @@ from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
 from tests.hierrouter.interchange.examples import (
     MODELS,
+    Rows,
     answers_of,
     chains,
     keys,
@@ -61,6 +61,15 @@ def test_prices_come_from_sizes_flags_or_are_one(tmp_path: Path) -> None:
     sizeless = replace(pool, models=(*pool.models, unknown.models[0]))
     with pytest.raises(InputError, match="no price for x"):
         priced(sizeless, given)
+
+
+def test_a_price_of_one_that_was_given_is_known(tmp_path: Path) -> None:
+    rows = [{**row, "model": row["model"].split()[0]} for row in single_answers(1)]
+    answers = answers_of(rows, tmp_path)
+    pool = pool_of(answers, 1)
+    assert store_answers(answers, pool, {}, tmp_path / "unknown").unpriced
+    given = {"lab-tiny": Rate(1, 1), "lab-large": Rate(1, 1)}
+    assert not store_answers(answers, pool, given, tmp_path / "given").unpriced
 
 
 def test_names_become_names_of_ours() -> None:
@@ -150,14 +159,55 @@ def test_a_score_that_was_not_given_is_not_made_up(tmp_path: Path) -> None:
         open_tree(root, Selection(scorer="given"))
 
 
-def test_another_answer_under_the_same_key_is_counted_and_not_taken(tmp_path: Path) -> None:
+def other_answers() -> Rows:
+    """As `single_answers`, of the same models under another prompt, and all of them right."""
+    return [
+        {
+            **row,
+            "prompt": f"Think first. {row['question']}",
+            "response": f"{row['model']} thinks it is {row['final_answer']}",
+            "score": 1.0,
+        }
+        for row in single_answers()
+    ]
+
+
+def test_the_same_names_in_another_file_are_other_models(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    stored(answers_of(single_answers(), tmp_path), root)
+    merge = stored(answers_of(other_answers(), tmp_path), root)
+    assert (merge.present.total(), merge.different.total()) == (0, 0)
+    tree = open_tree(root, Selection(scorer="given"))
+    assert tree.models == ("lab-tiny-1b", "lab-large-10b")
+    assert tree.score[:, 1:].min() == 1.0  # the first file's are 0 at odd sums
+    prompts = ask_cache(root, "SELECT DISTINCT prompt FROM nodes")["prompt"].to_pylist()
+    assert all(prompt.startswith("Think first.") for prompt in prompts)
+    stored(answers_of(single_answers(), tmp_path), root)  # and the first ones are still there
+    assert open_tree(root, Selection(scorer="given")).direct.score.mean() == 0.75
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"response": "6"}, {"prompt": "?"}, {"tokens_in": 1}, {"tokens_out": 1}, {"score": 0.5}],
+    ids=lambda change: next(iter(change)),
+)
+def test_one_other_value_is_another_source(tmp_path: Path, change: dict[str, object]) -> None:
     root = tmp_path / "cache"
     stored(answers_of(single_answers(2), tmp_path), root, hops=1)
     rows = single_answers(2)
-    rows[0]["response"] = "something else"
+    rows[0] |= change
     merge = stored(answers_of(rows, tmp_path), root, hops=1)
-    assert (merge.added["calls"], merge.different["calls"]) == (0, 1)
-    assert "something else" not in CacheReader(root).responses().values()
+    assert merge.added["calls"] == 2  # the other model's two answers are the same
+    assert merge.present["calls"] == 2
+
+
+def test_the_order_of_rows_and_the_folds_make_no_other_source(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    stored(answers_of(single_answers(), tmp_path), root)
+    rows = [{**row, "split": "train"} for row in reversed(single_answers())]
+    merge = stored(answers_of(rows, tmp_path), root)
+    assert merge.added.total() == 0
+    assert merge.another_plan
 
 
 def test_an_import_can_be_repeated(tmp_path: Path) -> None:
@@ -170,19 +220,9 @@ def test_an_import_can_be_repeated(tmp_path: Path) -> None:
     assert (keys(root), len(CacheReader(root).parts)) == before
 
 
-def test_imported_models_cannot_be_called(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    answers = answers_of(single_answers(), tmp_path)
-    stored(answers, root)
-    pool, _ = pool_from_json(CacheReader(root).latest_plan().pool)
-    with pytest.raises(InputError, match="imported cannot be called"):
-        collect(pool, answers.queries, root)
-
-
 def test_the_report_of_many_queries_tells_progress(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     answers = answers_of(single_answers(3), tmp_path)
-    store_answers(
-        answers, priced(pool_of(answers, 1), {}), tmp_path / "cache", lambda *now: seen.append(now)
-    )
+    pool = pool_of(answers, 1)
+    store_answers(answers, pool, {}, tmp_path / "cache", lambda *now: seen.append(now))
     assert seen == [("import", 1, 3), ("import", 2, 3), ("import", 3, 3)]

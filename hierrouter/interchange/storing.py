@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collect.backends import IMPORTED
+from hierrouter.collect.backends import IMPORTED, Response
 from hierrouter.collect.plan import store_plan
+from hierrouter.collect.rows import Call, call_row
 from hierrouter.interchange.answers import Answer, Answers
 from hierrouter.interchange.merge import Merge, merging
 from hierrouter.pool import (
@@ -31,7 +32,7 @@ from hierrouter.pricing import size_in
 from hierrouter.query import Query
 from hierrouter.scoring.given import GIVEN
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.fingerprint import call_key, next_context, references_key, root_context
+from hierrouter_cache.fingerprint import call_key, digest, references_key, root_context
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.walk import TreeSpec
 
@@ -49,6 +50,7 @@ class Imported:
         queries: how many there are.
         lacking: how many of them not every model has answered.
         has_references: whether every query has reference answers.
+        unpriced: whether every token of every model costs 1, for want of a price.
         merge: counts of new and known rows.
     """
 
@@ -56,12 +58,8 @@ class Imported:
     queries: int
     lacking: int
     has_references: bool
+    unpriced: bool
     merge: Merge
-
-    @property
-    def prices_unknown(self) -> bool:
-        """Whether every token of every model costs 1, for want of a price."""
-        return all(model.price().rate == UNKNOWN for model in self.pool.models)
 
 
 def pool_of(answers: Answers, hops: int | None) -> Pool:
@@ -100,7 +98,7 @@ def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
     for name in given:
         if name not in names:
             raise InputError(f"price for an unknown model: {name}; {suggestion(name, names)}")
-    sizeless = [name for name in names if name not in given and size_in(name) is None]
+    sizeless = [name for name in _sizeless(pool) if name not in given]
     if sizeless and given:
         raise InputError(
             f"no price for {', '.join(sizeless)}: no name tells a size; give --price for all"
@@ -113,6 +111,10 @@ def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
         for model in pool.models
     )
     return replace(pool, models=models)
+
+
+def _sizeless(pool: Pool) -> list[str]:
+    return [model.name for model in pool.models if size_in(model.name) is None]
 
 
 def pool_names(models: Sequence[str]) -> dict[str, str]:
@@ -130,6 +132,7 @@ def pool_names(models: Sequence[str]) -> dict[str, str]:
 def store_answers(
     answers: Answers,
     pool: Pool,
+    rates: Mapping[str, Rate],
     root: Path,
     on_queries: Progress = lambda what, done, total: None,
 ) -> Imported:
@@ -137,15 +140,19 @@ def store_answers(
 
     Args:
         answers: what the file holds.
-        pool: its models, from `pool_of` and `priced`.
+        pool: its models, from `pool_of`.
+        rates: cost of a token, by the model's name in the pool; see `priced`.
         root: the cache's folder, made where it does not exist.
         on_queries: told ("import", done, total) as queries are written.
 
     Raises:
+        InputError: rates that do not fit the models; nothing was written.
         CacheError: the cache is damaged, in use by a collector, or cannot be written.
         WorldError: the disk is full or failed.
     """
-    identities = {model.name: _identity(model, pool.context_free) for model in pool.models}
+    unpriced = not rates and bool(_sizeless(pool))
+    pool = priced(pool, rates)
+    identities = _identities(answers, pool)
     spec = pool.tree_spec(identities)
     with merging(root) as merge:
         for done, (query, found) in enumerate(zip(answers.queries, answers.at, strict=True), 1):
@@ -155,18 +162,50 @@ def store_answers(
                     merge.add("scores", _score(call["key"], query, answer.score))
             on_queries("import", done, len(answers.queries))
         merge.flush()
-        store_plan(merge.writer, merge.reader, pool, identities, answers.queries)
+        merge.another_plan = store_plan(
+            merge.writer, merge.reader, pool, identities, answers.queries
+        )
     return Imported(
         pool,
         len(answers.queries),
         answers.lacking,
         all(query.answers for query in answers.queries),
+        unpriced,
         merge,
     )
 
 
-def _identity(model: ModelSpec, context_free: bool) -> Identity:
-    return {"imported": model.model, "context_free": "yes" if context_free else "no"}
+def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:
+    """What each model of the file is: its name and all that it answered there.
+
+    A name says nothing of prompt, settings or version. So the answers of another file are those of
+    another model, and a file that is imported again is known.
+    """
+    said: dict[str, list[str]] = {model.model: [] for model in pool.models}
+    for found in answers.at:
+        for path, answer in found.items():
+            said[path[-1]].append(_answer_digest(answer))
+    return {
+        model.name: {
+            "imported": model.model,
+            "context_free": "yes" if pool.context_free else "no",
+            "source": digest(sorted(said[model.model])),
+        }
+        for model in pool.models
+    }
+
+
+def _answer_digest(answer: Answer) -> str:
+    """Of everything but where it stands, and what the query's references and fold are."""
+    query = answer.query
+    return digest(
+        [
+            [query.dataset, query.id, query.question],
+            answer.path,
+            [answer.prompt, answer.response, answer.tokens_in, answer.tokens_out],
+            [answer.latency_s, answer.score],
+        ]
+    )
 
 
 def _calls(
@@ -188,19 +227,9 @@ def _calls(
 
 
 def _call(model: str, step: str, context: str, answer: Answer) -> dict[str, Any]:
-    return {
-        "key": call_key(step, context),
-        "step": step,
-        "context": context,
-        "outcome": next_context(context, answer.response),
-        "model": model,
-        "prompt": answer.prompt,
-        "response": answer.response,
-        "tokens_in": answer.tokens_in,
-        "tokens_out": answer.tokens_out,
-        "finish_reason": "unknown",
-        "latency_s": answer.latency_s,
-    }
+    call = Call(call_key(step, context), step, context, answer.prompt)
+    said = Response(answer.response, answer.tokens_in, answer.tokens_out, "unknown")
+    return call_row(model, call, said, answer.latency_s)
 
 
 def _score(call: str, query: Query, value: float) -> dict[str, Any]:
