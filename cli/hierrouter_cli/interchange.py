@@ -91,6 +91,8 @@ def export_file(
     elif models or encoder or allow_incomplete:
         raise InputError("jsonl holds a whole cache: no --models, --encoder, --allow-incomplete")
     else:
+        if out.suffix != ".jsonl":
+            raise InputError(f"jsonl is written as .jsonl: --out {out}")
         _export_own(out, cache)
     console.put(f"{out}\n")
 
@@ -156,13 +158,21 @@ def _say_imported(name: str, imported: Imported) -> None:
         console.say("import: no reference answers in the file; use --scorer given")
     if imported.unpriced:
         console.say("import: prices unknown: 1 per token for every model; reprice with --prices")
+        console.say("import: cost counts tokens; take a small alpha such as 1e-5")
+    if imported.scored and imported.has_references:
+        console.say("import: it has given scores: --scorer given")
+    if imported.scored and imported.unscored:
+        console.say(
+            f"import: {imported.unscored:,} answers have no score; --scorer given will refuse them"
+        )
     for note in FORMATS[name].notes:
         console.say(f"import: {note}")
 
 
 def _say_merge(merge: Merge, cache: Path) -> None:
     new = ", ".join(f"{count:,} {kind}" for kind, count in merge.added.items() if count)
-    console.put(f"{cache}: {new or 'nothing'} new, {merge.present.total():,} rows known already\n")
+    known = merge.present.total() - merge.repeated.total()
+    console.put(f"{cache}: {new or 'nothing'} new, {known:,} rows known already\n")
     if merge.another_plan and not new:
         console.say("import: train and report now open the models and queries of this file")
     for kind, count in merge.different.items():

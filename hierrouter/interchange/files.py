@@ -6,7 +6,9 @@ everything under it. Not covered: what is in it, and single files (`hierrouter_c
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,10 +29,12 @@ def require_free(out: Path) -> None:
     """Refuse to write over something, before any work is done for it.
 
     Raises:
-        InputError: it exists, or its folder does not.
+        InputError: it exists, or its folder does not or cannot be written to.
     """
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InputError(f"no permission to write: {out.parent}; choose another --out")
     if out.exists() or out.is_symlink():
         raise InputError(f"output exists: {out}; choose another --out or remove it")
 
@@ -49,9 +53,14 @@ def whole_folder(out: Path) -> Iterator[Path]:
         draft.rename(out)
         fsync_folder(out.parent)
     except OSError as error:
-        raise WorldError(f"cannot write: {out}: {error.strerror}; make room and retry") from error
+        raise WorldError(f"cannot write: {out}: {error.strerror}; {_hint(error)}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _hint(error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "make room and retry" if full else "choose another --out"
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:

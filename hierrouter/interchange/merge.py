@@ -36,6 +36,7 @@ class Merge:
         added: new rows, by kind.
         present: rows that were there already, or twice in the file.
         different: of those, the ones with another content; it was not taken.
+        repeated: of those, the ones that the file itself brought before.
         another_plan: whether the cache has another latest plan than before.
     """
 
@@ -44,8 +45,10 @@ class Merge:
     added: Counter[str] = field(default_factory=Counter)
     present: Counter[str] = field(default_factory=Counter)
     different: Counter[str] = field(default_factory=Counter)
+    repeated: Counter[str] = field(default_factory=Counter)
     another_plan: bool = False
     _known: dict[str, dict[tuple[Any, ...], Any]] = field(default_factory=dict)
+    _taken: dict[str, set[tuple[Any, ...]]] = field(default_factory=dict)
     _waiting: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def add(self, kind: str, row: Mapping[str, Any]) -> None:
@@ -57,11 +60,14 @@ class Merge:
         known = self._known_of(kind)
         identity = tuple(row[name] for name in IDENTITY[kind])
         content = row[CONTENT[kind]] if kind in CONTENT else None
+        taken = self._taken.setdefault(kind, set())
         if identity in known:
             self.present[kind] += 1
             self.different[kind] += known[identity] != content
+            self.repeated[kind] += identity in taken
             return
         known[identity] = content
+        taken.add(identity)
         self.added[kind] += 1
         waiting = self._waiting.setdefault(kind, [])
         waiting.append(row)

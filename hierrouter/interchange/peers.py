@@ -14,6 +14,7 @@ from hierrouter.interchange.answers import Answer, gather
 from hierrouter.interchange.direct import DirectTable
 from hierrouter.interchange.formats import IMPORTS, OWN
 from hierrouter.interchange.jsonl import HEADER
+from hierrouter.interchange.lines import LINES
 from hierrouter.interchange.rows import read_rows
 from hierrouter.interchange.storing import Imported, Progress, pool_of, store_answers
 from hierrouter_cache.errors import InputError
@@ -81,6 +82,10 @@ def guess_format(path: Path) -> str:
     row = next(read_rows(path)).values
     if row.get("kind") == HEADER:
         return OWN
+    if row.get("kind") in tuple(LINES):
+        raise InputError(
+            f'the header line {{"kind": "{HEADER}", ...}} is gone: {path}; export again'
+        )
     if {"model_name", "task_name"} <= set(row):
         return "llmrouter"
     if any(name.endswith((routerbench.RESPONSE, routerbench.COST)) for name in row):

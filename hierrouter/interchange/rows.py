@@ -7,6 +7,8 @@ every complaint can name it. Nothing is ever unpickled. Not covered: what the co
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,16 +128,28 @@ def read_rows(path: Path) -> Iterator[Row]:
     require_file(path)
     reader = readers.get(path.suffix)
     if reader is None:
-        raise InputError(f"unknown kind of file: {path}; known: {', '.join(readers)}")
+        raise InputError(
+            f"unknown kind of file: {path}; known: {', '.join(readers)}; "
+            "a cache of ours: --format jsonl"
+        )
     number = 0
     try:
         for number, values in enumerate(reader(path), start=1):
             yield Row(f"{path}: row {number}", values)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise InputError(f"not readable as {path.suffix[1:]}: {path}: {why}") from None
+        place = f"{path}: after row {number}" if number else f"{path}"
+        raise InputError(f"not readable as {path.suffix[1:]}: {place}: {_cause(error)}") from None
     if not number:
         raise InputError(f"no rows: {path}")
+
+
+def _cause(error: Exception) -> str:
+    """Why a file could not be read, in a few words and without its bytes."""
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "invalid UTF8" in said:
+        return "not UTF-8"
+    columns = re.search(r"(Row #\d+: )?Expected \d+ columns, got \d+", said)
+    return columns[0] if columns else said[:120]
 
 
 def require_file(path: Path) -> None:
@@ -171,11 +185,25 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from batch.to_pylist()
 
 
+def _require_commas(path: Path) -> None:
+    """Refuse what the first line of a CSV shows to be of another kind."""
+    with path.open("rb") as file:
+        first = file.readline(MAX_LINE)
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"not UTF-8 but UTF-16: {path}; save it as UTF-8")
+    for separator, name in ((b";", ";"), (b"\t", "a tab")):
+        if separator in first and b"," not in first:
+            raise InputError(f"the separator looks like {name}: {path}; save it with commas")
+
+
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    _require_commas(path)
     whole = pa.csv.ParseOptions(newlines_in_values=True)
     blocks = pa.csv.ReadOptions(block_size=MAX_LINE)
     with pa.csv.open_csv(path, read_options=blocks, parse_options=whole) as batches:
         names = batches.schema.names
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"column {twice[0]!r:.80} stands twice: {path}; rename or remove one")
     # Every cell as a text: an answer "007" is no number.
     cells = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]

@@ -51,6 +51,8 @@ class Imported:
         lacking: how many of them not every model has answered.
         has_references: whether every query has reference answers.
         unpriced: whether every token of every model costs 1, for want of a price.
+        scored: how many answers of the file have a score.
+        unscored: how many have none.
         merge: counts of new and known rows.
     """
 
@@ -59,6 +61,8 @@ class Imported:
     lacking: int
     has_references: bool
     unpriced: bool
+    scored: int
+    unscored: int
     merge: Merge
 
 
@@ -165,12 +169,15 @@ def store_answers(
         merge.another_plan = store_plan(
             merge.writer, merge.reader, pool, identities, answers.queries
         )
+    scored = [answer.score is not None for found in answers.at for answer in found.values()]
     return Imported(
         pool,
         len(answers.queries),
         answers.lacking,
         all(query.answers for query in answers.queries),
         unpriced,
+        scored.count(True),
+        scored.count(False),
         merge,
     )
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -153,16 +154,21 @@ def test_a_folder_that_is_a_file_is_said_in_one_line(reader: CacheReader) -> Non
 def test_drafts_lie_where_they_are_swept(
     reader: CacheReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise KeyboardInterrupt
+    drafts: list[Path] = []
+    real = Path.replace
 
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(KeyboardInterrupt):
-        filled(reader)
-    monkeypatch.undo()
-    assert list((reader.root / "tmp").iterdir())
+    def replace(path: Path, target: Path) -> Path:
+        drafts.append(path)
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    filled(reader)
+    assert [draft.parent for draft in drafts] == [reader.root / "tmp"]
+    dead, living = (drafts[0].with_name(f"emb.npy.{pid}.tmp") for pid in (2**22 + 1, os.getppid()))
+    dead.touch()
+    living.touch()
     sweep_drafts(reader.root)
-    assert not list((reader.root / "tmp").iterdir())
+    assert list((reader.root / "tmp").iterdir()) == [living]
 
 
 def test_a_read_only_cache_is_used_for_this_process(

@@ -117,6 +117,8 @@ def test_prices_by_flag_and_prices_unknown(tmp_path: Path, hierrouter: Run) -> N
     save(rows, tmp_path / "sums.jsonl")
     done = hierrouter("cache", "import", "sums.jsonl", cwd=tmp_path)
     assert "prices unknown: 1 per token for every model" in done.stderr
+    assert "cost counts tokens; take a small alpha such as 1e-5" in done.stderr
+    assert "it has given scores: --scorer given" in done.stderr
     flags = ["--price", "lab-tiny=0.5", "--price", "lab-large=1:2", "--cache", "priced"]
     done = hierrouter("cache", "import", "sums.jsonl", *flags, cwd=tmp_path)
     assert "prices unknown" not in done.stderr
@@ -168,3 +170,18 @@ def test_imported_models_cannot_be_called(folder: Path, hierrouter: Run) -> None
     done = hierrouter("collect", cwd=folder)
     assert done.returncode == 2
     assert "caches/default holds was imported, and its models cannot be called" in done.stderr
+
+
+def test_missing_scores_and_equal_answers_are_told_apart(tmp_path: Path, hierrouter: Run) -> None:
+    rows = [{**row, "response": "same", "tokens_out": 1} for row in single_answers()]
+    rows[3]["score"] = None
+    save(rows, tmp_path / "sums.jsonl")
+    done = hierrouter("cache", "import", "sums.jsonl", cwd=tmp_path)
+    assert "1 answers have no score; --scorer given will refuse them" in done.stderr
+    assert ", 0 rows known already" in done.stdout
+
+
+def test_an_export_of_json_lines_is_named_so(folder: Path, hierrouter: Run) -> None:
+    done = hierrouter("cache", "export", "--out", "everything", cwd=folder)
+    assert (done.returncode, (folder / "everything").exists()) == (2, False)
+    assert "jsonl is written as .jsonl" in done.stderr

@@ -1,5 +1,6 @@
 """Files that are no table of ours are refused in one line."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.interchange.answers import gather
+from hierrouter.interchange.files import whole_folder
 from hierrouter.interchange.peers import guess_format
 from hierrouter.interchange.rows import read_rows
 from hierrouter.interchange.table import read_table
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, WorldError
 from tests.hierrouter.interchange.examples import Rows, answers_of, save, single_answers
 
 Spoil = Callable[[Rows], object]
@@ -69,6 +71,14 @@ BAD_FILES = {
     "text.parquet": (b"no parquet at all", "not readable as parquet"),
     "binary.csv": (b"a,b\n\xff\xfe,1\n", "not readable as csv"),
     "ragged.csv": (b"a,b\n1,2,3\n", "not readable as csv"),
+    "long.csv": (b"a,b\n1,2,3\n", r"long.csv: Expected 2 columns, got 3|Row #2: Exp"),
+    "latin.csv": (b"a,b\n\xe9,1\n", "not UTF-8"),
+    "wide.csv": ("a,b\n1,2\n".encode("utf-16"), "not UTF-8 but UTF-16"),
+    "semicolon.csv": (b"a;b\n1,5;2\n", "separator looks like ;"),
+    "tab.csv": (b"a\tb\n1\t2\n", "separator looks like a tab"),
+    "twice.csv": (b"a,b,a\n1,2,3\n", "column 'a' stands twice"),
+    "headless.jsonl": (b'{"kind": "query", "query_id": "q"}\n', "header line .* is gone"),
+    "all": (b"{}\n", "a cache of ours: --format jsonl"),
     "header.csv": (b"query_id,question\n", "no rows"),
     "torn.jsonl": (b'{"query_id": 1}\n{"a": ', "torn.jsonl:2"),
     "array.jsonl": (b"[1, 2]\n", "not a JSON object"),
@@ -139,3 +149,11 @@ def test_folds_are_cut_by_question_unless_the_table_says(tmp_path: Path) -> None
     ]
     said = answers_of(rows, tmp_path).queries
     assert [query.id for query in said if query.split == "test"] == ["q3"]
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.EACCES, "choose another --out"), (errno.ENOSPC, "make room")]
+)
+def test_a_failed_write_is_hinted_by_its_cause(tmp_path: Path, number: int, hint: str) -> None:
+    with pytest.raises(WorldError, match=hint), whole_folder(tmp_path / "out"):
+        raise OSError(number, "failed")
