@@ -18,7 +18,7 @@ from hierrouter.pool import pool_from_json
 from hierrouter.pool_file import stored_pool
 from hierrouter.scoring import SCORERS
 from hierrouter_cache.checks import Row, part_fault, row_fault
-from hierrouter_cache.embeddings import embedding_fault, embedding_files
+from hierrouter_cache.embeddings import embedding_fault, embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.parts import examine
@@ -55,7 +55,16 @@ def cache_info(
         CacheError: nothing there, or damaged.
         InputError: an unknown pool, model or number of hops.
     """
-    reader = CacheReader(root)
+    return _counts(CacheReader(root), pool, models, hops, incomplete)
+
+
+def _counts(
+    reader: CacheReader,
+    pool: str | None = None,
+    models: Sequence[str] | None = None,
+    hops: int | None = None,
+    incomplete: bool = False,
+) -> dict[str, Any]:
     plan = reader.latest_plan()
     opened = opened_pool(plan.pool, pool, models, hops)
     forest = walk(reader, opened.spec, plan.queries)
@@ -70,7 +79,7 @@ def cache_info(
         "missing_nodes": int(np.count_nonzero(~forest.tree.found)),
         "missing_direct": int(np.count_nonzero(~forest.direct.found)),
         "failed_calls": failed_calls(reader),
-        "calls": _one_number(reader, "SELECT count(DISTINCT key) AS n FROM calls_rows"),
+        "calls": reader.number("SELECT count(DISTINCT key) FROM calls_rows"),
         "parts": len(reader.parts),
         "bytes": sum(part.path.stat().st_size for part in reader.parts),
         "models": [model.name for model in opened.pool.models],
@@ -132,7 +141,7 @@ def damaged_files(root: Path) -> list[str]:
 def verify_cache(
     root: Path, rescore: bool = False, on_rows: OnRows = lambda rows, total: None
 ) -> list[str]:
-    """Check the meaning of a cache whose files are sound; see `damaged_files` for the files.
+    """Check every file of a cache, and what its rows mean.
 
     Args:
         root: the cache's folder.
@@ -143,20 +152,24 @@ def verify_cache(
         What was checked and found, a line each.
 
     Raises:
-        CacheError: a damaged part, or values that no collection writes.
+        DamagedPart: a damaged file, see `damaged_files` for all of them; or values that no
+            collection writes.
+        CacheError: nothing there, or changed meanwhile.
     """
     reader = CacheReader(root)
+    vectors = embedding_files(root)
+    for file in vectors:
+        require_sound(file)
     checked = _check_rows(reader, on_rows)
-    info = cache_info(root)
-    orphans = _one_number(
-        reader,
-        "SELECT count(*) AS n FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
+    info = _counts(reader)
+    orphans = reader.number(
+        "SELECT count(*) FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
         "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context",
     )
     lines = [
         f"{info['parts']} parts: every byte as its name says",
         f"{checked} rows: every key is that of the row's content",
-        f"{len(embedding_files(root))} embedding files: every byte as its name says",
+        f"{len(vectors)} embedding files: every byte as its name says",
         f"{info['complete_queries']} of {info['queries']} queries complete, "
         f"{info['missing_nodes']} nodes missing",
         f"{orphans} orphans: calls whose parent answer or question is not in the cache",
@@ -192,10 +205,6 @@ def _row_fault(kind: str, row: Row) -> str | None:
         except InputError as error:
             return str(error)
     return fault
-
-
-def _one_number(reader: CacheReader, query: str) -> int:
-    return int(reader.sql(query)["n"][0].as_py())
 
 
 def _check_scores(reader: CacheReader) -> list[str]:

@@ -23,7 +23,7 @@ from hierrouter_cache.reader import CacheReader, StoredCall
 from hierrouter_cache.schema import SCORES
 from hierrouter_cache.scores import Scores, stored_scores
 from hierrouter_cache.walk import Forest
-from hierrouter_cache.writer import PartWriter, collector_lock, writable
+from hierrouter_cache.writer import PartWriter, collector_lock, fitting_rows, writable
 
 FIRST_PART = 256
 LARGEST_PART = 131_072
@@ -94,8 +94,7 @@ def _compute(
         values += _score_part(reader.root, scorer, part)
         on_scored(len(values), len(found))
         # A slow scorer's work is kept every few seconds, a quick one's in large parts.
-        fitting = round(len(part) * SECONDS_PER_PART / max(perf_counter() - started, 1e-3))
-        size = min(LARGEST_PART, max(1, fitting))
+        size = fitting_rows(len(part), perf_counter() - started, SECONDS_PER_PART, LARGEST_PART)
     return np.array(values)[where.ravel()]
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hierrouter_cache.fingerprint import (
     call_key,
@@ -22,11 +21,10 @@ from hierrouter_cache.fingerprint import (
     references_key,
     root_context,
 )
-from hierrouter_cache.parts import Part
+from hierrouter_cache.parts import Part, part_batches
 from hierrouter_cache.schema import KINDS
 
 Row = Mapping[str, Any]
-BATCH = 1024
 NULLABLE = {"latency_s"}  # where an import does not know it
 INT32 = range(2**31)
 
@@ -69,13 +67,12 @@ def part_fault(
     """
     done = 0
     try:
-        with pq.ParquetFile(part.path) as file:
-            for batch in file.iter_batches(batch_size=BATCH, columns=KINDS[part.kind].names):
-                for number, row in enumerate(batch.to_pylist(), start=done + 1):
-                    if fault := fault_of(part.kind, row):
-                        return f"row {number}: {fault}"
-                done += batch.num_rows
-                on_rows(batch.num_rows)
+        for batch in part_batches(part):
+            for number, row in enumerate(batch.to_pylist(), start=done + 1):
+                if fault := fault_of(part.kind, row):
+                    return f"row {number}: {fault}"
+            done += batch.num_rows
+            on_rows(batch.num_rows)
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

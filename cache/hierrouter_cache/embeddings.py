@@ -8,7 +8,6 @@ Not covered: computing vectors (`hierrouter.collect.encoders`).
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import secrets
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
-from hierrouter_cache.parts import TRIES, sha16
+from hierrouter_cache.parts import TRIES, file_sha16, sha16
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import collector_lock, writable, write_derived
 
@@ -57,21 +56,56 @@ def embedding_fault(file: EmbeddingFile) -> str | None:
     A file that is gone was merged into another one: nothing is wrong with it.
     """
     try:
-        rows = np.load(file.path, mmap_mode="r", allow_pickle=False)
+        found = _look(file)
+        if isinstance(found, str):
+            return found
+        if file_sha16(file.path) != file.sha:
+            return f"checksum mismatch, expected {file.rows} rows as written"
     except FileNotFoundError:
         return None
+    if not all(
+        np.isfinite(found["vector"][at : at + CHUNK]).all() for at in range(0, len(found), CHUNK)
+    ):
+        return f"NaN or infinity, expected {file.rows} rows of finite numbers"
+    return None
+
+
+def require_sound(file: EmbeddingFile) -> None:
+    """Refuse a damaged embedding file.
+
+    Raises:
+        DamagedPart: it is not what its name promises.
+    """
+    if why := embedding_fault(file):
+        raise _damaged(file, why)
+
+
+def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
+    """The rows, mapped; or why these are none."""
+    try:
+        rows: NDArray[np.void] = np.load(file.path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
         return f"not readable ({str(error).splitlines()[0][:60]}), expected {file.rows} rows"
     if rows.dtype.names != ("context", "vector") or rows.shape != (file.rows,):
         return f"expected {file.rows} rows of context and vector, found {rows.shape}"
-    with file.path.open("rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest()[:16] != file.sha:
-            return f"checksum mismatch, expected {file.rows} rows as written"
-    if not all(
-        np.isfinite(rows["vector"][at : at + CHUNK]).all() for at in range(0, len(rows), CHUNK)
-    ):
-        return f"NaN or infinity, expected {file.rows} rows of finite numbers"
-    return None
+    return rows
+
+
+def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
+    """The rows, mapped; FileNotFoundError where they were merged into another file."""
+    found = _look(file)
+    if isinstance(found, str):
+        raise _damaged(file, found)
+    return found
+
+
+def _damaged(file: EmbeddingFile, why: str) -> DamagedPart:
+    return DamagedPart(
+        f"damaged embedding file: {file.path.name}: {why}; move it aside with "
+        f"`hierrouter cache repair --cache {file.path.parents[2]}`, it is then made again"
+    )
 
 
 class EmbeddingStore:
@@ -167,7 +201,7 @@ class EmbeddingStore:
         if not all(file.path.exists() for file in self._unchecked):
             self._map()  # merged meanwhile; the vectors are the same
         for file in self._unchecked:
-            _require_sound(file)
+            require_sound(file)
         self._unchecked = []
 
     def _index(self, rows: NDArray[np.void]) -> None:
@@ -196,7 +230,7 @@ def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
     if len(files) < 2:
         return 0
     for file in files:
-        _require_sound(file)
+        require_sound(file)
     arrays = [_mapped(file) for file in files]
     _require_one_width(arrays, folder)
     rows = np.concatenate(arrays)
@@ -210,27 +244,6 @@ def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
             f"cannot remove a merged file: {error}; run `cache compact` again"
         ) from error
     return len(files) - 1
-
-
-def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
-    try:
-        rows: NDArray[np.void] = np.load(file.path, mmap_mode="r", allow_pickle=False)
-        if rows.dtype.names == ("context", "vector") and rows.shape == (file.rows,):
-            return rows
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError):
-        pass
-    _require_sound(file)
-    raise FileNotFoundError(file.path)  # sound now, so it went away between the two looks
-
-
-def _require_sound(file: EmbeddingFile) -> None:
-    if why := embedding_fault(file):
-        raise DamagedPart(
-            f"damaged embedding file: {file.path.name}: {why}; move it aside with "
-            f"`hierrouter cache repair --cache {file.path.parents[2]}`, it is then made again"
-        )
 
 
 def _require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ METADATA_KEY = b"hierrouter"
 MAX_ROWS = 2_000_000
 # `fault` of a part that is not there any more: moved aside, or merged into another one.
 GONE = "the file is gone"
+BATCH = 1024  # rows read together
 # How often a listing is taken again while others change the folder.
 TRIES = 100
 
@@ -117,6 +119,12 @@ def sha16(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def file_sha16(path: Path) -> str:
+    """`sha16` of a file's bytes, which are not held in memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 def fault(part: Part) -> str | None:
     """What is wrong with a part, `GONE` where it is not there any more, None where it is sound.
 
@@ -143,10 +151,7 @@ def _file_fault(part: Part) -> str | None:
         return "not a regular file"
     if found.st_size == 0:
         return "0 bytes"
-    with part.path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest()[:16] != part.sha:
-            return "checksum mismatch"
-    return None
+    return None if file_sha16(part.path) == part.sha else "checksum mismatch"
 
 
 def _content_fault(part: Part) -> str | None:
@@ -164,6 +169,16 @@ def _content_fault(part: Part) -> str | None:
     if footer.num_rows != part.rows:
         return f"{footer.num_rows} rows, its name says {part.rows}"
     return mismatch(footer.schema.to_arrow_schema(), KINDS[part.kind])
+
+
+def part_batches(part: Part) -> Iterator[pa.RecordBatch]:
+    """The rows of a part in its kind's columns; memory does not grow with their number.
+
+    Raises:
+        FileNotFoundError: a compaction has taken the part away.
+    """
+    with pq.ParquetFile(part.path) as file:
+        yield from file.iter_batches(batch_size=BATCH, columns=KINDS[part.kind].names)
 
 
 def examine(root: Path) -> dict[Part, str | None]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter_cache.routes import Routes
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -52,3 +54,23 @@ def cost_of(
         same, single, rate[..., 0] * tokens_in + rate[..., 1] * tokens_out
     )
     return cost
+
+
+def total_cost(
+    routes: Routes,
+    tokens_in: NDArray[np.int64],
+    tokens_out: NDArray[np.int64],
+    rate: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """float64[queries, nodes]: C, the cost of all calls from the root to each node.
+
+    Args:
+        routes: shape of the tree.
+        tokens_in, tokens_out: int64[queries, nodes], of the call that made the node.
+        rate: float64[M, 2].
+    """
+    total = np.zeros(tokens_in.shape)
+    for node in range(1, routes.nodes):
+        delta = cost_of(tokens_in[:, node], tokens_out[:, node], rate[routes.action(node)])
+        total[:, node] = total[:, routes.parent(node)] + delta
+    return total

@@ -83,6 +83,10 @@ class CacheReader:
                 self._open()
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
+    def number(self, query: str) -> int:
+        """The one whole number that a query of ours gives."""
+        return int(self.sql(query)[0][0].as_py())
+
     def lost_a_part(self) -> bool:
         """Whether a compaction has taken a part away since it was looked at."""
         return not all(part.path.exists() for part in self.parts)

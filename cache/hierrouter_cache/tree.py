@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.pricing import Rate, cost_of, rate_table
+from hierrouter_cache.pricing import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.routes import Routes
 
 SPLITS = ("train", "validation", "test")
@@ -140,14 +140,7 @@ class RouteTree:
     @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, nodes]: C, the cost of all calls from the root to the node."""
-        routes = self.routes
-        total = np.zeros(self.score.shape)
-        for node in range(1, routes.nodes):
-            delta = cost_of(
-                self.tokens_in[:, node], self.tokens_out[:, node], self.rate[routes.action(node)]
-            )
-            total[:, node] = total[:, routes.parent(node)] + delta
-        return total
+        return total_cost(self.routes, self.tokens_in, self.tokens_out, self.rate)
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
         """float64[queries, leaves]: R = Q - alpha * C at the end of each route."""

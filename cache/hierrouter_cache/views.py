@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError
-from hierrouter_cache.pricing import Rate, cost_of, rate_table
+from hierrouter_cache.pricing import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.reader import CacheReader, connect
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
@@ -123,13 +123,10 @@ def _found(spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]) -> pa.Tab
     cost = _costs(forest.direct, rate_table(direct, prices))
     tables = [_rows(forest.direct, direct, [0] * len(direct), cost, cost)]
     nodes = range(1, routes.nodes)
-    actions = [routes.action(node) for node in nodes]
+    rate = rate_table(spec.models, prices)
+    total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rate)[:, 1:]
     tree = forest.tree.columns(slice(1, None))
-    cost = _costs(tree, rate_table(spec.models, prices)[actions])
-    total = cost.copy()
-    for node in nodes:
-        if parent := routes.parent(node):
-            total[:, node - 1] += total[:, parent - 1]
+    cost = _costs(tree, rate[[routes.action(node) for node in nodes]])
     names = [routes.name(node, spec.models) for node in nodes]
     tables.append(_rows(tree, names, routes.depth()[1:].tolist(), cost, total))
     return pa.concat_tables(tables)

@@ -118,6 +118,18 @@ def commit(root: Path, name: str, data: memoryview, on_step: Steps) -> Path:
     return target
 
 
+def fitting_rows(done: int, seconds: float, wanted_s: float, most: int) -> int:
+    """How many rows the next part may have.
+
+    Args:
+        done: rows that were just made.
+        seconds: what they took.
+        wanted_s: what a part should take: no more than that is lost in a crash.
+        most: rows of the largest part.
+    """
+    return min(most, max(1, round(done * wanted_s / max(seconds, 1e-3))))
+
+
 def writable(root: Path) -> bool:
     """Whether parts can be added to the cache at `root`."""
     return os.access(parts_folder(root), os.W_OK)

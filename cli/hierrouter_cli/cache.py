@@ -51,19 +51,22 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) 
     from hierrouter.inspection import damaged_files, verify_cache
     from hierrouter_cache.errors import DamagedPart
 
-    damaged = damaged_files(cache)
-    for line in damaged:
-        console.say(f"damaged: {line}")
-    if damaged:
+    try:
+        with console.progress_bars() as bars:
+            bar = bars.add_task("checking rows", total=None, note="")
+            lines = verify_cache(
+                cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
+            )
+    except DamagedPart:
+        damaged = damaged_files(cache)
+        for line in damaged:
+            console.say(f"damaged: {line}")
+        if not damaged:  # the bytes are right, what they say is not
+            raise
         raise DamagedPart(
             f"{len(damaged)} damaged files: {cache}; move them aside with "
             f"`hierrouter cache repair --cache {cache}`, then collect again"
-        )
-    with console.progress_bars() as bars:
-        bar = bars.add_task("checking rows", total=None, note="")
-        lines = verify_cache(
-            cache, rescore, lambda rows, total: bars.update(bar, advance=rows, total=total)
-        )
+        ) from None
     for line in lines:
         console.put(line + "\n")
 

@@ -57,17 +57,20 @@ def run_collect(
     from hierrouter.collect.scheduler import collect as collect_tree
     from hierrouter.collect.summary import require_answers
 
-    console.say(
-        f"collect: {len(queries):,} queries x ({pool.routes.calls} nodes + "
-        f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
-    )
-    names_of = ", ".join(f"{model.name} ({model.model})" for model in pool.everyone)
-    console.say(f"collect: {pool.hops} hops, {names_of}")
-    if not any(query.split == "test" for query in queries):
-        console.say("note: no test query among these, and reports need some; take a larger --limit")
     per_query = pool.routes.calls + len(pool.everyone)
-    with _finish_part_on_interrupt() as stop, progress(len(queries) * per_query) as report:
-        summary = collect_tree(pool, queries, cache, report, stop)
+    with _finish_part_on_interrupt() as stop:
+        console.say(
+            f"collect: {len(queries):,} queries x ({pool.routes.calls} nodes + "
+            f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
+        )
+        names_of = ", ".join(f"{model.name} ({model.model})" for model in pool.everyone)
+        console.say(f"collect: {pool.hops} hops, {names_of}")
+        if not any(query.split == "test" for query in queries):
+            console.say(
+                "note: no test query among these, and reports need some; take a larger --limit"
+            )
+        with progress(len(queries) * per_query) as report:
+            summary = collect_tree(pool, queries, cache, report, stop)
     console.say(summary_line(summary))
     require_answers(summary)
     return open_tree(cache, select(encoder=encoder_name))

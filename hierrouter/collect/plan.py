@@ -49,9 +49,17 @@ def planned(root: Path) -> Plan | None:
             f"what {root} holds was imported, and its models cannot be called; "
             "name --datasets and --pool to collect something else into it"
         )
-    rows = reader.queries(stored.queries, ("id", "dataset", "question", "answers", "split"))
-    queries = tuple(Query(**{**row, "answers": tuple(row["answers"])}) for row in rows.to_pylist())
-    return Plan(pool, queries)
+    return Plan(pool, stored_queries(reader, stored.queries))
+
+
+def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:
+    """The queries with these keys, in this order.
+
+    Raises:
+        CacheError: some are not there.
+    """
+    rows = reader.queries(keys, ("id", "dataset", "question", "answers", "split"))
+    return tuple(Query(**{**row, "answers": tuple(row["answers"])}) for row in rows.to_pylist())
 
 
 def store_plan(

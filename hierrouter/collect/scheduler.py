@@ -26,7 +26,7 @@ from hierrouter_cache.errors import Interrupted, NoCache, WorldError
 from hierrouter_cache.fingerprint import call_key, next_context, root_context
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.walk import TreeSpec
-from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts
+from hierrouter_cache.writer import PartWriter, collector_lock, fitting_rows, sweep_drafts
 
 # A part is small enough that an interruption costs little, large enough that reading stays fast.
 FIRST_PART = 32
@@ -114,8 +114,9 @@ class Collection:
             refused = self._commit(model, list(zip(part, answers, strict=True)), seconds)
             failed += refused
             if answered := len(part) - len(refused):  # a refusal takes no time, and tells nothing
-                fitting = round(answered * SECONDS_PER_PART / max(seconds, 1e-3))
-                self.part_size[model.name] = min(LARGEST_PART, max(1, fitting))
+                self.part_size[model.name] = fitting_rows(
+                    answered, seconds, SECONDS_PER_PART, LARGEST_PART
+                )
             if self.stop():
                 raise Interrupted(
                     f"interrupted: {self.summary.calls} nodes committed; "

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.encoders import Encoder
+from hierrouter.collect.plan import stored_queries
 from hierrouter.pool import ModelSpec, pool_from_json
 from hierrouter.query import Query
 from hierrouter.rescore import score_forest
@@ -90,7 +91,7 @@ def direct_table(
     rates = rate_table([model.name for model in pool.everyone], pool.rates())
     return DirectTable(
         models=tuple(_name_outside(model) for model in pool.everyone),
-        queries=_queries(reader, whole),
+        queries=stored_queries(reader, whole.keys),
         responses=_responses(reader, whole),
         score=score_forest(reader, whole, scorer).direct,
         tokens_in=direct.tokens_in,
@@ -120,11 +121,6 @@ def _whole(forest: Forest, allow_incomplete: bool) -> Forest:
             "take fewer --models, or leave these queries out with --allow-incomplete"
         )
     return forest.select(rows)
-
-
-def _queries(reader: CacheReader, forest: Forest) -> tuple[Query, ...]:
-    rows = reader.queries(forest.keys, ("id", "dataset", "question", "answers", "split"))
-    return tuple(Query(**{**row, "answers": tuple(row["answers"])}) for row in rows.to_pylist())
 
 
 def _responses(reader: CacheReader, forest: Forest) -> list[list[str]]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hierrouter.collect.plan import is_latest
 from hierrouter.interchange.files import json_line
@@ -26,6 +25,7 @@ from hierrouter.interchange.merge import Merge, merging
 from hierrouter.interchange.rows import require_file
 from hierrouter.json_lines import parse_object, raw_lines
 from hierrouter_cache.errors import CacheError, InputError
+from hierrouter_cache.parts import part_batches
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.schema import FORMAT, IDENTITY, KINDS, LAST_WINS
 from hierrouter_cache.writer import atomic_file
@@ -72,7 +72,9 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
         WorldError: the disk is full or failed.
     """
     reader = CacheReader(root)
-    counts = Counter({kind: _count(reader, kind) for kind in LINES.values()})
+    counts = Counter(
+        {kind: reader.number(f"SELECT count(*) FROM {kind}") for kind in LINES.values()}  # noqa: S608
+    )
     total = hashlib.sha256()
     with atomic_file(out) as file:
         file.write(Header(counts, total.hexdigest()).line())  # as long as the right one
@@ -85,10 +87,6 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
         file.seek(0)
         file.write(Header(counts, total.hexdigest()).line())
     return counts
-
-
-def _count(reader: CacheReader, kind: str) -> int:
-    return int(reader.sql(f"SELECT count(*) AS n FROM {kind}")["n"][0].as_py())  # noqa: S608
 
 
 def _lines(reader: CacheReader) -> Iterator[dict[str, Any]]:
@@ -105,13 +103,12 @@ def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
         if part.kind != kind:
             continue
         try:
-            with pq.ParquetFile(part.path) as file:
-                for batch in file.iter_batches(batch_size=BATCH, columns=KINDS[kind].names):
-                    for row in batch.to_pylist():
-                        identity = tuple(row[name] for name in IDENTITY[kind])
-                        if identity not in seen:
-                            seen.add(identity)
-                            yield row
+            for batch in part_batches(part):
+                for row in batch.to_pylist():
+                    identity = tuple(row[name] for name in IDENTITY[kind])
+                    if identity not in seen:
+                        seen.add(identity)
+                        yield row
         except FileNotFoundError:
             raise CacheError(
                 f"the cache was compacted meanwhile: {reader.root}; export it again"

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache.checks import BATCH, part_fault, row_fault
+from hierrouter_cache.checks import part_fault, row_fault
 from hierrouter_cache.fingerprint import (
     call_key,
     plan_key,
@@ -15,7 +15,7 @@ from hierrouter_cache.fingerprint import (
     references_key,
     root_context,
 )
-from hierrouter_cache.parts import sound_parts
+from hierrouter_cache.parts import BATCH, sound_parts
 from hierrouter_cache.schema import KINDS
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows

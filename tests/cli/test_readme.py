@@ -21,7 +21,10 @@ def blocks(language: str, page: Path = SOURCES / "README.md") -> list[str]:
 
 
 def test_the_two_marked_commands_are_there() -> None:
-    for marker, command in [("main", "hierrouter quickstart"), ("test", "pytest -n auto --dist loadfile")]:
+    for marker, command in [
+        ("main", "hierrouter quickstart"),
+        ("test", "pytest -n auto --dist loadfile"),
+    ]:
         found = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.S)
         assert found
         assert found[1].splitlines()[-1] == command
