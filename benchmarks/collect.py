@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from hierrouter.collect.backends import Response, backend
+from hierrouter.collect.backends import Response, answers_in_order, backend
 from hierrouter.collect.datasets import load_queries
 from hierrouter.pool_file import load_pool
 
@@ -30,13 +30,13 @@ def main() -> None:
     queries = load_queries(["testbed"], asked.queries, 42, Path())
     prompts = [query.question for query in queries]
     generator = backend("transformers").load(spec)
-    generator.generate(prompts[:2])
+    answers_in_order(generator, prompts[:2])
 
     started = time.process_time()
     alone: list[Response] = [plain_generate(generator, prompt) for prompt in prompts]
     slow = time.process_time() - started
     started = time.process_time()
-    batched = generator.generate(prompts)
+    batched = answers_in_order(generator, prompts)
     fast = time.process_time() - started
     equal = sum(left.text == right.text for left, right in zip(alone, batched, strict=True))
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"

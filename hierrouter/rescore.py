@@ -23,7 +23,7 @@ from hierrouter_cache.reader import CacheReader, StoredCall
 from hierrouter_cache.schema import SCORES
 from hierrouter_cache.scores import Scores, stored_scores
 from hierrouter_cache.walk import Forest
-from hierrouter_cache.writer import PartWriter, collector_lock, fitting_rows, writable
+from hierrouter_cache.writer import PartWriter, collector_lock, writable
 
 FIRST_PART = 256
 LARGEST_PART = 131_072
@@ -94,7 +94,8 @@ def _compute(
         values += _score_part(reader.root, scorer, part)
         on_scored(len(values), len(found))
         # A slow scorer's work is kept every few seconds, a quick one's in large parts.
-        size = fitting_rows(len(part), perf_counter() - started, SECONDS_PER_PART, LARGEST_PART)
+        rate = len(part) / max(perf_counter() - started, 1e-3)
+        size = min(LARGEST_PART, max(1, round(rate * SECONDS_PER_PART)))
     return np.array(values)[where.ravel()]
 
 

@@ -1,20 +1,27 @@
 """Doubles for the seam `Backend`: one that counts real calls, one whose answers are scripted."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hierrouter.collect.backends import Failure, Generator, Response, backend
+from hierrouter.collect.backends import (
+    Answer,
+    Failure,
+    Generator,
+    Response,
+    Stop,
+    backend,
+    never,
+)
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.fingerprint import digest
 
-Answer = Response | Failure
 WINDOW = 2_000  # characters that a scripted model takes
 
 
 @dataclass
 class Counting:
-    """The transformers engine, every prompt that a model was shown written down.
+    """The transformers engine, every prompt that a model answered written down.
 
     Use it as `collect(..., engines=counting)`.
     """
@@ -59,13 +66,14 @@ class _Speaking:
     name: str
     script: Callable[[str, str], Answer]
 
-    def generate(self, prompts: Sequence[str]) -> list[Answer]:
-        return [
-            self.script(self.name, prompt)
-            if len(prompt) <= WINDOW
-            else Failure("too_long", f"{len(prompt)} characters, the window is {WINDOW}")
-            for prompt in prompts
-        ]
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        for place, prompt in enumerate(prompts):
+            if stop():
+                return
+            if len(prompt) <= WINDOW:
+                yield place, self.script(self.name, prompt)
+            else:
+                yield place, Failure("too_long", f"{len(prompt)} characters, not {WINDOW}")
 
 
 @dataclass
@@ -74,6 +82,7 @@ class _Noting:
     model: Generator
     asked: Counter[tuple[str, str]]
 
-    def generate(self, prompts: Sequence[str]) -> Sequence[Answer]:
-        self.asked.update((self.name, prompt) for prompt in prompts)
-        return self.model.generate(prompts)
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        for place, answer in self.model.generate(prompts, stop):
+            self.asked[self.name, prompts[place]] += 1
+            yield place, answer

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from hierrouter.collect.backends import Backend, Failure, Generator, Response, backend
+from hierrouter.collect.backends import (
+    Backend,
+    Failure,
+    Generator,
+    Outage,
+    Response,
+    Stop,
+    backend,
+    never,
+)
 from hierrouter.collect.plan import changed_queries, store_plan
 from hierrouter.collect.prompts import prompt_text
 from hierrouter.collect.rows import Call, calls_table, failures_table
@@ -26,16 +35,28 @@ from hierrouter_cache.errors import Interrupted, NoCache, WorldError
 from hierrouter_cache.fingerprint import call_key, next_context, root_context
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.walk import TreeSpec
-from hierrouter_cache.writer import PartWriter, collector_lock, fitting_rows, sweep_drafts
+from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts
 
 # A part is small enough that an interruption costs little, large enough that reading stays fast.
-FIRST_PART = 32
+FIRST_PART = 32  # rows; each part may have twice as many as the one before
 LARGEST_PART = 2048
 SECONDS_PER_PART = 20.0
 ATTEMPTS = 3
 
 Engines = Callable[[str], Backend]
 Contexts = Mapping[str, tuple[str, ...]]
+
+
+@dataclass
+class _Part:
+    """Answers that are not written down yet."""
+
+    rows: list[tuple[Call, Response]] = field(default_factory=list)
+    started: float = field(default_factory=perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self.started
 
 
 @dataclass
@@ -54,10 +75,11 @@ class Collection:
     summary: Summary
     earlier: set[str]
     failures: Mapping[str, str]
-    stop: Callable[[], bool]
+    stop: Stop
     engines: Engines
     loaded: dict[str, Generator] = field(default_factory=dict)
-    part_size: dict[str, int] = field(default_factory=dict)
+    outages: dict[str, Outage] = field(default_factory=dict)
+    part_rows: int = FIRST_PART
 
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
@@ -74,14 +96,24 @@ class Collection:
                 step = self.spec.steps[level][action]
                 self._answer(f"hop {level + 1} {model.name}", model, step, contexts, instruction)
             contexts = self._next_level(level, contexts)
+        for outage in self.outages.values():
+            raise WorldError(
+                f"{outage}; {self.summary.calls} nodes committed, rerun the same command to resume"
+            )
 
     def _answer(
         self, label: str, model: ModelSpec, step: str, contexts: Contexts, instruction: str
     ) -> None:
         due = self._due(step, contexts, instruction)
-        if not due:
+        if not due or model.name in self.outages:
             return
         self.progress.on_level(label, len(due))
+        try:
+            self._ask_until_final(model, due)
+        except Outage as error:
+            self.outages[model.name] = error
+
+    def _ask_until_final(self, model: ModelSpec, due: list[Call]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
             # The second attempt comes after the whole level: what was busy may be free by then.
             failed = self._ask(model, due)
@@ -100,62 +132,52 @@ class Collection:
                 self.earlier.remove(key)
             if key not in self.responses:
                 due.append(Call(key, step, context, prompt_text(question, said, instruction)))
-        # Neighbours in length share a batch; the longest come first, so memory runs out early.
-        return sorted(due, key=lambda call: len(call.prompt), reverse=True)
+        # In the order of the queries: prompts that begin alike are neighbours, for prefix caches.
+        return due
 
     def _ask(self, model: ModelSpec, due: list[Call]) -> list[tuple[Call, Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
-        generator = self._generator(model)
         failed: list[tuple[Call, Failure]] = []
-        while due:
-            size = self.part_size.get(model.name, FIRST_PART)
-            part, due = due[:size], due[size:]
-            answers, seconds = self._generate(model, generator, part)
-            refused = self._commit(model, list(zip(part, answers, strict=True)), seconds)
-            failed += refused
-            if answered := len(part) - len(refused):  # a refusal takes no time, and tells nothing
-                self.part_size[model.name] = fitting_rows(
-                    answered, seconds, SECONDS_PER_PART, LARGEST_PART
-                )
-            if self.stop():
-                raise Interrupted(
-                    f"interrupted: {self.summary.calls} nodes committed; "
-                    "rerun the same command to resume"
-                )
-        return failed
-
-    def _generate(
-        self, model: ModelSpec, generator: Generator, calls: list[Call]
-    ) -> tuple[Sequence[Response | Failure], float]:
-        """The answers and how many seconds they took."""
-        started = perf_counter()
+        part = _Part()
         try:
-            answers = generator.generate([call.prompt for call in calls])
+            generator = self._generator(model)
+            for place, answer in generator.generate([call.prompt for call in due], self.stop):
+                if isinstance(answer, Failure):
+                    failed.append((due[place], answer))
+                    continue
+                part.rows.append((due[place], answer))
+                self.progress.on_calls(1, answer.tokens_in + answer.tokens_out)
+                if len(part.rows) >= self.part_rows or part.seconds > SECONDS_PER_PART:
+                    done, part = part, _Part()
+                    self._commit(model, done)
         except (RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             raise WorldError(
                 f"model {model.name} failed: {model.model}: {reason}; "
                 "what was committed is safe, rerun the same command to resume"
             ) from error
-        return answers, perf_counter() - started
+        finally:
+            self._commit(model, part)
+        if self.stop():
+            raise Interrupted(
+                f"interrupted: {self.summary.calls} nodes committed; "
+                "rerun the same command to resume"
+            )
+        return failed
 
-    def _commit(
-        self, model: ModelSpec, calls: list[tuple[Call, Response | Failure]], seconds: float
-    ) -> list[tuple[Call, Failure]]:
-        """Write the answers; returns the calls that have none."""
-        answered = [(call, answer) for call, answer in calls if isinstance(answer, Response)]
-        if answered:
-            self.writer.append("calls", calls_table(model.name, answered, seconds / len(calls)))
-        for call, answer in answered:
+    def _commit(self, model: ModelSpec, part: _Part) -> None:
+        """Write these answers down: what an interruption does not take away."""
+        if not part.rows:
+            return
+        seconds = part.seconds
+        self.writer.append("calls", calls_table(model.name, part.rows, seconds / len(part.rows)))
+        self.part_rows = min(2 * self.part_rows, LARGEST_PART)
+        for call, answer in part.rows:
             self.responses[call.key] = answer.text
-        tokens_in = sum(answer.tokens_in for _, answer in answered)
-        tokens_out = sum(answer.tokens_out for _, answer in answered)
-        self.summary.calls += len(answered)
-        self.summary.tokens_in += tokens_in
-        self.summary.tokens_out += tokens_out
+        self.summary.calls += len(part.rows)
+        self.summary.tokens_in += sum(answer.tokens_in for _, answer in part.rows)
+        self.summary.tokens_out += sum(answer.tokens_out for _, answer in part.rows)
         self.summary.seconds += seconds
-        self.progress.on_calls(len(answered), tokens_in + tokens_out)
-        return [(call, answer) for call, answer in calls if isinstance(answer, Failure)]
 
     def _give_up(self, model: ModelSpec, failed: list[tuple[Call, Failure]], attempts: int) -> None:
         """Write down what has failed for good, so that nobody takes it for not yet asked."""
@@ -209,7 +231,7 @@ def collect(
     queries: Sequence[Query],
     root: Path,
     progress: Progress | None = None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
     engines: Engines = backend,
 ) -> Summary:
     """Run every missing call of the trees of `queries` and commit it.
@@ -221,7 +243,8 @@ def collect(
         queries: what to ask.
         root: the cache's folder, made where it does not exist.
         progress: told of each level and each committed part.
-        stop: asked after each committed part; true ends the collection there.
+        stop: asked again and again; once true, what has begun is finished and committed, and the
+            collection ends there.
         engines: the backend of a name.
 
     Raises:

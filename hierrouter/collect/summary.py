@@ -19,7 +19,7 @@ class Progress:
 
     Attributes:
         on_level: told the label and the number of calls before each model at each level.
-        on_calls: told the calls and tokens of each committed part.
+        on_calls: told the calls and tokens of what was just answered, or given up.
         on_changed: told, before the first call, which queries were collected earlier with another
             text or other reference answers, as `dataset/id`.
     """

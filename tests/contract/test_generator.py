@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import STATUSES, Failure, Generator, Response, backend
+from hierrouter.collect.backends import (
+    STATUSES,
+    Failure,
+    Generator,
+    Response,
+    answers_in_order,
+    backend,
+)
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.engines import Scripted
@@ -54,7 +61,7 @@ def generator(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Gener
 
 def test_one_response_a_prompt_in_order(generator: Generator) -> None:
     asked = prompts(70)
-    answers = generator.generate(asked)
+    answers = answers_in_order(generator, asked)
     assert len(answers) == len(asked)
     for answer in answers:
         assert isinstance(answer, Response)
@@ -78,35 +85,51 @@ def test_batch_composition_changes_no_response(
     generator: Generator, companions: Callable[[list[str], random.Random], list[str]]
 ) -> None:
     asked = prompts(70)
-    alone = dict(zip(asked, generator.generate(asked), strict=True))
+    alone = dict(zip(asked, answers_in_order(generator, asked), strict=True))
     batch = companions(asked, random.Random(1))
-    assert generator.generate(batch) == [alone[prompt] for prompt in batch]
+    assert answers_in_order(generator, batch) == [alone[prompt] for prompt in batch]
 
 
 def test_the_same_prompts_give_the_same_responses(generator: Generator) -> None:
-    assert generator.generate(prompts(20)) == generator.generate(prompts(20))
+    assert answers_in_order(generator, prompts(20)) == answers_in_order(generator, prompts(20))
 
 
 def test_a_prompt_that_cannot_be_answered_is_a_failure_and_spoils_no_other(
     generator: Generator,
 ) -> None:
     asked = prompts(5)
-    first, failure, *rest = generator.generate([asked[0], TOO_LONG, *asked[1:]])
+    first, failure, *rest = answers_in_order(generator, [asked[0], TOO_LONG, *asked[1:]])
     assert isinstance(failure, Failure)
     assert failure.status in STATUSES
     assert len(failure.detail.splitlines()) == 1
-    assert [first, *rest] == generator.generate(asked)
+    assert [first, *rest] == answers_in_order(generator, asked)
+
+
+def test_every_prompt_is_answered_once(generator: Generator) -> None:
+    asked = [TOO_LONG, *prompts(70), *prompts(3)]
+    places = [place for place, _ in generator.generate(asked)]
+    assert sorted(places) == list(range(len(asked)))
+
+
+def test_after_stop_only_what_has_begun_is_delivered(generator: Generator) -> None:
+    asked = [" ".join(WORDS) + f" {n}" for n in range(400)]
+    delivered: list[int] = []
+    for place, _ in generator.generate(asked, lambda: bool(delivered)):
+        delivered.append(place)
+    assert 0 < len(delivered) < len(asked)
+    assert list(generator.generate(asked, lambda: True)) == []
 
 
 def test_no_prompts_no_responses(generator: Generator) -> None:
-    assert generator.generate([]) == []
+    assert list(generator.generate([])) == []
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer(folders: dict[str, Path]) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folders["llama"])
-    (answer,) = backend("transformers").load(spec(folders["llama"])).generate(["compute 12+7"])
+    generator = backend("transformers").load(spec(folders["llama"]))
+    (answer,) = answers_in_order(generator, ["compute 12+7"])
     assert isinstance(answer, Response)
     message = [{"role": "user", "content": "compute 12+7"}]
     shown = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
@@ -119,7 +142,7 @@ def test_an_end_token_stops_and_counts(folders: dict[str, Path]) -> None:
     """Generation ends at the first end token; here every token but one is an end token."""
     generator = backend("transformers").load(spec(folders["qwen2"]))
     generator._ends = frozenset(range(10_000))  # type: ignore[attr-defined]
-    (answer,) = generator.generate(["compute"])
+    (answer,) = answers_in_order(generator, ["compute"])
     assert isinstance(answer, Response)
     assert answer == Response("", answer.tokens_in, 1, "stop")  # empty, and yet an answer
 
@@ -129,7 +152,7 @@ def test_the_window_holds_prompt_and_response(tmp_path: Path) -> None:
     generator = backend("transformers").load(spec(folder))
     overhead = 3  # the chat template's own tokens
     fits, too_long = "1" * (40 - NEW_TOKENS - overhead), "1" * (41 - NEW_TOKENS - overhead)
-    answer, failure = generator.generate([fits, too_long])
+    answer, failure = answers_in_order(generator, [fits, too_long])
     assert isinstance(answer, Response)
     assert answer.tokens_in == 40 - NEW_TOKENS
     assert failure == Failure(

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import Generator, Response, backend
+from hierrouter.collect.backends import Generator, Response, answers_in_order, backend
 from hierrouter.collect.backends.sampling import processors
 from hierrouter.pool import Generation, ModelSpec
 from tests.models import save_random_model
@@ -30,7 +30,7 @@ def load(folder: Path, generation: Generation) -> Generator:
 
 
 def texts(generator: Generator, asked: list[str]) -> list[str]:
-    answers = generator.generate(asked)
+    answers = answers_in_order(generator, asked)
     return [answer.text for answer in answers if isinstance(answer, Response)]
 
 

@@ -1,18 +1,21 @@
 """Who answers: one seam, one file an engine.
 
 In: a `ModelSpec`. Out: something that turns prompts into responses with token counts, or says why
-it cannot. A new engine is a new file here, one entry in `backend`, and a run of the conformance
-suite in tests/contract. Not covered: asking again after a failure, see `scheduler`.
+it cannot. An engine is given all prompts of a level at once and orders and batches them as it does
+best; it delivers each answer when it is finished. A new engine is a new file here, one entry in
+`backend`, and a run of the conformance suite in tests/contract. Not covered: asking again after a
+failure, and writing answers down, see `scheduler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter.query import storable
+from hierrouter_cache.errors import WorldError
 
 IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
 # Why a call has no answer, and whether asking again may bring one.
@@ -71,14 +74,32 @@ class Failure:
         return STATUSES[self.status]
 
 
+Answer = Response | Failure
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """The `Stop` of work that nobody interrupts."""
+    return False
+
+
+class Outage(WorldError):
+    """One model's engine cannot be reached; the other models may go on."""
+
+
 class Generator(Protocol):
     """A loaded model."""
 
-    def generate(self, prompts: Sequence[str]) -> Sequence[Response | Failure]:
-        """One answer a prompt, in order; the same prompt always gets the same response.
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """(place in `prompts`, answer) of each prompt, as they are finished.
+
+        The same prompt always gets the same response. Once `stop()` is true no further prompt is
+        taken up; what has begun is still delivered.
 
         Raises:
-            RuntimeError, OSError: the model as a whole failed, e.g. for lack of memory.
+            RuntimeError, OSError: the model as a whole failed, e.g. for lack of memory; what was
+                delivered before stands.
+            Outage: its server cannot be reached.
         """
         ...
 
@@ -93,6 +114,12 @@ class Backend(Protocol):
     def load(self, spec: ModelSpec) -> Generator:
         """The model, ready to answer."""
         ...
+
+
+def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:
+    """One answer a prompt, in the order of the prompts."""
+    answers = dict(generator.generate(prompts))
+    return [answers[place] for place in range(len(prompts))]
 
 
 def backend(name: str) -> Backend:

@@ -23,7 +23,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import Failure, Response
+from hierrouter.collect.backends import Answer, Failure, Response, Stop, never
 from hierrouter.collect.backends.sampling import processors
 from hierrouter.collect.identity import hub_commit, local_folder, weights_of
 from hierrouter.pool import Identity, ModelSpec
@@ -110,21 +110,21 @@ class TransformersGenerator:
         if self._pad is None:
             self._pad = min(self._ends)
 
-    def generate(self, prompts: Sequence[str]) -> list[Response | Failure]:
-        """One answer a prompt, in order; `too_long` where the window is too small."""
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """The answers batch by batch; `too_long` where the window is too small comes first."""
         encoded = [self._encode(prompt) for prompt in prompts]
         lengths = {row: len(tokens) for row, tokens in enumerate(encoded)}
-        answers: dict[int, Response | Failure] = {
-            row: self._too_long(length) for row, length in lengths.items() if not self._fits(length)
-        }
-        fitting = {row: length for row, length in lengths.items() if row not in answers}
-        with _threads(1 if self._is_tiny else torch.get_num_threads()):
-            for shape, rows in _batches(fitting, self._budget):
-                seeds = [self._seed(prompts[row]) for row in rows]
+        fitting = {row: length for row, length in lengths.items() if self._fits(length)}
+        for row in lengths.keys() - fitting.keys():
+            yield row, self._too_long(lengths[row])
+        for shape, rows in _batches(fitting, self._budget):
+            if stop():
+                return
+            seeds = [self._seed(prompts[row]) for row in rows]
+            with _threads(1 if self._is_tiny else torch.get_num_threads()):
                 generated = self._decode_batch([encoded[row] for row in rows], seeds, *shape)
-                for row, tokens in zip(rows, generated, strict=True):
-                    answers[row] = self._response(lengths[row], tokens)
-        return [answers[row] for row in range(len(prompts))]
+            for row, tokens in zip(rows, generated, strict=True):
+                yield row, self._response(lengths[row], tokens)
 
     def _fits(self, length: int) -> bool:
         return self._window is None or length + self._generation.max_new_tokens <= self._window

@@ -1,21 +1,20 @@
 """A call that fails has a status, no answer, and costs the rest of the tree nothing."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import STATUSES, Failure, Generator, Response
-from hierrouter.collect.scheduler import ATTEMPTS, FIRST_PART, collect
+from hierrouter.collect.backends import STATUSES, Answer, Failure, Outage, Response
+from hierrouter.collect.scheduler import ATTEMPTS, collect
 from hierrouter.collect.summary import Summary, require_answers
 from hierrouter.pool import ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.trees import Selection, open_tree
-from hierrouter_cache.errors import IncompleteTree, WorldError
+from hierrouter_cache.errors import IncompleteTree, Interrupted, WorldError
 from hierrouter_cache.reader import CacheReader
-from tests.engines import Answer, Scripted, told
+from tests.engines import Scripted, told
 
 POOL = Pool(
     models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in ("a", "b", "c")),
@@ -73,7 +72,7 @@ def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
     engine = Scripted()
 
     def script(model: str, prompt: str) -> Answer:
-        if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < ATTEMPTS:
+        if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < ATTEMPTS - 1:
             return Failure("error", "busy")
         return told(model, prompt)
 
@@ -141,26 +140,52 @@ def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -
     assert list((tmp_path / "parts").glob("calls-*")) == []
 
 
-@dataclass
-class Refusing(Scripted):
-    """Takes no prompt, and writes down how many came at a time."""
+def breaking(error: Exception) -> Scripted:
+    """Model b of the pool breaks at its third call."""
+    answered: list[str] = []
 
-    sizes: list[int] = field(default_factory=list)
+    def script(model: str, prompt: str) -> Answer:
+        if model == "b":
+            if len(answered) == 2:
+                raise error
+            answered.append(prompt)
+        return told(model, prompt)
 
-    def load(self, spec: ModelSpec) -> Generator:
-        return self
-
-    def generate(self, prompts: Sequence[str]) -> Sequence[Answer]:
-        self.sizes.append(len(prompts))
-        return [Failure("too_long", "no")] * len(prompts)
+    return Scripted(script)
 
 
-def test_quick_refusals_do_not_make_parts_large(tmp_path: Path) -> None:
-    """A part is what an interruption costs; how fast a model refuses says nothing of it."""
-    engine = Refusing()
-    many = [replace(QUERIES[0], id=str(n), question=f"{n}?") for n in range(FIRST_PART + 10)]
-    collect(POOL, many, tmp_path, engines=engine)
-    assert set(engine.sizes) == {FIRST_PART, 10}
+def test_what_a_model_answered_before_it_broke_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(WorldError, match=r"model b failed: org/b: no memory; .* rerun"):
+        collect(POOL, QUERIES, tmp_path, engines=breaking(RuntimeError("no memory")))
+    kept = len(QUERIES) + 2  # the direct calls of model a, and two of model b
+    assert len(CacheReader(tmp_path).responses()) == kept
+    again = Scripted()
+    collect(POOL, QUERIES, tmp_path, engines=again)
+    assert sum(again.asked.values()) == ALL_CALLS - kept
+
+
+def test_where_one_server_is_down_the_other_models_go_on(tmp_path: Path) -> None:
+    engine = breaking(Outage("model b: nobody listens at 127.0.0.1:9"))
+    with pytest.raises(WorldError, match=r"nobody listens at 127.0.0.1:9; \d+ nodes committed"):
+        collect(POOL, QUERIES, tmp_path, engines=engine)
+    # a and c: direct, first hop, and the second hop below each of the two; b: two direct calls
+    kept = len(QUERIES) * 2 * (1 + 1 + 2) + 2
+    assert len(CacheReader(tmp_path).responses()) == kept
+    again = Scripted()
+    collect(POOL, QUERIES, tmp_path, engines=again)
+    assert sum(again.asked.values()) == ALL_CALLS - kept
+
+
+def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def script(model: str, prompt: str) -> Answer:
+        said.append(prompt)
+        return told(model, prompt)
+
+    with pytest.raises(Interrupted, match="4 nodes committed"):
+        collect(POOL, QUERIES, tmp_path, engines=Scripted(script), stop=lambda: len(said) == 4)
+    assert len(CacheReader(tmp_path).responses()) == 4
 
 
 def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collect import scheduler
-from hierrouter.collect.backends import Generator, Response
+from hierrouter.collect.backends import Answer, Generator, Stop, never
 from hierrouter.collect.datasets import load_queries
 from hierrouter.collect.scheduler import collect
 from hierrouter.inspection import cache_info, verify_cache
@@ -91,7 +91,7 @@ def test_stopping_keeps_what_is_committed(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
     with pytest.raises(Interrupted, match=r"\d+ nodes committed"):
-        collect(POOL, queries, tmp_path, engines=counting, stop=lambda: True)
+        collect(POOL, queries, tmp_path, engines=counting, stop=counting.asked.total)
     committed = len(CacheReader(tmp_path).responses())
     assert committed == sum(counting.asked.values()) > 0
     with pytest.raises(IncompleteTree, match="18 queries lack"):
@@ -109,7 +109,7 @@ class OutOfMemory(Counting):
 
 
 class _Fails:
-    def generate(self, prompts: Sequence[str]) -> list[Response]:
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         raise RuntimeError("out of memory")
 
 
