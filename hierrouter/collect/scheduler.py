@@ -10,7 +10,7 @@ as failed; what lies below it in the tree waits for a rerun. Not covered: scores
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -25,17 +25,27 @@ from hierrouter.collect.backends import (
     backend,
     never,
 )
+from hierrouter.collect.levels import (
+    Contexts,
+    Stage,
+    calls_of,
+    direct_stages,
+    hop_stages,
+    next_contexts,
+    responses_to,
+    root_contexts,
+)
 from hierrouter.collect.plan import changed_queries, store_plan
-from hierrouter.collect.prompts import prompt_text
 from hierrouter.collect.rows import Call, calls_table, failures_table
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter_cache.errors import Interrupted, NoCache, WorldError
-from hierrouter_cache.fingerprint import call_key, next_context, root_context
+from hierrouter_cache.fingerprint import next_context, root_context
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.walk import TreeSpec
-from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts
+from hierrouter_cache.writer import PartWriter, sweep_drafts
 
 # A part is small enough that an interruption costs little, large enough that reading stays fast.
 FIRST_PART = 32  # rows; each part may have twice as many as the one before
@@ -44,7 +54,6 @@ SECONDS_PER_PART = 20.0
 ATTEMPTS = 3
 
 Engines = Callable[[str], Backend]
-Contexts = Mapping[str, tuple[str, ...]]
 
 
 @dataclass
@@ -83,35 +92,30 @@ class Collection:
 
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
-        contexts: Contexts = {
-            root_context(query.question): (query.question,) for query in self.queries
-        }
-        for model, (_, step) in zip(self.pool.everyone, self.spec.direct, strict=True):
-            self._answer(f"direct {model.name}", model, step, contexts, "")
-            if model in self.pool.references:
-                self.loaded.pop(model.name, None)  # called no more; these are the large ones
+        contexts = root_contexts(query.question for query in self.queries)
+        for stage in direct_stages(self.pool, self.spec):
+            self._answer(stage, contexts)
+            if stage.model in self.pool.references:
+                self.loaded.pop(stage.model.name, None)  # called no more; these are the large ones
         for level in range(self.pool.hops):
-            instruction = self.pool.instruction(level)
-            for action, model in enumerate(self.pool.models):
-                step = self.spec.steps[level][action]
-                self._answer(f"hop {level + 1} {model.name}", model, step, contexts, instruction)
-            contexts = self._next_level(level, contexts)
+            stages = hop_stages(self.pool, self.spec, level)
+            for stage in stages:
+                self._answer(stage, contexts)
+            contexts = next_contexts(stages, contexts, self.responses)
         for outage in self.outages.values():
             raise WorldError(
                 f"{outage}; {self.summary.calls} nodes committed, rerun the same command to resume"
             )
 
-    def _answer(
-        self, label: str, model: ModelSpec, step: str, contexts: Contexts, instruction: str
-    ) -> None:
-        due = self._due(step, contexts, instruction)
-        if not due or model.name in self.outages:
+    def _answer(self, stage: Stage, contexts: Contexts) -> None:
+        due = self._due(stage, contexts)
+        if not due or stage.model.name in self.outages:
             return
-        self.progress.on_level(label, len(due))
+        self.progress.on_level(stage.label, len(due))
         try:
-            self._ask_until_final(model, due)
+            self._ask_until_final(stage.model, due)
         except Outage as error:
-            self.outages[model.name] = error
+            self.outages[stage.model.name] = error
 
     def _ask_until_final(self, model: ModelSpec, due: list[Call]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
@@ -123,17 +127,16 @@ class Collection:
                 return
             due = [call for call, failure in failed if failure.may_pass]
 
-    def _due(self, step: str, contexts: Contexts, instruction: str) -> list[Call]:
-        due = []
-        for context, (question, *said) in contexts.items():
-            key = call_key(step, context)
-            if key in self.earlier:
-                self.summary.earlier += 1
-                self.earlier.remove(key)
-            if key not in self.responses:
-                due.append(Call(key, step, context, prompt_text(question, said, instruction)))
-        # In the order of the queries: prompts that begin alike are neighbours, for prefix caches.
-        return due
+    def _due(self, stage: Stage, contexts: Contexts) -> list[Call]:
+        """What nobody has answered yet, in the order of the queries.
+
+        Prompts that begin alike so are neighbours, which prefix caches like.
+        """
+        calls = list(calls_of(stage, contexts))
+        found = self.earlier.intersection(call.key for call in calls)
+        self.summary.earlier += len(found)
+        self.earlier -= found
+        return [call for call in calls if call.key not in self.responses]
 
     def _ask(self, model: ModelSpec, due: list[Call]) -> list[tuple[Call, Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
@@ -195,35 +198,27 @@ class Collection:
             self.loaded[model.name] = self.engines(model.backend).load(model)
         return self.loaded[model.name]
 
-    def _next_level(self, level: int, contexts: Contexts) -> Contexts:
-        following = {}
-        for context, said in contexts.items():
-            for response in self._responses_to(context, self.spec.steps[level]):
-                following[next_context(context, response)] = (*said, response)
-        return following
-
-    def _responses_to(self, context: str, steps: Iterable[str]) -> list[str]:
-        keys = [call_key(step, context) for step in steps]
-        return [self.responses[key] for key in keys if key in self.responses]
-
     def count_missing(self) -> None:
         """How much of the trees is not there because a call failed."""
         for query in self.queries:
-            missing = self.summary.wanted // len(self.queries) - len(list(self._reached(query)))
+            missing = self.summary.wanted // len(self.queries) - self._reached(query)
             self.summary.missing += missing
             self.summary.incomplete += missing > 0
 
-    def _reached(self, query: Query) -> Iterator[str]:
-        """Keys of the query's nodes and direct calls that have an answer."""
+    def _reached(self, query: Query) -> int:
+        """How many of the query's nodes and direct calls have an answer."""
         root = root_context(query.question)
-        direct = [call_key(step, root) for _, step in self.spec.direct]
-        yield from (key for key in direct if key in self.responses)
+        count = len(responses_to(direct_stages(self.pool, self.spec), root, self.responses))
         contexts = [root]
-        for steps in self.spec.steps:
-            keys = [(context, call_key(step, context)) for context in contexts for step in steps]
-            reached = [(context, key) for context, key in keys if key in self.responses]
-            yield from (key for _, key in reached)
-            contexts = [next_context(context, self.responses[key]) for context, key in reached]
+        for level in range(self.pool.hops):
+            stages = hop_stages(self.pool, self.spec, level)
+            contexts = [
+                next_context(context, response)
+                for context in contexts
+                for response in responses_to(stages, context, self.responses)
+            ]
+            count += len(contexts)
+        return count
 
 
 def collect(
