@@ -103,7 +103,7 @@ def make_cache(root: Path, queries: int, text: int) -> None:
         context, references = root_context(question), references_key([answer])
         keys.append(digest(["query", number]))
         split = ("train", "validation", "test")[number % 3]
-        asked.add(keys[-1], context, references, str(number), "d", split, question, [answer])
+        asked.add(keys[-1], context, references, str(number), "d", split, question, [answer], None)
         for step in STEPS[0]:
             outcome = call(step, context, references)
             for following in STEPS[1]:

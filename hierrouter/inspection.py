@@ -16,6 +16,7 @@ import pyarrow as pa
 from hierrouter.opened_pool import opened_pool
 from hierrouter.pool import pool_from_json
 from hierrouter.pool_file import stored_pool
+from hierrouter.query import stored_choices
 from hierrouter.scoring import SCORERS
 from hierrouter_cache.checks import Row, part_fault, row_fault
 from hierrouter_cache.embeddings import embedding_fault, embedding_files, require_sound
@@ -210,12 +211,15 @@ def _row_fault(kind: str, row: Row) -> str | None:
 def _check_scores(reader: CacheReader) -> list[str]:
     current = {scorer.key: scorer for scorer in SCORERS.values()}
     rows = reader.sql(
-        "SELECT DISTINCT s.call, s.scorer, s.value, c.response, q.answers FROM scores s "
+        "SELECT DISTINCT s.call, s.scorer, s.value, c.response, q.answers, q.choices FROM scores s "
         'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'
     ).to_pylist()
     ours = [row for row in rows if row["scorer"] in current]
     for row in ours:
-        if current[row["scorer"]](row["response"], row["answers"]) != row["value"]:
+        value = current[row["scorer"]](
+            row["response"], row["answers"], stored_choices(row["choices"])
+        )
+        if value != row["value"]:
             raise DamagedPart(
                 f"score {row['scorer']} of call {row['call']} is {row['value']}, "
                 "not what its response gives; no version of this program stored it"

@@ -8,22 +8,24 @@ scorer does (`hierrouter.scoring`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hierrouter.query import stored_choices
 from hierrouter.scoring import Scorer, score_all
 from hierrouter_cache.errors import CacheLocked
-from hierrouter_cache.fingerprint import references_key
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import CacheReader, StoredCall
 from hierrouter_cache.schema import SCORES
 from hierrouter_cache.scores import Scores, stored_scores
 from hierrouter_cache.walk import Forest
-from hierrouter_cache.writer import PartWriter, collector_lock, writable
+from hierrouter_cache.writer import PartWriter, writable
 
 FIRST_PART = 256
 LARGEST_PART = 131_072
@@ -82,10 +84,9 @@ def _compute(
     pairs = np.stack([keys, forest.references[position]], axis=1)
     distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     calls = reader.texts(distinct[:, 0])
-    rows = reader.queries([forest.keys[row] for row in position[first]], ("answers",))[
-        "answers"
-    ].to_pylist()
-    found = [(calls[number], answers) for number, answers in zip(distinct[:, 0], rows, strict=True)]
+    columns = ("answers", "choices", '"references"')
+    rows = reader.queries([forest.keys[row] for row in position[first]], columns).to_pylist()
+    found = [(calls[number], row) for number, row in zip(distinct[:, 0], rows, strict=True)]
     values: list[float] = []
     size = FIRST_PART
     while len(values) < len(found):
@@ -100,17 +101,23 @@ def _compute(
 
 
 def _score_part(
-    root: Path, scorer: Scorer, part: Sequence[tuple[StoredCall, Sequence[str]]]
+    root: Path, scorer: Scorer, part: Sequence[tuple[StoredCall, Mapping[str, Any]]]
 ) -> list[float]:
-    """The values of some calls, kept where that is possible.
+    """The values of some calls, each with the row of its query, kept where that is possible.
 
     It is not beside a collector, nor in a cache that cannot be written to.
     """
-    values = score_all(scorer, [(call.response, answers) for call, answers in part])
+    values = score_all(
+        scorer,
+        [
+            (call.response, query["answers"], stored_choices(query["choices"]))
+            for call, query in part
+        ],
+    )
     if writable(root):
         columns = [
             [call.key for call, _ in part],
-            [references_key(answers) for _, answers in part],
+            [query["references"] for _, query in part],
             [scorer.key] * len(part),
             values,
         ]

@@ -22,10 +22,10 @@ from hierrouter_cache.fingerprint import (
     root_context,
 )
 from hierrouter_cache.parts import Part, part_batches
-from hierrouter_cache.schema import KINDS
+from hierrouter_cache.schema import CHOICES, KINDS
 
 Row = Mapping[str, Any]
-NULLABLE = {"latency_s"}  # where an import does not know it
+NULLABLE = {"latency_s", "choices"}  # where an import does not know it, or there are none
 INT32 = range(2**31)
 
 
@@ -103,21 +103,36 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(_is_text(item) for item in value)
 
 
+def _are_choices(value: object) -> bool:
+    """One or more; none at all are null, so that a row can be written in one way only."""
+    return isinstance(value, list) and bool(value) and all(_is_choice(item) for item in value)
+
+
+def _is_choice(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"label", "text"}
+        and all(_is_text(text) for text in value.values())
+    )
+
+
 _TYPES: Mapping[pa.DataType, Callable[[object], bool]] = {
     pa.string(): _is_text,
     pa.int32(): _is_count,
     pa.float64(): _is_number,
     pa.list_(pa.string()): _are_texts,
+    CHOICES: _are_choices,
 }
 
 
 def _keys_of_query(row: Row) -> dict[str, str]:
+    choices = [(choice["label"], choice["text"]) for choice in row["choices"] or ()]
     return {
         "query": query_key(
-            row["dataset"], row["id"], row["question"], row["answers"], row["split"]
+            row["dataset"], row["id"], row["question"], row["answers"], row["split"], choices
         ),
         "context": root_context(row["question"]),
-        "references": references_key(row["answers"]),
+        "references": references_key(row["answers"], choices),
     }
 
 

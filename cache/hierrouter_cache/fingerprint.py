@@ -16,6 +16,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Choices = Sequence[tuple[str, str]]  # (label, text) of each
+
 DIGEST_LENGTH = 32
 # Bump when the text of a prompt is laid out in another way: old answers then stop matching.
 PROMPT_LAYOUT = 1
@@ -49,14 +51,26 @@ def call_key(step: str, context: str, sample: int = 0) -> str:
     return digest(["call", step, context, sample])
 
 
-def references_key(answers: Sequence[str]) -> str:
-    """Digest of a query's reference answers: a score depends on them and on the response."""
-    return digest(["references", list(answers)])
+def references_key(answers: Sequence[str], choices: Choices = ()) -> str:
+    """Digest of what a score depends on besides the response: answers, and choices if any."""
+    return digest(["references", list(answers), *_choices(choices)])
 
 
-def query_key(dataset: str, name: str, question: str, answers: Sequence[str], split: str) -> str:
-    """Digest of a query: one whose text, answers or fold changed is another query."""
-    return digest(["query", dataset, name, question, list(answers), split])
+def query_key(
+    dataset: str,
+    name: str,
+    question: str,
+    answers: Sequence[str],
+    split: str,
+    choices: Choices = (),
+) -> str:
+    """Digest of a query: one whose text, answers, choices or fold changed is another query."""
+    return digest(["query", dataset, name, question, list(answers), split, *_choices(choices)])
+
+
+def _choices(choices: Choices) -> list[list[list[str]]]:
+    """Nothing where there are none: such keys are those of caches from before choices."""
+    return [[[label, text] for label, text in choices]] if choices else []
 
 
 def plan_key(pool: str, queries: Sequence[str]) -> str:

@@ -168,17 +168,26 @@ def _content_fault(part: Part) -> str | None:
         )
     if footer.num_rows != part.rows:
         return f"{footer.num_rows} rows, its name says {part.rows}"
-    return mismatch(footer.schema.to_arrow_schema(), KINDS[part.kind])
+    return mismatch(footer.schema.to_arrow_schema(), part.kind)
 
 
 def part_batches(part: Part) -> Iterator[pa.RecordBatch]:
     """The rows of a part in its kind's columns; memory does not grow with their number.
 
+    A column that came later than the part is null.
+
     Raises:
         FileNotFoundError: a compaction has taken the part away.
     """
+    schema = KINDS[part.kind]
     with pq.ParquetFile(part.path) as file:
-        yield from file.iter_batches(batch_size=BATCH, columns=KINDS[part.kind].names)
+        for batch in file.iter_batches(batch_size=BATCH, columns=schema.names):
+            found = set(batch.schema.names)
+            columns = [
+                batch[field.name] if field.name in found else pa.nulls(len(batch), field.type)
+                for field in schema
+            ]
+            yield pa.record_batch(columns, schema=schema)
 
 
 def examine(root: Path) -> dict[Part, str | None]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.parts import Part, quarantined_plan, sound_parts
-from hierrouter_cache.schema import IDENTITY, KINDS, LAST_WINS
+from hierrouter_cache.schema import ADDED, IDENTITY, KINDS, LAST_WINS
 
 # Of several rows with the same identity the first or the last one counts, see `schema`.
 IN_ORDER = "filename, file_row_number"
@@ -205,7 +205,7 @@ def _create_views(
         files = ", ".join("'" + str(part.path).replace("'", "''") + "'" for part in parts)
         connection.execute(
             f"CREATE VIEW {view}_rows AS SELECT * FROM read_parquet([{files}], "  # noqa: S608
-            "filename = true, file_row_number = true, union_by_name = true)"
+            f"filename = true, file_row_number = true, union_by_name = true){_added(kind)}"
         )
     else:
         nothing = KINDS[kind].empty_table()
@@ -217,6 +217,12 @@ def _create_views(
         f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608
         f"FROM {view}_rows QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY {order}) = 1"
     )
+
+
+def _added(kind: str) -> str:
+    """Adds no row but the columns of `ADDED`, which all parts may lack."""
+    columns = [f"NULL::{type} AS {name}" for name, type in ADDED.get(kind, {}).items()]
+    return f" UNION ALL BY NAME SELECT {', '.join(columns)} WHERE false" if columns else ""
 
 
 @dataclass(frozen=True)

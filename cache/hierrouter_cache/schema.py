@@ -2,8 +2,8 @@
 
 Five kinds: `calls` (one row a distinct model call), `queries`, `scores` (quality of a call against
 reference answers), `plans` (what a collection was asked for) and `failures` (calls that gave no
-answer). Columns are only ever added; a part with a column missing or of another type is refused
-with its name.
+answer). Columns are only ever added: one of `ADDED` is null in the rows of a part that was written
+before. A part with another column missing, or one of another type, is refused with its name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 FORMAT = 1
+
+CHOICES = pa.list_(pa.struct([("label", pa.string()), ("text", pa.string())]))
 
 CALLS = pa.schema(
     [
@@ -31,14 +33,17 @@ QUERIES = pa.schema(
     [
         ("query", pa.string()),  # digest of everything below
         ("context", pa.string()),  # root context, the digest of the question
-        ("references", pa.string()),  # digest of the answers
+        ("references", pa.string()),  # digest of the answers and choices
         ("id", pa.string()),
         ("dataset", pa.string()),
         ("split", pa.string()),  # train, validation or test
         ("question", pa.string()),
         ("answers", pa.list_(pa.string())),
+        ("choices", CHOICES),  # what the question offers, in its order; null where nothing
     ]
 )
+# Columns that parts of earlier versions lack, by kind, with their types in SQL.
+ADDED = {"queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]"}}
 SCORES = pa.schema(
     [
         ("call", pa.string()),
@@ -84,11 +89,13 @@ IDENTITY = {
 LAST_WINS = ("plans", "failures")
 
 
-def mismatch(found: pa.Schema, wanted: pa.Schema) -> str | None:
-    """What is wrong with a part's columns, or None. Further columns are allowed."""
-    for field in wanted:
+def mismatch(found: pa.Schema, kind: str) -> str | None:
+    """What is wrong with the columns of a part of this kind, or None. Further ones are allowed."""
+    for field in KINDS[kind]:
         index = found.get_field_index(field.name)
         if index < 0:
+            if field.name in ADDED.get(kind, {}):
+                continue
             return f"column {field.name} is missing"
         if found.field(index).type != field.type:
             return f"column {field.name} has type {found.field(index).type}, not {field.type}"

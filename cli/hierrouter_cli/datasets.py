@@ -2,26 +2,97 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from hierrouter_cli import console, options
+
+if TYPE_CHECKING:
+    from hierrouter.collect.datasets.describe import Described
+    from hierrouter.collect.datasets.near import Pair
+    from hierrouter.query import Query
+
+Show = Annotated[
+    int, typer.Option("--show", metavar="N", min=0, help="So many questions of each dataset.")
+]
+Near = Annotated[
+    bool, typer.Option("--near", help="Questions of test that nearly stand in another fold.")
+]
 
 
 def datasets(
     names: options.Datasets = None,
-    limit: options.Limit = 2,
+    limit: options.Limit = None,
     seed: options.Seed = options.DEFAULT_SEED,
     data: options.Data = Path("data"),
+    show: Show = 2,
+    near: Near = False,
+    format: options.ShortFormat = "text",
 ) -> None:
-    """List the known datasets; with --datasets show questions of these."""
-    from hierrouter.collect.datasets import dataset_names, load_queries
-    from hierrouter.report.text import safe_text
+    """List the known datasets; with --datasets show questions and folds of these.
 
+    The folds are those that `collect` would make with the same --limit and --seed.
+    """
+    from hierrouter.collect.datasets import load_queries
+    from hierrouter.collect.datasets.describe import describe
+    from hierrouter.collect.datasets.near import near_pairs
+
+    options.check_format(format, ("text", "json"))
     chosen = options.split_names(names)
     if chosen is None:
-        console.put("\n".join(dataset_names()) + "\n")
+        _list(data, format)
         return
-    for query in load_queries(chosen, limit or 2, seed, data):
-        answers = " | ".join(query.answers)
-        line = f"{query.dataset}/{query.id} [{query.split}] {query.question!r} -> {answers!r}"
-        console.put(safe_text(line) + "\n")
+    queries = load_queries(chosen, limit, seed, data, console.say)
+    described = describe(queries, show)
+    pairs = near_pairs(queries) if near else []
+    console.put(_as_json(described, pairs) if format == "json" else _as_text(described, pairs))
+
+
+def _list(data: Path, format: str) -> None:
+    from dataclasses import asdict
+
+    from hierrouter.collect.datasets import hub_installed, known_datasets
+
+    known = known_datasets(data)
+    if format == "json":
+        console.put(json.dumps([asdict(dataset) for dataset in known]) + "\n")
+        return
+    for dataset in known:
+        count = "any number" if dataset.questions is None else f"{dataset.questions:,}"
+        console.put(f"{dataset.name:<15}{dataset.origin:<9}{count:>10}  {dataset.place}\n")
+    if not hub_installed():
+        console.say('note: to load from the hub, pip install "hierrouter[hub]"')
+
+
+def _as_json(described: list[Described], pairs: list[Pair]) -> str:
+    from dataclasses import asdict
+
+    shown = [
+        {"test": _name(pair.test), "other": _name(pair.other), "similarity": pair.similarity}
+        for pair in pairs
+    ]
+    datasets = [asdict(dataset) for dataset in described]
+    return json.dumps({"datasets": datasets, "near": shown}) + "\n"
+
+
+def _as_text(described: list[Described], pairs: list[Pair]) -> str:
+    from hierrouter.report.text import safe_text
+
+    lines = []
+    for dataset in described:
+        folds = ", ".join(f"{count:,} {fold}" for fold, count in dataset.folds.items())
+        lines.append(f"{dataset.name}: {folds}")
+        for query in dataset.samples:
+            answers = " | ".join(query.answers)
+            lines.append(f"  {query.id} [{query.split}] {query.question!r} -> {answers!r}")
+    for pair in pairs:
+        lines.append(f"near {pair.similarity:.2f}: {_name(pair.test)} ~ {_name(pair.other)}")
+        lines += [f"  {pair.test.question!r}", f"  {pair.other.question!r}"]
+    return "".join(safe_text(line) + "\n" for line in lines)
+
+
+def _name(query: Query) -> str:
+    return f"{query.dataset}/{query.id}"

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.rows import queries_table
 from hierrouter.pool import Identity, Pool, pool_from_json
-from hierrouter.query import Query
+from hierrouter.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError, NoCache
-from hierrouter_cache.fingerprint import plan_key, references_key, root_context
+from hierrouter_cache.fingerprint import plan_key, root_context
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.schema import PLANS
 from hierrouter_cache.writer import PartWriter
@@ -58,8 +59,19 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
     Raises:
         CacheError: some are not there.
     """
-    rows = reader.queries(keys, ("id", "dataset", "question", "answers", "split"))
-    return tuple(Query(**{**row, "answers": tuple(row["answers"])}) for row in rows.to_pylist())
+    columns = ("id", "dataset", "question", "answers", "split", "choices")
+    return tuple(_stored_query(row) for row in reader.queries(keys, columns).to_pylist())
+
+
+def _stored_query(row: dict[str, Any]) -> Query:
+    return Query(
+        id=row["id"],
+        dataset=row["dataset"],
+        question=row["question"],
+        answers=tuple(row["answers"]),
+        split=row["split"],
+        choices=stored_choices(row["choices"]),
+    )
 
 
 def store_plan(
@@ -96,14 +108,14 @@ def is_latest(reader: CacheReader, plan: StoredPlan) -> bool:
 
 def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:
     """The queries that are in the cache, but never with this text and these answers."""
-    rows = reader.sql('SELECT dataset, id, context, "references" FROM queries').to_pylist()
-    stored: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    rows = reader.sql("SELECT dataset, id, context, answers FROM queries").to_pylist()
+    stored: dict[tuple[str, str], set[tuple[str, tuple[str, ...]]]] = {}
     for row in rows:
-        content = row["context"], row["references"]
+        content = row["context"], tuple(row["answers"])
         stored.setdefault((row["dataset"], row["id"]), set()).add(content)
     return [
         f"{query.dataset}/{query.id}"
         for query in queries
         if (found := stored.get((query.dataset, query.id)))
-        and (root_context(query.question), references_key(query.answers)) not in found
+        and (root_context(query.question), query.answers) not in found
     ]

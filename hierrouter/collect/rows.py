@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hierrouter.collect.backends import Failure, Response
 from hierrouter.query import Query
-from hierrouter_cache.fingerprint import next_context, references_key, root_context
+from hierrouter_cache.fingerprint import next_context, root_context
 from hierrouter_cache.schema import CALLS, FAILURES, QUERIES
 
 
@@ -81,12 +81,13 @@ def queries_table(queries: Sequence[Query]) -> pa.Table:
         {
             "query": query.key,
             "context": root_context(query.question),
-            "references": references_key(query.answers),
+            "references": query.references,
             "id": query.id,
             "dataset": query.dataset,
             "split": query.split,
             "question": query.question,
             "answers": list(query.answers),
+            "choices": [{"label": label, "text": text} for label, text in query.choices] or None,
         }
         for query in queries
     ]

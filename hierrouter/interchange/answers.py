@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hierrouter.collect.datasets import refuse_leaks, with_folds
+from hierrouter.collect.datasets.folds import refuse_leaks, with_folds
 from hierrouter.query import Query
 from hierrouter_cache.errors import InputError
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from hierrouter.collect.plan import is_latest
 from hierrouter.interchange.files import json_line
-from hierrouter.interchange.lines import LINES, checked_row
+from hierrouter.interchange.lines import LINES, checked_row, line_of
 from hierrouter.interchange.merge import Merge, merging
 from hierrouter.interchange.rows import require_file
 from hierrouter.json_lines import parse_object, raw_lines
@@ -93,7 +93,7 @@ def _lines(reader: CacheReader) -> Iterator[dict[str, Any]]:
     for line, kind in LINES.items():
         rows = _last_rows(reader, kind) if kind in LAST_WINS else _first_rows(reader, kind)
         for row in rows:
-            yield {"kind": line, **row}
+            yield line_of(line, row)
 
 
 def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from hierrouter.pool_file import stored_pool
 from hierrouter_cache.checks import row_fault
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.schema import KINDS
+from hierrouter_cache.schema import ADDED, KINDS
 
 # A kind of line, and the kind of rows in a cache.
 LINES = {
@@ -23,6 +23,16 @@ LINES = {
     "score": "scores",
     "plan": "plans",
 }
+
+
+def line_of(kind: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The object on the line of a row; a column that came later is left out where it is null.
+
+    So what a cache held before there was such a column is the same line as then.
+    """
+    added = ADDED.get(LINES[kind], {})
+    kept = {name: value for name, value in row.items() if value is not None or name not in added}
+    return {"kind": kind, **kept}
 
 
 def checked_row(line: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
@@ -38,9 +48,9 @@ def checked_row(line: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any
             f"unknown kind {line.get('kind')!r:.40}: {where}; known: {', '.join(LINES)}"
         )
     for name in KINDS[kind].names:
-        if name not in line:
+        if name not in line and name not in ADDED.get(kind, {}):
             raise InputError(f"{name} is missing: {where}; it has {', '.join(line):.120}")
-    row = {name: line[name] for name in KINDS[kind].names}
+    row: dict[str, Any] = {name: line.get(name) for name in KINDS[kind].names}
     if fault := row_fault(kind, row):
         raise InputError(f"{fault}: {where}; export again")
     if kind == "plans":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.collect.datasets import choice_lines
+from hierrouter.collect.datasets.shape import choice_lines
 from hierrouter.interchange.answers import Answer
 from hierrouter.interchange.direct import DirectTable
 from hierrouter.interchange.files import whole_folder, write_json_lines
@@ -62,30 +62,34 @@ def _read(path: Path, split: str) -> Iterator[Answer]:
 
 
 def _query(row: Row, split: str) -> Query:
+    choices = _choices(row)
     query = Query(
         id="",
         dataset=row.label("task_name"),
-        question=row.words("query") + _choices(row),
+        question=row.words("query") + choice_lines(choices),
         answers=(row.label("ground_truth"),),
         split=split,
+        choices=choices,
     )
     # The rows have no name of their own for a query: it is what its content says.
     return replace(query, id=row.label("task_id", digest([query.question, query.answers])[:12]))
 
 
-def _choices(row: Row) -> str:
-    """The choices, one a line, as the questions of `collect` have them."""
+def _choices(row: Row) -> tuple[tuple[str, str], ...]:
+    """(label, text) of each choice."""
     choices = row.values.get("choices")
     if choices is None:
-        return ""
+        return ()
     try:
         choices = choices if isinstance(choices, dict) else json.loads(row.text("choices"))
-        pairs = list(zip(choices["labels"], choices["text"], strict=True))
+        pairs = tuple(zip(choices["labels"], choices["text"], strict=True))
     except (ValueError, TypeError, KeyError):
         raise InputError(
             f'choices must be JSON with "labels" and "text" of one length: {row.where}'
         ) from None
-    return storable(choice_lines(pairs))
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise InputError(f"choices must hold texts: {row.where}")
+    return tuple((storable(label), storable(text)) for label, text in pairs)
 
 
 def write_llmrouter(table: DirectTable, out: Path) -> None:

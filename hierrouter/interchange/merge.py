@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter_cache.errors import NoCache
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import IDENTITY, KINDS
-from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts
+from hierrouter_cache.writer import PartWriter, sweep_drafts
 
 ROWS_PER_PART = 8192
 # Of rows with one identity, the column in which a second one may differ.

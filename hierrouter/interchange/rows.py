@@ -16,15 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from hierrouter.json_lines import MAX_LINE, json_lines
+from hierrouter.parquet_rows import parquet_rows
 from hierrouter.query import storable
 from hierrouter_cache.errors import InputError
 
-MAX_ROWS = 50_000_000  # a file that declares more is damaged, or a trap
 MAX_TOKENS = 2**31 - 1  # what a cache can hold
-BATCH = 1024
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 
 
@@ -176,13 +174,8 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    with pq.ParquetFile(path) as file:
-        if file.metadata.num_rows > MAX_ROWS:
-            raise InputError(
-                f"{file.metadata.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}"
-            )
-        for batch in file.iter_batches(batch_size=BATCH):
-            yield from batch.to_pylist()
+    for _, row in parquet_rows(path):
+        yield row
 
 
 def _require_commas(path: Path) -> None:

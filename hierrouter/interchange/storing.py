@@ -32,7 +32,7 @@ from hierrouter.pricing import size_in
 from hierrouter.query import Query
 from hierrouter.scoring.given import GIVEN
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.fingerprint import call_key, digest, references_key, root_context
+from hierrouter_cache.fingerprint import call_key, digest, root_context
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.walk import TreeSpec
 
@@ -240,5 +240,4 @@ def _call(model: str, step: str, context: str, answer: Answer) -> dict[str, Any]
 
 
 def _score(call: str, query: Query, value: float) -> dict[str, Any]:
-    references = references_key(query.answers)
-    return {"call": call, "references": references, "scorer": GIVEN.key, "value": value}
+    return {"call": call, "references": query.references, "scorer": GIVEN.key, "value": value}

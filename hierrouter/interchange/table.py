@@ -15,8 +15,7 @@ from hierrouter.interchange.answers import Answer
 from hierrouter.interchange.rows import Row, read_rows
 from hierrouter.pool import MAX_HOPS, suggestion
 from hierrouter.query import Query
-from hierrouter.scoring import exact_match
-from hierrouter.scoring.accuracy import judged_by
+from hierrouter.scoring.accuracy import with_final
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import SEPARATOR
 from hierrouter_cache.tree import SPLITS
@@ -73,11 +72,8 @@ def _answer(row: Row, dataset: str, base: int) -> Answer:
 
 
 def _references(row: Row) -> tuple[str, ...]:
-    """The answer and, where right and wrong cannot be told by its form, the final one."""
     answer = row.label("answer")
-    if judged_by(answer) is not exact_match:
-        return (answer,)
-    return tuple(dict.fromkeys((answer, row.label("final_answer", answer))))
+    return with_final((answer,), row.label("final_answer", answer))
 
 
 def _split(row: Row) -> str:

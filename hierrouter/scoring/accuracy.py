@@ -16,13 +16,31 @@ from hierrouter.scoring.numeric import numeric, plain_number
 from hierrouter.scoring.scorer import ScoreFunction
 from hierrouter.scoring.stated import BOX, MARK
 from hierrouter.scoring.text import exact_match
+from hierrouter_cache.fingerprint import Choices
 
 LABEL = re.compile(r"[A-J]")
 
 
-def accuracy(response: str, references: Sequence[str]) -> float:
+def accuracy(response: str, references: Sequence[str], choices: Choices = ()) -> float:
     """1 where the response is right, by the scorer that each reference's form asks for."""
-    return max(judged_by(reference)(response, [reference]) for reference in references)
+    return max(_judged(response, reference, choices) for reference in references)
+
+
+def _judged(response: str, reference: str, choices: Choices) -> float:
+    judge = judged_by(reference)
+    if judge is choice:
+        return choice(response, [reference], choices)
+    return judge(response, [reference])
+
+
+def with_final(answers: Sequence[str], final: str) -> tuple[str, ...]:
+    """The references of a query whose result is `final`.
+
+    That is one reference more where no answer states its result in a form of its own.
+    """
+    if any(judged_by(answer) is not exact_match for answer in answers):
+        return tuple(answers)
+    return tuple(dict.fromkeys((*answers, final)))
 
 
 def judged_by(reference: str) -> ScoreFunction:

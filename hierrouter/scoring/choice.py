@@ -1,15 +1,20 @@
 r"""Which label of a multiple choice does a response state?
 
-In: a response and references that are one label, A to J (MMLU, ARC). Out: 1 or 0. A stated answer
-("the answer is (C)", "\boxed{C}", "C is correct", a line that is just "C") wins over letters that
-are only discussed; the last statement counts. The words "a" and "I" are labels only where nothing
-else can be meant. Not covered: a response that repeats a choice's text without its label.
+In: a response, references that are one label, A to J (MMLU, ARC), and the choices where they are
+known. Out: 1 or 0. A stated answer ("the answer is (C)", "\boxed{C}", "C is correct", a line that
+is just "C") wins over letters that are only discussed; the last statement counts. The words "a"
+and "I" are labels only where nothing else can be meant. A response without a label states that of
+a choice where it is the choice's text, or says so after "answer is" or in a box. Not covered: a
+choice in other words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
+from hierrouter.scoring.stated import boxed_text, cued_text
+from hierrouter_cache.fingerprint import Choices
 
 WRAPPERS = re.compile(r"\\(?:text|textbf|mathrm|mathbf|rm|bf)\b\s*")
 BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
@@ -41,12 +46,21 @@ LEADING = re.compile(
     r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])(?=\s*(?:[),;:!?\n]|\.(?!\w))|\s+(?:[–-]|because|since)\s))"
     r"(?!\s*(?:is\s+(?:not|wrong|incorrect|false)|(?:and|or|,)\s+\(?[A-J])\b)"
 )
+# What may follow a choice's text that is stated as the answer: its reason.
+TEXT_END = r"(?=$|[,;:]\s|\s+(?:because|since|as)\b|\s*\()"
+MARKS = " .,;:!?\"'*_`$\ufeff"
 MENTION = re.compile(r"(?<!\bnot )\(([A-Ja-j])\)|^[ \t]*([A-J])[.):]", re.M)
 
 
-def choice(response: str, references: Sequence[str]) -> float:
-    """1 where the label that the response states is that of a reference."""
-    found = stated_label(response)
+def choice(response: str, references: Sequence[str], choices: Choices = ()) -> float:
+    """1 where the label that the response states is that of a reference.
+
+    Args:
+        response: what a model said.
+        references: labels.
+        choices: label and text of each choice, where they are known.
+    """
+    found = stated_label(response) or label_of_text(response, choices)
     return float(found is not None and any(found == one.strip(" ().") for one in references))
 
 
@@ -64,6 +78,30 @@ def stated_label(text: str) -> str | None:
     if leading and not _enumerates(text):
         return _label(leading)
     return mentioned.pop() if len(mentioned) == 1 else None
+
+
+def label_of_text(text: str, choices: Choices) -> str | None:
+    """The label of the one choice whose text is given as the answer, or None.
+
+    What is given is in the last box, else after the last "answer is", where a reason may follow
+    it; else it is the whole text. Case, white space and outer punctuation do not count.
+    """
+    stated = boxed_text(text) or cued_text(text)
+    if stated is None:
+        found = [label for label, said in choices if _folded(said) == _folded(text)]
+    else:
+        begun = [
+            (len(_folded(said)), label)
+            for label, said in choices
+            if re.match(re.escape(_folded(said)) + TEXT_END, _folded(stated))
+        ]
+        longest = max(begun, default=(0, ""))[0]
+        found = [label for length, label in begun if length == longest]
+    return found[0] if len(found) == 1 and _folded(text) else None
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.replace("\ufeff", "").casefold().split()).strip(MARKS)
 
 
 def _without_markup(text: str) -> str:

@@ -26,13 +26,18 @@ from hierrouter_cache.fingerprint import digest
 JUDGES = (
     Scorer("numeric", "1", numeric),
     Scorer("boxed", f"1-math-verify-{version('math-verify')}", boxed),
-    Scorer("choice", "1", choice),
+    Scorer("choice", "2", choice, with_choices=choice),
     Scorer("exact_match", "1", exact_match),
 )
 BUILT_IN = (
     Scorer("token_f1", "1", token_f1),
     # Its values are those of the others, so their versions are part of its own.
-    Scorer("accuracy", f"1-{digest([judge.key for judge in JUDGES])[:8]}", accuracy),
+    Scorer(
+        "accuracy",
+        f"1-{digest([judge.key for judge in JUDGES])[:8]}",
+        accuracy,
+        with_choices=accuracy,
+    ),
     *JUDGES,
 )
 SCORERS: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN}

@@ -32,6 +32,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "split": "test",
         "question": "Two and two?",
         "answers": ["4"],
+        "choices": None,
     },
     "scores": {"call": CALL["key"], "references": "r", "scorer": "s", "value": 1.0},
     "plans": {"plan": plan_key("{}", ["q"]), "pool": "{}", "queries": ["q"]},
@@ -60,6 +61,11 @@ WRONG = [
     ("queries", "split", "train", "query is not that of"),
     ("queries", "references", "0", "references is not that of"),
     ("queries", "context", "0", "context is not that of"),
+    ("queries", "choices", [{"label": "A", "text": "4"}], "query is not that of"),
+    ("queries", "choices", [], "choices must be list"),
+    ("queries", "choices", ["4"], "choices must be list"),
+    ("queries", "choices", [{"label": "A"}], "choices must be list"),
+    ("queries", "choices", [{"label": "A", "text": None}], "choices must be list"),
     ("scores", "value", 1.7, "value must be from 0 to 1, got 1.7"),
     ("scores", "value", -0.1, "value must be from 0 to 1"),
     ("scores", "value", math.nan, "value must be double, got nan"),
@@ -78,6 +84,19 @@ def test_a_right_row_has_no_fault(kind: str) -> None:
 
 def test_only_the_latency_may_be_unknown() -> None:
     assert row_fault("calls", {**CALL, "latency_s": None}) is None
+
+
+def test_choices_are_part_of_what_a_query_is() -> None:
+    choices = [("A", "3"), ("B", "4")]
+    row = {
+        **ROWS["queries"],
+        "query": query_key("d", "1", "Two and two?", ["4"], "test", choices),
+        "references": references_key(["4"], choices),
+        "choices": [{"label": label, "text": text} for label, text in choices],
+    }
+    assert row_fault("queries", row) is None
+    row["choices"][1]["text"] = "5"
+    assert row_fault("queries", row) == "query is not that of the row's content"
 
 
 @pytest.mark.parametrize(("kind", "column", "value", "message"), WRONG)

@@ -17,11 +17,12 @@ from hierrouter_cache.compact import compact
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
 from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import MAX_ROWS, METADATA_KEY, list_parts, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.repair import quarantine
 from hierrouter_cache.schema import CALLS, KINDS
-from hierrouter_cache.writer import PartWriter, collector_lock
+from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
 
@@ -59,7 +60,9 @@ def realistic(kind: str) -> pa.Table:
 
     def value(of: pa.DataType) -> object:
         if pa.types.is_list(of):
-            return [dice.randbytes(8).hex() for _ in range(3)]
+            return [value(of.value_type) for _ in range(3)]
+        if pa.types.is_struct(of):
+            return {field.name: value(field.type) for field in of}
         if pa.types.is_string(of):
             return dice.randbytes(dice.choice([8, 8, 600])).hex()
         return dice.random() if pa.types.is_floating(of) else dice.randrange(1000)

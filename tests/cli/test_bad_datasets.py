@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -131,6 +132,52 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_refused_before_any_call(home: Path, hierrouter: Run, case: Case) -> None:
     case.damage(home / "data" / "math.jsonl")
+    assert_refused(hierrouter, home, case)
+
+
+def table(**columns: Any) -> Damage:
+    """The six rows as Parquet instead, with these columns replaced; None leaves one out."""
+
+    def damage(path: Path) -> None:
+        path.unlink()
+        content = {name: [row[name] for row in rows("math")] for name in ("id", "question")}
+        content = {**content, "answer": [row["answer"] for row in rows("math")], **columns}
+        kept = {name: values for name, values in content.items() if values is not None}
+        pq.write_table(pa.table(kept), path.with_suffix(".parquet"))
+
+    return damage
+
+
+def torn(path: Path) -> None:
+    table()(path)
+    file = path.with_suffix(".parquet")
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+REFUSED_TABLES = {
+    "column": Case(table(answer=None), ("math.parquet: row 1", "answer is missing")),
+    "type": Case(table(question=list(range(ROWS))), ("math.parquet: row 1", "not a text")),
+    "null": Case(table(answer=["1", None, "3", "4", "5", "6"]), ("math.parquet: row 2", "answer")),
+    "twice": Case(table(id=["a", "b", "a", "c", "d", "e"]), ("duplicate id a", "row 1", "row 3")),
+    "torn": Case(torn, ("math.parquet", "not readable as parquet")),
+    "empty": Case(table(id=[], question=[], answer=[]), ("math.parquet", "no rows")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_TABLES.values(), ids=REFUSED_TABLES)
+def test_a_bad_table_is_refused_before_any_call(home: Path, hierrouter: Run, case: Case) -> None:
+    case.damage(home / "data" / "math.jsonl")
+    assert_refused(hierrouter, home, case)
+
+
+def test_the_same_rows_as_a_table_ask_for_nothing(home: Path, hierrouter: Run) -> None:
+    table()(home / "data" / "math.jsonl")
+    done = hierrouter(*ARGUMENTS, "--datasets", "math", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "0 calls made" in done.stderr
+
+
+def assert_refused(hierrouter: Run, home: Path, case: Case) -> None:
     before = contents(home)
     done = hierrouter(*ARGUMENTS, "--datasets", case.datasets, cwd=home)
     assert done.returncode == 2, done.stderr

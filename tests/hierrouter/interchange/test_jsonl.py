@@ -16,9 +16,10 @@ from hierrouter.trees import open_tree
 from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import CacheLocked, InputError, NoCache
 from hierrouter_cache.fingerprint import next_context, plan_key
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import CALLS, IDENTITY
-from hierrouter_cache.writer import PartWriter, collector_lock
+from hierrouter_cache.writer import PartWriter
 from tests.hierrouter.interchange.examples import answers_of, keys, single_answers, stored
 
 Line = dict[str, Any]

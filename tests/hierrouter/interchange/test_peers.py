@@ -170,11 +170,14 @@ def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
     assert guess_format(file) == "llmrouter"
     (answer,) = read("llmrouter", file)
     assert answer.query.question == "Which one?\nA. Paris\nB. London"
+    assert answer.query.choices == (("A", "Paris"), ("B", "London"))
     assert len(answer.query.id) == 12
     save([{**row, "choices": json.loads(row["choices"])}], file)
     assert read("llmrouter", file)[0].query == answer.query
     with pytest.raises(InputError, match="choices must be JSON"):
         read("llmrouter", save([{**row, "choices": "[1]"}], file))
+    with pytest.raises(InputError, match="choices must hold texts"):
+        read("llmrouter", save([{**row, "choices": {"labels": ["A"], "text": [1]}}], file))
 
 
 def test_a_folder_without_llmrouter_files(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from hierrouter.scoring import token_f1
-from hierrouter.scoring.choice import choice, stated_label
+from hierrouter.scoring.choice import choice, label_of_text, stated_label
 from tests.hierrouter.scoring.real import questions
 
 STATED = [
@@ -85,6 +85,64 @@ def test_the_label_is_compared() -> None:
     assert choice("The answer is (C).", ["C"]) == 1
     assert choice("The answer is (C).", ["D"]) == 0
     assert choice("The answer is (C).", ["D", "C"]) == 1
+
+
+STATES = (("A", "solid to a liquid"), ("B", "liquid"), ("C", "5"), ("D", "-5"), ("E", "5.5"))
+IN_WORDS = [
+    ("solid to a liquid", "A"),
+    ("Solid to a\u00a0liquid.", "A"),
+    ("The answer is: solid to a liquid.", "A"),
+    ("The answer is liquid, because it flows.", "B"),
+    ("I thought first of a liquid. The answer is solid to a liquid since it melts.", "A"),
+    (r"So it is \boxed{liquid}.", "B"),
+    (r"\boxed{5}", "C"),
+    ("Answer: -5", "D"),
+    ("The answer is 5.5.", "E"),
+    ("**liquid**", "B"),
+    ("The answer is liquid (as any).", "B"),
+]
+NOT_IN_WORDS = [
+    "It melts from a solid to a liquid.",
+    "The answer is not liquid.",
+    "The answer is liquid to a gas.",
+    "A liquid it is not.",
+    "The answer is 50.",
+    "The answer is 5,000.",
+    "",
+]
+
+
+@pytest.mark.parametrize(("text", "label"), IN_WORDS)
+def test_the_text_of_a_choice_is_its_label(text: str, label: str) -> None:
+    assert stated_label(text) is None
+    assert choice(text, [label], STATES) == 1
+    assert all(choice(text, [other], STATES) == 0 for other in set("ABCDE") - {label})
+    assert choice(text, [label]) == 0
+
+
+@pytest.mark.parametrize("text", NOT_IN_WORDS)
+def test_other_words_are_no_label(text: str) -> None:
+    assert label_of_text(text, STATES) is None
+
+
+def test_a_label_goes_before_a_text() -> None:
+    assert choice("B. solid to a liquid", ["B"], STATES) == 1
+    assert choice("The answer is (B): solid to a liquid", ["A"], STATES) == 0
+
+
+def test_a_text_that_two_choices_have_is_no_label() -> None:
+    assert label_of_text("both", (("A", "both"), ("B", "Both."))) is None
+
+
+def test_every_choice_of_real_questions_is_known_by_its_text() -> None:
+    for name in ("mmlu", "arc_easy", "arc_challenge"):
+        for row in questions(name):
+            pairs = tuple(row["choices"].items())
+            for label, text in pairs:
+                for said in (text, f"The answer is {text}", f"\\boxed{{{text}}}"):
+                    assert label_of_text(said, pairs) in (label, None), said
+            known = [label_of_text(text, pairs) for _, text in pairs]
+            assert known == [label for label, _ in pairs], row["id"]
 
 
 def test_the_article_is_no_label() -> None:

@@ -72,7 +72,7 @@ def test_equal_pairs_are_scored_once() -> None:
 
     values = score_all(
         Scorer("length", "1", length),
-        [("ab", ["x"]), ("a", ["x"]), ("ab", ("x",)), ("ab", ["y"])],
+        [("ab", ["x"], ()), ("a", ["x"], ()), ("ab", ("x",), []), ("ab", ["y"], ())],
         lambda done, total: told.append((done, total)),
     )
     assert values == [0.2, 0.1, 0.2, 0.2]

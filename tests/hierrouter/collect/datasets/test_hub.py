@@ -1,0 +1,205 @@
+"""The six datasets through the library `datasets`, from a hub on this machine.
+
+The rows are made up, in the columns that each repository has.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter.collect.datasets import hub as our_hub
+from hierrouter.collect.datasets.hub import HUB, SUBJECTS, hub_queries
+from hierrouter.collect.datasets.shape import PAPER_DATASETS
+from hierrouter_cache.errors import InputError
+from tests.conftest import environment
+from tests.hub import COMMIT, hub, repository
+
+pytest.importorskip("datasets")
+
+ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "openai/gsm8k": {
+        "main": [
+            {"question": "Two boats carry 4 crates each. All?", "answer": "<<2*4=8>>8.\n#### 8"},
+            {"question": "Two boats carry 4 crates each. All?", "answer": "Again.\n#### 8"},
+        ]
+    },
+    "EleutherAI/hendrycks_math": {
+        subject: [
+            {
+                "problem": f"Name a value of {subject}.",
+                "level": "Level 5",
+                "type": subject,
+                "solution": r"It is $\boxed{}$." if subject == "geometry" else r"\boxed{1}",
+            }
+        ]
+        for subject in SUBJECTS
+    },
+    "google-research-datasets/mbpp": {
+        "full": [
+            {
+                "task_id": 11,
+                "text": "Write a function that doubles.",
+                "code": "def double(n):\r\n    return 2 * n",
+                "test_list": ["assert double(2) == 4"],
+                "test_setup_code": "",
+                "challenge_test_list": [],
+            }
+        ]
+    },
+    "cais/mmlu": {
+        "all": [
+            {
+                "question": "Which weighs\u00a0more?",
+                "subject": "college_physics",
+                "choices": ["\ufeffa feather", "10\u00a0kg", "a leaf", ""],
+                "answer": 1,
+            }
+        ]
+    },
+    "allenai/ai2_arc": {
+        "ARC-Easy": [
+            {
+                "id": "Made_1",
+                "question": "What melts?",
+                "choices": {"text": ["ice", "sand", "glass"], "label": ["1", "2", "3"]},
+                "answerKey": "1",
+            },
+            {
+                "id": "Made_2",
+                "question": "What burns?",
+                "choices": {"text": ["ash", "rock", "ice", "wood"], "label": ["A", "B", "C", "D"]},
+                "answerKey": "D",
+            },
+        ],
+        "ARC-Challenge": [
+            {
+                "id": "Made_3",
+                "question": "What floats?",
+                "choices": {"text": ["a", "b", "c", "d", "cork"], "label": list("ABCDE")},
+                "answerKey": "E",
+            }
+        ],
+    },
+}
+
+SHOWN = """
+import json, sys
+from hierrouter.collect.datasets.hub import hub_queries
+for name in sys.argv[1:]:
+    queries, place = hub_queries(name, f"data/{name}.jsonl")
+    for query in queries:
+        print(json.dumps([name, query.id, query.question, query.answers, query.choices]))
+    print(place)
+"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    repositories = {
+        name: repository(
+            {(configuration, "test"): rows for configuration, rows in configurations.items()}
+        )
+        for name, configurations in ROWS.items()
+    }
+    with hub(repositories) as found:
+        yield found
+
+
+def load(*names: str, home: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Load these in a process of its own, whose hub is named by its environment."""
+    settings = {**environment(), "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), **more}
+    return subprocess.run(
+        [sys.executable, "-c", SHOWN, *names], env=settings, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def home(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which all six were downloaded."""
+    folder = tmp_path_factory.mktemp("hub")
+    done = load(*PAPER_DATASETS, home=folder, HF_ENDPOINT=address)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (folder / "said").write_text(done.stdout)
+    return folder
+
+
+def test_every_dataset_comes_in_our_shape(home: Path) -> None:
+    said = (home / "said").read_text().splitlines()
+    rows = [json.loads(line) for line in said if line.startswith("[")]
+    found = {(dataset, name): row for dataset, name, *row in rows}
+    assert found["gsm8k", "test-0"][1] == ["<<2*4=8>>8.\n#### 8"]
+    assert found["gsm8k", "test-1"][0] == found["gsm8k", "test-0"][0]
+    assert [name for dataset, name in found if dataset == "math"] == [
+        f"test-{subject}-0" for subject in SUBJECTS
+    ]
+    assert found["math", "test-geometry-0"][1] == [r"It is $\boxed{}$."]
+    assert found["mbpp", "11"][:2] == [
+        "Write a function that doubles.",
+        ["def double(n):\r\n    return 2 * n"],
+    ]
+    assert found["mmlu", "test-college_physics-0"] == [
+        "Which weighs\u00a0more?\nA. \ufeffa feather\nB. 10\u00a0kg\nC. a leaf\nD. ",
+        ["B"],
+        [["A", "\ufeffa feather"], ["B", "10\u00a0kg"], ["C", "a leaf"], ["D", ""]],
+    ]
+    assert found["arc-easy", "Made_1"] == [
+        "What melts?\nA. ice\nB. sand\nC. glass",
+        ["A"],
+        [["A", "ice"], ["B", "sand"], ["C", "glass"]],
+    ]
+    assert found["arc-easy", "Made_2"][1] == ["D"]
+    assert found["arc-challenge", "Made_3"][1] == ["E"]
+
+
+def test_the_commit_is_said(home: Path) -> None:
+    said = (home / "said").read_text().splitlines()
+    places = [line for line in said if "@" in line]
+    assert places == [f"{HUB[name].repository}@{COMMIT[:12]}, test" for name in PAPER_DATASETS]
+
+
+def test_what_was_downloaded_is_used_where_the_hub_is_off(home: Path) -> None:
+    done = load(*PAPER_DATASETS, home=home, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (home / "said").read_text()
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "no address"])
+def test_a_hub_that_cannot_be_reached_is_one_line(tmp_path: Path, endpoint: str) -> None:
+    done = load("gsm8k", home=tmp_path, HF_ENDPOINT=endpoint)
+    assert "WorldError: cannot load from the hub: openai/gsm8k: " in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "put the questions into data/gsm8k.jsonl, one JSON object a line" in last
+    assert last.endswith("see docs/datasets.md")
+
+
+def test_another_repository_than_expected_is_named(tmp_path: Path) -> None:
+    other = repository({("main", "test"): [{"question": "q", "reply": "r"}]})
+    elsewhere = repository({("socratic", "test"): ROWS["openai/gsm8k"]["main"]})
+    for files, word in ((other, "answer"), (elsewhere, "main")):
+        with hub({"openai/gsm8k": files}) as address:
+            done = load("gsm8k", home=tmp_path / word, HF_ENDPOINT=address)
+        last = done.stderr.splitlines()[-1]
+        assert "WorldError: " in last
+        assert word in last
+        assert "put the questions into data/gsm8k.jsonl" in last
+    with hub({}) as address:
+        done = load("gsm8k", home=tmp_path / "none", HF_ENDPOINT=address)
+    assert "WorldError: cannot load from the hub: openai/gsm8k: 404" in done.stderr
+
+
+def test_without_the_extra_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r'data/math.jsonl; .*pip install "hierrouter\[hub\]"'):
+        hub_queries("math", "data/math.jsonl")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_every_paper_dataset_has_a_source() -> None:
+    assert tuple(our_hub.HUB) == PAPER_DATASETS

@@ -1,0 +1,106 @@
+"""A hub on this machine: enough of the real one's HTTP for the `datasets` library to load from.
+
+It serves repositories that a test writes: a card that names configurations and splits, and one
+Parquet file for each of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+Files = Mapping[str, bytes]
+Reply = tuple[int, bytes, dict[str, str]]
+
+
+def repository(
+    rows: Mapping[tuple[str, str], list[dict[str, Any]]], schema: pa.Schema | None = None
+) -> Files:
+    """The files of a data set whose rows are given by (configuration, split)."""
+    files = {"README.md": _card(list(rows))}
+    for (configuration, split), content in rows.items():
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(content, schema=schema), sink)
+        files[f"{configuration}/{split}.parquet"] = sink.getvalue()
+    return files
+
+
+def _card(names: list[tuple[str, str]]) -> bytes:
+    lines = ["---", "configs:"]
+    for configuration, split in names:
+        lines += [f"- config_name: {configuration}", "  data_files:"]
+        lines += [f"  - split: {split}", f"    path: {configuration}/{split}.parquet"]
+    return "\n".join([*lines, "---", ""]).encode()
+
+
+@contextmanager
+def hub(repositories: Mapping[str, Files]) -> Iterator[str]:
+    """The address of a hub with these repositories, while the block lasts."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body, headers = _reply(unquote(urlparse(self.path).path), repositories)
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Tests are silent."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def _reply(path: str, repositories: Mapping[str, Files]) -> Reply:
+    match path.strip("/").split("/"):
+        case ["api", "datasets", owner, name, *rest] if f"{owner}/{name}" in repositories:
+            files = repositories[f"{owner}/{name}"]
+            if rest[:1] == ["tree"]:
+                return _json(_listing(files, "/".join(rest[2:])))
+            siblings = [{"rfilename": path} for path in files]
+            return _json({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings})
+        case ["datasets", owner, name, "resolve", _, *rest]:
+            data = repositories.get(f"{owner}/{name}", {}).get("/".join(rest))
+            if data is not None:
+                tag = hashlib.sha256(data).hexdigest()
+                return 200, data, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}
+            return 404, b"", {"X-Error-Code": "EntryNotFound"}
+    return 404, b"", {"X-Error-Code": "RepoNotFound"}
+
+
+def _listing(files: Files, folder: str) -> list[dict[str, Any]]:
+    """The files and folders right below a folder."""
+    prefix = f"{folder}/" if folder else ""
+    found: dict[str, dict[str, Any]] = {}
+    for path, data in files.items():
+        if path.startswith(prefix):
+            name, *below = path.removeprefix(prefix).split("/")
+            entry = {"type": "directory"} if below else {"type": "file", "size": len(data)}
+            oid = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+            found[name] = {**entry, "path": prefix + name, "oid": oid}
+    return list(found.values())
+
+
+def _json(value: object) -> Reply:
+    return 200, json.dumps(value).encode(), {"Content-Type": "application/json"}
