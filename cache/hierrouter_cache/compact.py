@@ -34,12 +34,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, WorldError
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import Part, list_parts, part_name, sound_parts
 from hierrouter_cache.schema import IDENTITY, KINDS, LAST_WINS
 from hierrouter_cache.writer import (
     Packing,
     Steps,
-    collector_lock,
     commit,
     encode,
     fsync_folder,

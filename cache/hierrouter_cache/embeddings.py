@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import TRIES, file_sha16, sha16
 from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.writer import collector_lock, writable, write_derived
+from hierrouter_cache.writer import writable, write_derived
 
 NAME = re.compile(
     r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"

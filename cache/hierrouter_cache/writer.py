@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
+import re
 import secrets
+import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +24,24 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, CacheLocked, InputError, WorldError
+from hierrouter_cache.errors import CacheError, InputError, WorldError
 from hierrouter_cache.parts import METADATA_KEY, last_seq, part_name, parts_folder
 from hierrouter_cache.schema import FORMAT, KINDS
 
 # Told the name of each milestone of a commit or a compaction, right when it is reached.
 Steps = Callable[[str], None]
+# Told the name and the bytes of each part, right after its commit.
+OnPart = Callable[[str, memoryview], None]
+DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
+OLD_DRAFT_S = 24 * 3600.0
 
 
 def no_steps(_: str) -> None:
     """The `Steps` of everyday work: nobody listens."""
+
+
+def no_copy(name: str, data: memoryview) -> None:
+    """The `OnPart` of a cache that lies at one place only."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class PartWriter:
     Args:
         root: the cache's folder; made, with its parents, where it does not exist.
         on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
+        on_part: told each part after its commit, to copy it elsewhere. What it raises, `append`
+            raises; the part is committed all the same.
 
     Raises:
         InputError: `root` is a file.
@@ -58,16 +70,17 @@ class PartWriter:
         WorldError: the disk is full.
     """
 
-    def __init__(self, root: Path, on_step: Steps = no_steps) -> None:
+    def __init__(self, root: Path, on_step: Steps = no_steps, on_part: OnPart = no_copy) -> None:
         self.root = root
         self._on_step = on_step
+        self._on_part = on_part
         if root.exists() and not root.is_dir():
             raise InputError(f"the cache is not a directory: {root}; name a folder")
         try:
             for folder in (root, parts_folder(root), root / "tmp"):
                 _make_folder(folder)
         except OSError as error:
-            raise _not_writable(root, error) from error
+            raise not_writable(root, error) from error
         if not writable(root):
             raise CacheError(f"the cache is not writable: {root}: permission denied")
         self._writer = secrets.token_hex(4)
@@ -81,7 +94,9 @@ class PartWriter:
         data = encode(kind, table.cast(KINDS[kind]), WHILE_COLLECTING)
         seq = last_seq(self.root) + 1
         name = part_name(kind, seq, self._writer, table.num_rows, data)
-        return commit(self.root, name, data, self._on_step)
+        path = commit(self.root, name, data, self._on_step)
+        self._on_part(name, data)
+        return path
 
 
 def encode(kind: str, table: pa.Table, packing: Packing) -> memoryview:
@@ -112,22 +127,9 @@ def commit(root: Path, name: str, data: memoryview, on_step: Steps) -> Path:
     Raises:
         WorldError: the disk is full or failed; the part is not committed then.
     """
-    draft = root / "tmp" / f"{name}.{os.getpid()}.tmp"
     target = parts_folder(root) / name
-    _place(data, draft, target, on_step)
+    _place(data, draft_path(root, name), target, on_step)
     return target
-
-
-def fitting_rows(done: int, seconds: float, wanted_s: float, most: int) -> int:
-    """How many rows the next part may have.
-
-    Args:
-        done: rows that were just made.
-        seconds: what they took.
-        wanted_s: what a part should take: no more than that is lost in a crash.
-        most: rows of the largest part.
-    """
-    return min(most, max(1, round(done * wanted_s / max(seconds, 1e-3))))
 
 
 def writable(root: Path) -> bool:
@@ -135,58 +137,44 @@ def writable(root: Path) -> bool:
     return os.access(parts_folder(root), os.W_OK)
 
 
-@contextlib.contextmanager
-def collector_lock(root: Path) -> Iterator[None]:
-    """Hold the cache for one collector, so that two do not pay for the same calls.
-
-    The kernel drops the lock with the process, however it ends. Readers take no lock.
-
-    Raises:
-        CacheLocked: another process holds it.
-        CacheError: the cache is not writable.
-        WorldError: the disk is full or has no locks.
-    """
-    try:
-        lock = (root / "collect.lock").open("a+")
-    except OSError as error:
-        raise _not_writable(root, error) from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise WorldError(
-                    f"cannot lock the cache: {root}: {error.strerror}; use a disk that has locks"
-                ) from error
-            file.seek(0)
-            holder = file.read().strip() or "unknown pid"
-            raise CacheLocked(
-                f"another collector ({holder}) is at work: {root}; wait for it or stop it"
-            ) from None
-        with contextlib.suppress(OSError):  # the pid is for people; a full disk can do without
-            os.ftruncate(file.fileno(), 0)
-            os.write(file.fileno(), f"pid {os.getpid()}".encode())
-        yield
+def draft_path(root: Path, name: str) -> Path:
+    """Where this process writes the file `name` of the cache at `root` until it is whole."""
+    return root / "tmp" / f"{name}.{_host()}.{os.getpid()}.tmp"
 
 
 def sweep_drafts(root: Path) -> None:
-    """Remove what a crash left in tmp/; call it only while holding the collector's lock.
+    """Remove what crashes left in tmp/.
 
-    Embeddings are written without the lock: a draft of another process that lives is left alone.
+    Drafts of others that live are left alone: shards work side by side, and embeddings are written
+    without a lock. Nobody here can tell which processes of another machine live, so its drafts go
+    when they are old.
     """
     for draft in (root / "tmp").glob("*.tmp"):
-        if not _another_lives(draft.name.split(".")[-2]):
-            draft.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # a sibling may sweep too
+            if _abandoned(draft):
+                draft.unlink()
 
 
-def _another_lives(pid: str) -> bool:
+def _abandoned(draft: Path) -> bool:
+    made_by = DRAFT.fullmatch(draft.name)
+    if made_by and made_by["host"] != _host():
+        return time.time() - draft.stat().st_mtime > OLD_DRAFT_S
+    return not (made_by and _another_lives(int(made_by["pid"])))
+
+
+def _host() -> str:
+    """This machine's name, without the dot that parts a draft's name."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())
+
+
+def _another_lives(pid: int) -> bool:
     try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
+        os.kill(pid, 0)
+    except (OverflowError, ProcessLookupError):
         return False
     except PermissionError:
         return True
-    return int(pid) != os.getpid()
+    return pid != os.getpid()
 
 
 def write_derived(root: Path, path: Path, data: bytes) -> None:
@@ -196,7 +184,7 @@ def write_derived(root: Path, path: Path, data: bytes) -> None:
         WorldError: the disk is full or failed.
     """
     (root / "tmp").mkdir(exist_ok=True)
-    _place(data, root / "tmp" / f"{path.name}.{os.getpid()}.tmp", path)
+    _place(data, draft_path(root, path.name), path)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -257,7 +245,8 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _not_writable(root: Path, error: OSError) -> CacheError | WorldError:
+def not_writable(root: Path, error: OSError) -> CacheError | WorldError:
+    """The error to raise where the cache at `root` refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return WorldError(f"cannot write: {root}: {error.strerror}; make room and run again")
     return CacheError(f"the cache is not writable: {root}: {error.strerror}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -104,3 +106,37 @@ def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
             "--pool, or import, once more: all that is there is used again\n"
         )
     console.put(f"{len(moved)} damaged parts moved; the others are sound\n")
+
+
+Mirror = Annotated[str, typer.Argument(metavar="URL", help="A folder, s3://, gs://, abfs://, ...")]
+
+
+@app.command("push")
+def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
+    """Copy every part that a mirror lacks; nothing there is changed."""
+    from hierrouter_cache.remote import push as copy
+    from hierrouter_cache.stores import store_at
+
+    store = store_at(url)
+    with _copying() as on_part:
+        copied = copy(cache, store, on_part)
+    console.put(f"{copied:,} parts copied to {store}\n")
+
+
+@app.command("pull")
+def pull(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
+    """Copy every part of a mirror that this cache lacks; nothing here is changed."""
+    from hierrouter_cache.remote import pull as copy
+    from hierrouter_cache.stores import store_at
+
+    store = store_at(url)
+    with _copying() as on_part:
+        copied = copy(store, cache, on_part, may_be_empty=False)
+    console.put(f"{copied:,} parts copied from {store}\n")
+
+
+@contextmanager
+def _copying() -> Iterator[Callable[[int, int], None]]:
+    with console.progress_bars() as bars:
+        bar = bars.add_task("copying parts", total=None, note="")
+        yield lambda done, total: bars.update(bar, completed=done, total=total)

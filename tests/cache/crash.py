@@ -26,10 +26,11 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import CacheError, NoCache
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import CALLS, FAILURES, IDENTITY, KINDS, PLANS, QUERIES, SCORES
-from hierrouter_cache.writer import PartWriter, collector_lock, sweep_drafts
+from hierrouter_cache.writer import PartWriter, sweep_drafts
 
 POINTS = (
     "before write",
@@ -70,6 +71,7 @@ def batch(number: int) -> dict[str, pa.Table]:
             ["test"] * ROWS,
             texts,
             [texts] * ROWS,
+            [None] * ROWS,
         ),
         "calls": _table(
             CALLS, names, *[names] * 4, texts, texts, count, count, ["stop"] * ROWS, [0.1] * ROWS

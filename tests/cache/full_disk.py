@@ -17,6 +17,8 @@ from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.parts import list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.remote import pull, push
+from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, write_atomically
 from tests.cache import rows
 
@@ -27,6 +29,9 @@ def main(disk: Path) -> None:
     reserve.write_bytes(bytes(700_000))
     root = disk / "cache"
     writer = PartWriter(root)
+    elsewhere = disk.with_name(f"{disk.name}-elsewhere")
+    for number in range(-3, 0):
+        PartWriter(elsewhere).append("calls", part(number))
     done = 0
     while not (error := refusal(writer.append, "calls", part(done))):
         done += 1
@@ -35,6 +40,8 @@ def main(disk: Path) -> None:
     full = {
         "append": error,
         "compact": refusal(compact, root),
+        "pull": refusal(pull, FolderStore(elsewhere), root),
+        "push": refusal(push, elsewhere, FolderStore(disk / "mirror")),
         "file": refusal(write_atomically, disk / "report.json", bytes(9000)),
     }
     state = {"tmp": len(list((root / "tmp").iterdir())), "parts": len(sound_parts(root))}
@@ -43,7 +50,13 @@ def main(disk: Path) -> None:
     writer.append("calls", part(done))
     compact(root)
     after = {"parts": len(list_parts(root)), "rows": len(CacheReader(root).responses())}
+    copied = pull(FolderStore(elsewhere), root), push(elsewhere, FolderStore(disk / "mirror"))
+    mirrored = {
+        "copied": copied,
+        "sound": len(sound_parts(root)) + len(sound_parts(disk / "mirror")),
+    }
     found = {"done": done, "full": full, "state": state, "names": names, "after": after}
+    found["mirrored"] = mirrored
     sys.stdout.write(json.dumps(found))
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from hierrouter_cache.compact import MERGED, compact
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import list_parts, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import FAILURES, IDENTITY, LAST_WINS, PLANS, SCORES
 from hierrouter_cache.writer import (
     WHILE_COLLECTING,
     PartWriter,
-    collector_lock,
     commit,
     encode,
     no_steps,

@@ -164,7 +164,10 @@ def test_drafts_lie_where_they_are_swept(
     monkeypatch.setattr(Path, "replace", replace)
     filled(reader)
     assert [draft.parent for draft in drafts] == [reader.root / "tmp"]
-    dead, living = (drafts[0].with_name(f"emb.npy.{pid}.tmp") for pid in (2**22 + 1, os.getppid()))
+    dead, living = (
+        drafts[0].with_name(drafts[0].name.replace(f".{os.getpid()}.", f".{pid}."))
+        for pid in (2**22 + 1, os.getppid())
+    )
     dead.touch()
     living.touch()
     sweep_drafts(reader.root)

@@ -35,7 +35,7 @@ def happened(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("step", ["append", "compact", "file"])
+@pytest.mark.parametrize("step", ["append", "compact", "file", "pull", "push"])
 def test_a_full_disk_is_said_in_one_line(happened: Any, step: str) -> None:
     message = happened["full"][step]
     assert "No space left on device" in message
@@ -51,3 +51,11 @@ def test_what_was_committed_stays_and_no_draft(happened: Any) -> None:
 
 def test_with_room_again_it_goes_on(happened: Any) -> None:
     assert happened["after"] == {"parts": 1, "rows": 4 * (happened["done"] + 1)}
+
+
+def test_with_room_again_copies_are_made(happened: Any) -> None:
+    """Those that found room before the disk was full are not made again."""
+    pulled, pushed = happened["mirrored"]["copied"]
+    assert 0 < pulled <= 3
+    assert 0 < pushed <= 3
+    assert happened["mirrored"]["sound"] == (1 + 3) + 3

@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter_cache.compact import compact
 from hierrouter_cache.parts import list_parts
-from hierrouter_cache.writer import PartWriter, write_atomically
+from hierrouter_cache.writer import PartWriter, draft_path, write_atomically
 from tests.cache import rows
 
 FILES = Path("/proc/self/fd")
@@ -52,7 +52,7 @@ def test_a_part_is_synced_before_it_is_visible_and_the_folder_after(
     writer = PartWriter(tmp_path)
     events.clear()
     part = writer.append("calls", rows.calls(("m", "c", "r")))
-    draft = tmp_path / "tmp" / f"{part.name}.{os.getpid()}.tmp"
+    draft = draft_path(tmp_path, part.name)
     assert events == [
         ("write", draft),
         ("fsync", draft),

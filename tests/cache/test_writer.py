@@ -1,18 +1,19 @@
 import errno
 import os
-import subprocess
-import sys
+import re
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hierrouter_cache.errors import CacheLocked, InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.parts import list_parts, sound_parts
 from hierrouter_cache.writer import (
     PartWriter,
     atomic_file,
-    collector_lock,
+    draft_path,
     sweep_drafts,
     write_atomically,
 )
@@ -70,39 +71,65 @@ def test_a_cache_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         PartWriter(tmp_path / "cf")
 
 
-def test_two_collectors_do_not_pay_twice(tmp_path: Path) -> None:
-    PartWriter(tmp_path)
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from pathlib import Path\n"
-            "from hierrouter_cache.writer import collector_lock\n"
-            "with collector_lock(Path(sys.argv[1])): print('held', flush=True); input()",
-            str(tmp_path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"held\n"
-    with (
-        pytest.raises(CacheLocked, match=rf"another collector \(pid {holder.pid}\)"),
-        collector_lock(tmp_path),
-    ):
-        pass
-    holder.kill()
-    holder.communicate()
-    with collector_lock(tmp_path):  # the kernel has dropped the dead one's lock
-        pass
-
-
 def test_drafts_of_a_crash_are_swept(tmp_path: Path) -> None:
     PartWriter(tmp_path)
     (tmp_path / "tmp" / "calls-half.tmp").write_bytes(b"half")
     sweep_drafts(tmp_path)
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def draft(root: Path, host: str, pid: int, hours_old: float = 0) -> Path:
+    """A draft as the process `pid` of `host` would leave it."""
+    here = f".{re.sub('[^A-Za-z0-9-]', '-', socket.gethostname())}.{os.getpid()}."
+    path = draft_path(root, "calls-half")
+    assert here in path.name
+    path = path.with_name(path.name.replace(here, f".{host}.{pid}."))
+    path.write_bytes(b"half")
+    then = time.time() - hours_old * 3600
+    os.utime(path, (then, then))
+    return path
+
+
+def test_drafts_of_the_living_and_of_other_machines_stay(tmp_path: Path) -> None:
+    PartWriter(tmp_path)
+    here = re.sub("[^A-Za-z0-9-]", "-", socket.gethostname())
+    gone = draft(tmp_path, here, 2**22 + 1)
+    mine = draft(tmp_path, here, os.getpid())  # of a dead one that had this number
+    living = draft(tmp_path, here, os.getppid(), hours_old=100)
+    elsewhere = draft(tmp_path, "node-7", 2**22 + 1, hours_old=20)
+    forgotten = draft(tmp_path, "node-7", os.getppid(), hours_old=30)
+    sweep_drafts(tmp_path)
+    assert [path.exists() for path in (gone, mine, living)] == [False, False, True]
+    assert [path.exists() for path in (elsewhere, forgotten)] == [True, False]
+
+
+def test_two_writers_with_the_same_counter_do_not_meet(tmp_path: Path) -> None:
+    """Shards that list the folder at the same time choose the same `seq`."""
+    table = rows.calls(("m", "c", "r"))
+    first, second = PartWriter(tmp_path), PartWriter(tmp_path)
+    paths = [first.append("calls", table)]
+    aside = paths[0].rename(tmp_path / "aside")
+    paths.append(second.append("calls", rows.calls(("m", "d", "r"))))
+    aside.rename(paths[0])
+    parts = sound_parts(tmp_path)
+    assert [part.seq for part in parts] == [1, 1]
+    assert {part.path for part in parts} == set(paths)
+
+
+def test_a_copy_is_told_each_part_after_its_commit(tmp_path: Path) -> None:
+    told: dict[str, bytes] = {}
+
+    def copy(name: str, data: memoryview) -> None:
+        assert (tmp_path / "parts" / name).read_bytes() == bytes(data)
+        told[name] = bytes(data)
+        if len(told) == 2:
+            raise WorldError("the copy failed")
+
+    writer = PartWriter(tmp_path, on_part=copy)
+    writer.append("calls", rows.calls(("m", "c", "r")))
+    with pytest.raises(WorldError, match="the copy failed"):
+        writer.append("calls", rows.calls(("m", "d", "r")))
+    assert {part.path.name for part in sound_parts(tmp_path)} == set(told)
 
 
 def test_write_atomically_replaces_or_keeps(

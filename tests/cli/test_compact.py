@@ -1,7 +1,8 @@
 from pathlib import Path
 
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.writer import PartWriter, collector_lock
+from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 from tests.conftest import Run
 

@@ -1,0 +1,136 @@
+"""Who may write into a cache, so that nobody pays twice.
+
+One whole collection, compaction, repair or import at a time holds `collect.lock` alone. Shards of
+one collection share it, and each holds a lock file of its own. A lock goes with its process,
+however that ends; on a shared disk it holds between machines where the disk has locks. Locks are
+for money: without them rows are as safe, because parts are immutable and rows are named by their
+content. Not covered: readers, which take no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from hierrouter_cache.errors import CacheLocked, WorldError
+from hierrouter_cache.writer import not_writable
+
+WHOLE = "collect.lock"
+START = "start.lock"
+SHARD = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
+BUSY = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+@contextlib.contextmanager
+def collector_lock(root: Path) -> Iterator[None]:
+    """Hold the cache alone.
+
+    Raises:
+        CacheLocked: another process is at work there, whole or a shard.
+        CacheError: the cache is not writable.
+        WorldError: the disk is full or has no locks.
+    """
+    with _locked(root / WHOLE, fcntl.LOCK_EX, "another collector"):
+        yield
+
+
+@contextlib.contextmanager
+def shared_lock(root: Path) -> Iterator[None]:
+    """Hold the cache together with others that only add parts.
+
+    Raises:
+        CacheLocked: somebody holds it alone.
+        CacheError, WorldError: as `collector_lock`.
+    """
+    with _locked(root / WHOLE, fcntl.LOCK_SH, "another collector"):
+        yield
+
+
+@contextlib.contextmanager
+def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
+    """Hold one shard of a collection; its siblings may be at work.
+
+    Raises:
+        CacheLocked: the same shard is at work, one of another `count`, or a whole collection.
+        CacheError, WorldError: as `collector_lock`.
+    """
+    name = f"shard-{index}-of-{count}.lock"
+    with (
+        shared_lock(root),
+        _locked(root / name, fcntl.LOCK_EX, f"shard {index}/{count} of a collector"),
+    ):
+        for other in shards_at_work(root):
+            if other[1] != count:
+                raise CacheLocked(
+                    f"shard {other[0]}/{other[1]} is at work: {root}; shards of another number "
+                    "would make the same calls, wait for it or stop it"
+                )
+        yield
+
+
+@contextlib.contextmanager
+def start_lock(root: Path) -> Iterator[None]:
+    """Wait until no other shard is starting here, then be the one that does.
+
+    Raises:
+        CacheError, WorldError: as `collector_lock`.
+    """
+    with _locked(root / START, fcntl.LOCK_EX, "another shard", wait=True):
+        yield
+
+
+def shards_at_work(root: Path) -> list[tuple[int, int]]:
+    """(index, count) of each shard whose lock is held, by this process too; in order."""
+    found = []
+    for path in root.glob("shard-*.lock"):
+        if (match := SHARD.fullmatch(path.name)) and _held(path):
+            found.append((int(match["index"]), int(match["count"])))
+    return sorted(found)
+
+
+def _held(path: Path) -> bool:
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in BUSY
+    return False
+
+
+@contextlib.contextmanager
+def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[None]:
+    try:
+        lock = path.open("a+")
+    except OSError as error:
+        raise not_writable(path.parent, error) from error
+    with lock as file:
+        try:
+            fcntl.flock(file, kind if wait else kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in BUSY:
+                raise WorldError(
+                    f"cannot lock the cache: {path.parent}: {error.strerror}; "
+                    "use a disk that has locks"
+                ) from error
+            file.seek(0)
+            holder = file.read().strip() or "unknown pid"
+            raise CacheLocked(
+                f"{who} ({holder}) is at work: {path.parent}; wait for it or stop it"
+            ) from None
+        # For people; a full disk can do without.
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), _holder(kind).encode())
+        yield
+
+
+def _holder(kind: int) -> str:
+    if kind == fcntl.LOCK_SH:
+        return "shards or a transfer"
+    return f"pid {os.getpid()} on {socket.gethostname()}"

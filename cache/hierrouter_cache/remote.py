@@ -1,0 +1,225 @@
+"""A cache and its mirror, made equal.
+
+In: a cache, a `Store`. Out: the parts of one side on the other too. Parts are immutable and named
+by their content, and which row is served is decided by the names of the parts alone. So a mirror
+only grows, copying can break off anywhere and go on, and two sides that hold the same parts serve
+the same rows, whoever copied what in which order.
+
+After a compaction here the mirror keeps what was merged: merged part and sources side by side
+serve the same rows, as they do in the middle of a compaction. A later `pull` brings the sources
+back, and the next compaction merges them again; a mirror is made smaller by pushing to a new place.
+
+Only parts that answer a call in other words than it was answered here are not taken: they come from
+another collection of the same calls by an engine that does not repeat itself.
+
+Not mirrored: embeddings, which are derived, and what was moved to quarantine: `pull` brings back
+the sound copy of a damaged part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
+from hierrouter_cache.locks import shared_lock
+from hierrouter_cache.parts import NAME, TRIES, Part, list_parts, parts_folder, sha16
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.schema import KINDS
+from hierrouter_cache.stores import Store, unreachable
+from hierrouter_cache.writer import OnPart, PartWriter, commit, no_steps, sweep_drafts
+
+STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
+
+Done = Callable[[int, int], None]
+Item = TypeVar("Item")
+
+
+def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> int:
+    """Copy every part that the store lacks, or holds torn; returns how many.
+
+    Args:
+        root: the cache's folder.
+        store: where to.
+        on_part: told (parts copied, parts to copy).
+
+    Raises:
+        NoCache: nothing was collected at `root`.
+        DamagedPart: a part here is damaged; it is not copied.
+        WorldError: the store failed.
+    """
+    sent = 0
+    for _ in range(TRIES):
+        with _reaching(store):
+            there = store.sizes()
+        parts = _plans_last(list_parts(root), lambda part: part.kind)
+        due = [part for part in parts if there.get(part.path.name) != _size(part.path)]
+        done = _each(partial(_send, store), due, on_part)
+        sent += sum(done)
+        if all(done):
+            return sent
+        # A compaction took parts away between two looks: the merged one is listed now.
+    raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")
+
+
+def pull(
+    store: Store,
+    root: Path,
+    on_part: Done = lambda done, total: None,
+    may_be_empty: bool = True,
+) -> int:
+    """Commit every part that the store has and the cache lacks; returns how many.
+
+    Args:
+        store: where from.
+        root: the cache's folder, made where it does not exist.
+        on_part: told (parts copied, parts to copy).
+        may_be_empty: whether a store without any part is one that nothing was pushed to yet.
+
+    Raises:
+        NoCache: the store is empty and may not be.
+        CacheLocked: a whole collection or a compaction is at work here.
+        CacheError: a part of the store answers a call in other words than one that is here; it is
+            left there, all others were copied.
+        DamagedPart: a part of the store is torn or altered; all others were copied.
+        WorldError: the store or the disk failed; what was copied stays.
+    """
+    with _reaching(store):
+        there = store.sizes()
+    if not there and not may_be_empty:
+        raise NoCache(f"no parts in the mirror: {store}; push to it first, or check its address")
+    if not there:
+        return 0
+    PartWriter(root)
+    with shared_lock(root):
+        sweep_drafts(root)
+        missing = [name for name in sorted(there) if not (parts_folder(root) / name).exists()]
+        due = _plans_last(missing, _kind)
+        fetched = _each(partial(_fetch, store, root), due, on_part)
+        if any(_kind(name) == "calls" for name in due):
+            _take_back_rivals(root, set(due), store)
+    torn = [name for name, sound in zip(due, fetched, strict=True) if not sound]
+    if torn:
+        more = f" (and {len(torn) - 1} more)" if len(torn) > 1 else ""
+        raise DamagedPart(
+            f"damaged part in the mirror{more}: {store}: {torn[0]}; delete it there, and push from "
+            "a cache that has it or collect again"
+        )
+    return len(fetched)
+
+
+def exchange(root: Path, store: Store) -> None:
+    """Both ways: each side gets what the other one has; neither need hold anything.
+
+    Raises:
+        CacheError, WorldError: as `pull` and `push`.
+    """
+    pull(store, root)
+    with suppress(NoCache):
+        push(root, store)
+
+
+def copying_to(store: Store) -> OnPart:
+    """For `PartWriter`: copy each part right after its commit.
+
+    What it returns raises WorldError where the store fails; the next `push` makes up for that.
+    """
+
+    def copy(name: str, data: memoryview) -> None:
+        with _reaching(store):
+            store.write(name, data)
+
+    return copy
+
+
+def _send(store: Store, part: Part) -> bool:
+    """Copy one part; False where it is not here any more."""
+    try:
+        data = part.path.read_bytes()
+    except FileNotFoundError:
+        return False
+    if sha16(data) != part.sha:
+        raise DamagedPart(
+            f"damaged part: {part.path.name}: checksum mismatch; move it aside with "
+            f"`hierrouter cache repair --cache {part.path.parents[1]}`, then push again"
+        )
+    with _reaching(store):
+        store.write(part.path.name, data)
+    return True
+
+
+def _fetch(store: Store, root: Path, name: str) -> bool:
+    """Commit one part of the store; False where its bytes are not those of its name."""
+    with _reaching(store):
+        data = store.read(name)
+    match = NAME.fullmatch(name)
+    if not match or sha16(data) != match["sha"]:
+        return False
+    commit(root, name, memoryview(data), no_steps)
+    return True
+
+
+def _take_back_rivals(root: Path, copied: set[str], store: Store) -> None:
+    """Remove parts just copied that contradict others: a score belongs to one answer of a call.
+
+    Raises:
+        CacheError: there were any.
+    """
+    rows = CacheReader(root).sql(
+        "SELECT DISTINCT filename FROM calls_rows WHERE key IN (SELECT key FROM calls_rows "
+        "GROUP BY key HAVING min(outcome) != max(outcome)) ORDER BY filename"
+    )
+    rivals = [path for path in map(Path, rows["filename"].to_pylist()) if path.name in copied]
+    for path in rivals:
+        path.unlink(missing_ok=True)
+    if rivals:
+        raise CacheError(
+            f"{len(rivals)} parts of the mirror answer calls in other words than they were "
+            f"answered before: {store}: {rivals[0].name}; left there, use another --cache for them"
+        )
+
+
+def _plans_last(items: Iterable[Item], kind: Callable[[Item], str]) -> list[Item]:
+    """What a plan names should be there before it is; unknown kinds are left out."""
+    known = [item for item in items if kind(item) in KINDS]
+    return sorted(known, key=lambda item: kind(item) == "plans")
+
+
+def _kind(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _each(step: Callable[[Item], bool], items: Sequence[Item], on_part: Done) -> list[bool]:
+    """Several at a time, results in order; after an error nothing new is begun."""
+    results = []
+    with ThreadPoolExecutor(STREAMS) as streams:
+        try:
+            for result in streams.map(step, items):
+                results.append(result)
+                on_part(len(results), len(items))
+        except BaseException:
+            streams.shutdown(cancel_futures=True)
+            raise
+    return results
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; -1 where it is gone."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+@contextmanager
+def _reaching(store: Store) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException, CacheError) as error:  # a folder is refused as a cache
+        raise unreachable(store, error) from error

@@ -1,0 +1,172 @@
+"""Where a mirror of a cache can lie.
+
+In: a URL. Out: a `Store`, which lists, reads and writes whole parts by name below `parts/`. A
+folder is written like a cache, so it is one; everything else goes through Arrow's file systems
+(s3, gs, abfs, hdfs) or those of fsspec. Credentials are those of the machine or its environment.
+Not covered: which parts go where (`remote`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.parts import NAME, parts_folder
+from hierrouter_cache.writer import PartWriter, commit, no_steps
+
+OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+# What is written there is seen by nobody before it is whole.
+OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "s3a", "az", "adl")
+
+
+class Store(Protocol):
+    """Parts at another place. All methods raise OSError or an Arrow error where it fails."""
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each part that is there, by name."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one part."""
+        ...
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Make one part visible, wholly or not at all."""
+        ...
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """A folder on a disk; it is a cache itself, and can be opened as one."""
+
+    root: Path
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each part that is there, by name."""
+        folder = parts_folder(self.root)
+        if not folder.is_dir():
+            return {}
+        return {path.name: path.stat().st_size for path in folder.iterdir() if _is_part(path.name)}
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one part."""
+        return (parts_folder(self.root) / name).read_bytes()
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Commit one part, as a collector does."""
+        if not parts_folder(self.root).is_dir() or not (self.root / "tmp").is_dir():
+            PartWriter(self.root)
+        commit(self.root, name, memoryview(data), no_steps)
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A folder of a file system that is not the machine's own.
+
+    Attributes:
+        files: the file system.
+        folder: where in it.
+        whole: whether what is written is seen by nobody before it is whole; if not, it is written
+            under another name and moved.
+        shown: the URL without secrets, for people.
+    """
+
+    files: fs.FileSystem
+    folder: str
+    whole: bool
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each part that is there, by name."""
+        found = self.files.get_file_info(
+            fs.FileSelector(f"{self.folder}/parts", allow_not_found=True)
+        )
+        return {info.base_name: info.size for info in found if _is_part(info.base_name)}
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one part."""
+        with self.files.open_input_stream(f"{self.folder}/parts/{name}") as stream:
+            data: bytes = stream.read()
+        return data
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        """Put one part."""
+        target = f"{self.folder}/parts/{name}"
+        if self.whole:
+            self._put(target, data)
+            return
+        for folder in ("parts", "tmp"):
+            self.files.create_dir(f"{self.folder}/{folder}", recursive=True)
+        draft = "/".join([self.folder, "tmp", f"{name}.{secrets.token_hex(4)}.tmp"])
+        self._put(draft, data)
+        self.files.move(draft, target)
+
+    def _put(self, path: str, data: bytes | memoryview) -> None:
+        with self.files.open_output_stream(path) as stream:
+            stream.write(data)
+
+
+def store_at(url: str) -> Store:
+    """The store at a URL, or in a folder.
+
+    Raises:
+        InputError: no file system for it is known or installed.
+        WorldError: it cannot be reached.
+    """
+    scheme, mark, _ = url.partition("://")
+    if not mark:
+        return FolderStore(Path(url))
+    if scheme == "file":
+        return FolderStore(Path(unquote(urlsplit(url).path)))
+    try:
+        files, folder = fs.FileSystem.from_uri(url) if scheme in OF_ARROW else _of_fsspec(url)
+    except (ValueError, ImportError, NotImplementedError) as error:
+        raise InputError(
+            f"no such place for a mirror: {without_secrets(url)}: {_reason(error)}; "
+            "name a folder, or s3://, gs://, abfs://"
+        ) from error
+    except (OSError, pa.ArrowException) as error:
+        raise unreachable(without_secrets(url), error) from error
+    return ObjectStore(files, folder.rstrip("/"), scheme in OBJECT_STORES, without_secrets(url))
+
+
+def _of_fsspec(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    files, folder = url_to_fs(url)
+    return fs.PyFileSystem(fs.FSSpecHandler(files)), folder
+
+
+def without_secrets(url: str) -> str:
+    """A URL as it may be shown: without user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def unreachable(place: object, error: BaseException) -> WorldError:
+    """The error to raise where a store fails."""
+    return WorldError(
+        f"cannot use the mirror: {place}: {_reason(error)}; "
+        "what is committed here is safe, rerun the same command to resume"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def _is_part(name: str) -> bool:
+    return NAME.fullmatch(name) is not None

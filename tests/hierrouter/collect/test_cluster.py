@@ -1,0 +1,194 @@
+"""A Ray cluster on this machine: two workers, one of which is killed."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hierrouter.collect.cluster import added, collect_on_ray
+from hierrouter.collect.connect import own_cluster
+from hierrouter.collect.shards import Shard
+from hierrouter.collect.summary import Progress, Summary
+from hierrouter.collect.worker import Board, Job, work
+from hierrouter_cache.errors import InputError, Interrupted, WorldError
+from hierrouter_cache.reader import CacheReader
+from tests.conftest import SOURCES, environment
+from tests.hierrouter.collect import noted
+
+# Not imported here: it reads its settings when it is.
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="ray is not installed")
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One cluster for all: it takes seconds to start."""
+    with own_cluster(WORKERS):
+        yield
+
+
+def notes(tmp_path: Path, after: int = 0) -> noted.Noted:
+    (tmp_path / "log").mkdir(exist_ok=True)
+    return noted.Noted(tmp_path / "log", after, noted.die if after else None)
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("shared", [True, False], ids=["shared-disk", "mirror"])
+def test_a_killed_worker_costs_only_what_it_was_doing(
+    tmp_path: Path, whole: Path, shared: bool
+) -> None:
+    told = []
+    summary = collect_on_ray(
+        noted.pool(),
+        noted.QUERIES,
+        tmp_path / "cache",
+        workers=WORKERS,
+        remote=None if shared else f"file://{tmp_path}/mirror",
+        progress=Progress(on_calls=lambda calls, tokens, cost: told.append((calls, cost))),
+        engines=notes(tmp_path, after=30),
+    )
+    noted.check_after_an_accident(tmp_path / "cache", whole, tmp_path / "log")
+    distinct = len(noted.rows(whole))
+    assert (summary.calls, summary.earlier) == (distinct, 0)
+    assert summary.queries == len(noted.QUERIES)
+    tokens = CacheReader(whole).number("SELECT sum(tokens_in + tokens_out)::BIGINT FROM calls")
+    assert summary.tokens_in + summary.tokens_out == tokens
+    assert sum(calls for calls, _ in told) >= distinct - 30  # what the killed one had not told
+    assert sum(cost for _, cost in told) > 0
+    if shared:
+        assert not list((tmp_path / "cache" / "tmp").iterdir())
+    else:
+        assert noted.rows(tmp_path / "mirror") == noted.rows(whole)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, whole: Path) -> None:
+    root = tmp_path / "cache"
+    engine = notes(tmp_path)
+
+    def some_are_there() -> bool:
+        return bool(list(root.glob("parts/calls-*")))
+
+    with pytest.raises(Interrupted, match=r"interrupted: \d+ nodes committed; rerun the same"):
+        collect_on_ray(
+            noted.pool(),
+            noted.QUERIES,
+            root,
+            workers=WORKERS,
+            stop=some_are_there,
+            engines=noted.Slowly(engine.log),
+        )
+    there = len(noted.rows(root))
+    assert 0 < there < len(noted.rows(whole))
+    assert there == sum(count.total() for count in noted.answers(engine.log).values())
+    summary = collect_on_ray(noted.pool(), noted.QUERIES, root, workers=WORKERS, engines=engine)
+    assert (summary.calls, summary.earlier) == (len(noted.rows(whole)) - there, there)
+    assert noted.rows(root) == noted.rows(whole)
+
+
+LOOK = """
+import sys
+from pathlib import Path
+import psutil
+from hierrouter.collect.cluster import collect_on_ray
+from hierrouter.collect.summary import Progress
+from tests.hierrouter.collect import noted
+me, seen = psutil.Process(), set()
+def look(calls, tokens, cost):
+    for process in (me, *me.children(recursive=True)):
+        for socket in process.net_connections("inet"):
+            if socket.status == "LISTEN":
+                seen.add(socket.laddr.ip)
+summary = collect_on_ray(
+    noted.pool(), noted.QUERIES, Path(sys.argv[1]), workers=1, progress=Progress(on_calls=look)
+)
+print(summary.calls, summary.earlier, *sorted(seen), len(me.children(recursive=True)))
+"""
+
+
+def test_a_cluster_of_our_own_is_open_to_this_machine_only_and_ends(whole: Path) -> None:
+    """In a process of its own, as the command starts it; a collected cache needs no call."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, str(whole)],
+        cwd=SOURCES,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    calls, earlier, *addresses, children = done.stdout.split()
+    assert (calls, earlier, children) == ("0", str(len(noted.rows(whole))), "0")
+    assert set(addresses) == {"127.0.0.1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_workers_of_two_kinds_are_noticed(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorldError, match=r"differ in versions or kind of device: .* no answer is lost"
+    ):
+        collect_on_ray(
+            noted.pool(),
+            noted.QUERIES,
+            tmp_path / "cache",
+            workers=WORKERS,
+            remote=str(tmp_path / "mirror"),
+            engines=noted.Various(),
+        )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_that_does_not_share_the_disk_says_so(tmp_path: Path) -> None:
+    import ray
+
+    job = Job(noted.pool(), noted.QUERIES, notes(tmp_path), tmp_path, tmp_path / "no", None)
+    said = work(job, Shard(1, 2), ray.remote(Board).remote())
+    assert isinstance(said, WorldError)
+    assert "does not see the cache" in str(said)
+    assert "--remote" in str(said)
+
+
+NOWHERE = """
+import sys
+from pathlib import Path
+from hierrouter.collect.cluster import collect_on_ray
+from hierrouter_cache.errors import InputError
+from tests.hierrouter.collect import noted
+try:
+    collect_on_ray(noted.pool(), noted.QUERIES, Path(sys.argv[1]) / "cache", address="nowhere")
+except InputError as error:
+    print(error)
+"""
+
+
+def test_no_cluster_at_an_address_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOWHERE, str(tmp_path)],
+        cwd=SOURCES,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("no Ray cluster: nowhere: Invalid address format")
+    assert done.stdout.count("\n") == 1
+
+
+def test_without_ray_another_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"ray is not installed.*hierrouter\[ray\].*--shard"):
+        collect_on_ray(noted.pool(), noted.QUERIES, tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_summaries_of_shards_add_up() -> None:
+    one = Summary(3, 30, calls=10, earlier=5, tokens_in=7, tokens_out=2, seconds=4.0)
+    two = Summary(2, 20, calls=8, earlier=1, seconds=9.0, example="b: no", missing=4, incomplete=1)
+    two.failed["error"] = 2
+    assert added([one, two]) == Summary(
+        5, 50, 18, 6, 7, 2, 9.0, two.failed, "b: no", missing=4, incomplete=1
+    )
