@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hierrouter.endpoint import Endpoint
 from hierrouter.pricing import (
     POOL,
     Price,
@@ -70,6 +71,9 @@ class ModelSpec:
         backend: who runs it.
         revision: branch, tag or commit on the hub; None is the default branch.
         dtype: a torch dtype by name, or "auto" for the checkpoint's own.
+        device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
+        batching: static or continuous; for local engines.
+        endpoint: the server that answers, for backend "openai".
         generation: decoding settings.
         rate_in: cost per prompt token, where there is no `base_rate`.
         rate_out: cost per generated token, likewise.
@@ -86,6 +90,9 @@ class ModelSpec:
     rate_in: float | None = None
     rate_out: float | None = None
     parameters: float | None = None
+    device: str = "auto"
+    batching: str = "static"
+    endpoint: Endpoint | None = None
 
     def price(self, place: str = "") -> Price:
         """The rate that is given; else by the number of parameters, as given or in a name.
@@ -227,4 +234,12 @@ def require_distinct(names: Sequence[str], where: str) -> None:
 
 
 def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
-    return ModelSpec(**{**raw, "generation": Generation(**raw["generation"])})
+    """A plan of an earlier version lacks the fields that came later."""
+    endpoint = raw.get("endpoint")
+    return ModelSpec(
+        **{
+            **raw,
+            "generation": Generation(**raw["generation"]),
+            "endpoint": None if endpoint is None else Endpoint(**endpoint),
+        }
+    )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hierrouter.endpoint import Endpoint
+from hierrouter.entries import number, of, one_of, require_known
 from hierrouter.pool import (
     MAX_HOPS,
     MAX_NODES,
@@ -35,7 +37,9 @@ TEMPERATURES = (0.01, 100.0)  # besides 0; logits divided by less overflow
 MAX_SEED = 2**31 - 1
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
-CALLED = ("transformers",)  # backends that a file may name
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|balanced")
+BATCHINGS = ("static", "continuous")
+CALLED = ("transformers", "openai", "vllm")  # backends that a file may name
 STORED = (*CALLED, "imported")  # backends that a plan may name
 
 
@@ -68,9 +72,9 @@ def parse_pool(text: str, where: str) -> Pool:
         InputError: with the key and what is expected there.
     """
     raw = parse_text(text, WHAT, where)
-    _known(raw, ("pool", "models", "references"), where)
-    head = _of(dict, raw, "pool", where, {})
-    _known(head, ("hops", "stage_prompts"), f"{where} [pool]")
+    require_known(raw, ("pool", "models", "references"), where)
+    head = of(dict, raw, "pool", where, {})
+    require_known(head, ("hops", "stage_prompts"), f"{where} [pool]")
     tables = {key: raw[key] for key in raw if key != "pool"}
     return _parse_pool({**head, **tables}, where, CALLED)
 
@@ -91,10 +95,10 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
         raise InputError(f"the pool of a plan is not JSON: {where}") from None
     if not isinstance(stored, dict):
         raise InputError(f"the pool of a plan must be an object: {where}")
-    raw = _of(dict, stored, "pool", where, {})
-    _known(raw, [item.name for item in fields(Pool)], where)
+    raw = of(dict, stored, "pool", where, {})
+    require_known(raw, [item.name for item in fields(Pool)], where)
     pool = _parse_pool(_without_nothing(raw), where, STORED)
-    return pool, _parse_identities(_of(dict, stored, "identities", where, {}), pool, where)
+    return pool, _parse_identities(of(dict, stored, "identities", where, {}), pool, where)
 
 
 def _without_nothing(value: Any) -> Any:
@@ -118,16 +122,16 @@ def _parse_identities(raw: Mapping[str, Any], pool: Pool, where: str) -> dict[st
 def _parse_pool(raw: Mapping[str, Any], where: str, backends: tuple[str, ...]) -> Pool:
     models = _parse_models(raw, "models", where, backends)
     references = _parse_models(raw, "references", where, backends)
-    prompts = _of(list, raw, "stage_prompts", where, [""])
+    prompts = of(list, raw, "stage_prompts", where, [""])
     if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
         raise InputError(f"stage_prompts must be a list of at least one text: {where}")
-    hops = _number(raw, "hops", int, where, default=2)
+    hops = number(raw, "hops", int, where, default=2)
     if not 1 <= hops <= MAX_HOPS:
         raise InputError(f"hops must be at least 1 and at most {MAX_HOPS}, got {hops}: {where}")
     if not models:
         raise InputError(f"models is empty: {where}; a pool needs at least one [[models]] entry")
     require_distinct([model.name for model in models + references], where)
-    context_free = _of(bool, raw, "context_free", where, False)
+    context_free = of(bool, raw, "context_free", where, False)
     pool = Pool(models, hops, tuple(prompts), references, context_free)
     if pool.routes.calls > MAX_NODES:
         raise InputError(
@@ -140,7 +144,7 @@ def _parse_pool(raw: Mapping[str, Any], where: str, backends: tuple[str, ...]) -
 def _parse_models(
     raw: Mapping[str, Any], key: str, where: str, backends: tuple[str, ...]
 ) -> tuple[ModelSpec, ...]:
-    entries = _of(list, raw, key, where, [])
+    entries = of(list, raw, key, where, [])
     if not all(isinstance(entry, dict) for entry in entries):
         raise InputError(f"{key} must be tables: {where}; write [[{key}]] above each entry")
     return tuple(_parse_model(entry, where, backends) for entry in entries)
@@ -148,20 +152,22 @@ def _parse_models(
 
 def _parse_model(raw: Mapping[str, Any], where: str, backends: tuple[str, ...]) -> ModelSpec:
     place = f"{where}, model {raw.get('name', '?')}"
-    if "api_key" in raw:
-        raise InputError(f"api_key must not stand in a file: {place}; use the environment")
-    _known(raw, [item.name for item in fields(ModelSpec)], place)
+    _require_no_key(raw, place)
+    require_known(raw, [item.name for item in fields(ModelSpec)], place)
     _require_names(raw, place)
-    backend = _one_of(backends, raw, "backend", place, "transformers")
+    backend = one_of(backends, raw, "backend", place, "transformers")
     if backend in CALLED and ".." in Path(raw["model"]).parts:
         raise InputError(f"invalid model path with ../: {place}; give an absolute path or hub id")
     model = ModelSpec(
         name=raw["name"],
         model=raw["model"],
         backend=backend,
-        revision=_of(str, raw, "revision", place, None),
-        dtype=_one_of(DTYPES, raw, "dtype", place, "auto"),
-        generation=_parse_generation(_of(dict, raw, "generation", place, {}), place),
+        revision=of(str, raw, "revision", place, None),
+        dtype=one_of(DTYPES, raw, "dtype", place, "auto"),
+        device=_parse_device(raw, place),
+        batching=one_of(BATCHINGS, raw, "batching", place, "static"),
+        generation=_parse_generation(of(dict, raw, "generation", place, {}), place),
+        endpoint=_parse_endpoint(of(dict, raw, "endpoint", place, None), place),
         **_parse_price(raw, place),
     )
     model.price(place)
@@ -179,6 +185,49 @@ def _require_names(raw: Mapping[str, Any], place: str) -> None:
         raise InputError(f"model name is taken: {place}; reports call a policy of ours so")
 
 
+def _require_no_key(raw: Mapping[str, Any], place: str) -> None:
+    if "api_key" in raw:
+        raise InputError(f"api_key must not stand in a file: {place}; use api_key_env")
+
+
+def _parse_device(raw: Mapping[str, Any], place: str) -> str:
+    device: str = of(str, raw, "device", place, "auto")
+    check_device(device, place)
+    return device
+
+
+def check_device(device: str, place: str) -> None:
+    """Refuse the name of a device that nothing has.
+
+    Raises:
+        InputError: with the names that are known.
+    """
+    if not DEVICE.fullmatch(device):
+        raise InputError(
+            f"unknown device {device:.40}: {place}; known: auto, cpu, cuda, cuda:N, balanced"
+        )
+
+
+def _parse_endpoint(raw: Mapping[str, Any] | None, place: str) -> Endpoint | None:
+    if raw is None:
+        return None
+    place = f"{place} endpoint"
+    _require_no_key(raw, place)
+    require_known(raw, [item.name for item in fields(Endpoint)], place)
+    default = Endpoint()
+    texts = ("api_key_env", "deployment", "answers_as", "tokenizer")
+    endpoint = Endpoint(
+        base_url=of(str, raw, "base_url", place, "").rstrip("/"),
+        concurrency=number(raw, "concurrency", int, place, default.concurrency),
+        timeout_s=number(raw, "timeout_s", float, place, default.timeout_s),
+        attempts=number(raw, "attempts", int, place, default.attempts),
+        insecure=of(bool, raw, "insecure", place, default.insecure),
+        **{key: of(str, raw, key, place, None) for key in texts},
+    )
+    endpoint.check(place)
+    return endpoint
+
+
 def _parse_price(raw: Mapping[str, Any], place: str) -> dict[str, float]:
     """What an entry says of its price: a base rate, or two rates, and perhaps a size."""
     keys = ("base_rate", "rate_in", "rate_out")
@@ -191,12 +240,12 @@ def _parse_price(raw: Mapping[str, Any], place: str) -> dict[str, float]:
 
 
 def _parse_generation(raw: Mapping[str, Any], place: str) -> Generation:
-    _known(raw, [item.name for item in fields(Generation)], f"{place} generation")
+    require_known(raw, [item.name for item in fields(Generation)], f"{place} generation")
     generation = Generation(
-        _number(raw, "max_new_tokens", int, place, default=512),
-        _number(raw, "temperature", float, place, default=0.0),
-        _number(raw, "top_p", float, place, default=1.0),
-        _number(raw, "seed", int, place, default=0),
+        number(raw, "max_new_tokens", int, place, default=512),
+        number(raw, "temperature", float, place, default=0.0),
+        number(raw, "top_p", float, place, default=1.0),
+        number(raw, "seed", int, place, default=0),
     )
     if generation.max_new_tokens < 1:
         raise InputError(f"max_new_tokens must be at least 1: {place}")
@@ -211,40 +260,3 @@ def _parse_generation(raw: Mapping[str, Any], place: str) -> Generation:
     if not 0 <= generation.seed <= MAX_SEED:
         raise InputError(f"seed must be 0 to {MAX_SEED}, got {generation.seed}: {place}")
     return generation
-
-
-def _of(kind: type, raw: Mapping[str, Any], key: str, where: str, default: Any) -> Any:
-    """A value of this type, or the default where the key is missing."""
-    value = raw.get(key, default)
-    if key in raw and not isinstance(value, kind):
-        names = {dict: "a table", list: "a list", str: "a text", bool: "true or false"}
-        raise InputError(f"{key} must be {names[kind]}, got {value!r:.40}: {where}")
-    return value
-
-
-def _one_of(
-    known: tuple[str, ...], raw: Mapping[str, Any], key: str, where: str, default: str
-) -> str:
-    value: str = _of(str, raw, key, where, default)
-    if value not in known:
-        raise InputError(f"unknown {key} {value}: {where}; known: {', '.join(known)}")
-    return value
-
-
-def _number(
-    raw: Mapping[str, Any], key: str, kind: type, where: str, default: float | None = None
-) -> Any:
-    value = raw.get(key, default)
-    if value is None:
-        raise InputError(f"{key} is missing: {where}")
-    accepted = (int, float) if kind is float else (int,)
-    if isinstance(value, bool) or not isinstance(value, accepted):
-        name = "an integer" if kind is int else "a number"
-        raise InputError(f"{key} must be {name}, got {value!r}: {where}")
-    return kind(value)
-
-
-def _known(raw: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
-    for key in raw:
-        if key not in (known := list(keys)):
-            raise InputError(f"unknown key {key}: {where}; {suggestion(key, known)}".rstrip("; "))

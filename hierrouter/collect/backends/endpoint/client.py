@@ -1,0 +1,109 @@
+"""One server: a connection pool, and what one request brings.
+
+In: an endpoint and its key. Out: the body of an answer as text, or an error by its meaning. The
+`openai` client sends, reads and closes; it makes no second attempt, because its own ones honour a
+Retry-After of two minutes at most and each call waits for itself. Redirects are not followed, so a
+key never reaches another host. Of the environment only the key's variable counts
+(`hierrouter.endpoint`), not OPENAI_API_KEY and its like. Not covered: attempts (`patience`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
+
+from hierrouter.collect.backends import Failure
+from hierrouter.collect.backends.endpoint.refusals import meaning, timed_out
+from hierrouter.endpoint import Endpoint, is_loopback
+
+CONNECT_S = 10.0
+HIDDEN = "***"
+SHORTEST_SECRET = 8
+
+
+class Client:
+    """A server with a connection pool; made and closed by `session`.
+
+    Args:
+        endpoint: where it is.
+        key: sent as bearer token where there is one; hidden in all that the server says.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        self.address = endpoint.address
+        self._timeout_s = endpoint.timeout_s
+        # A word such as "none", for servers that want any key, is no secret and may be an answer.
+        self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
+        self._openai = _client(endpoint, key or "none")
+
+    async def complete(self, request: dict[str, Any]) -> str | Failure:
+        """The body of one chat completion, or why this prompt has none.
+
+        Raises:
+            Again, Busy, OtherLimit, Outage: see `refusals`.
+        """
+        create = self._openai.chat.completions.with_raw_response.create
+        return await self._sent(lambda: create(**request), self._timeout_s)
+
+    async def list_models(self, longest_s: float) -> str | Failure:
+        """The body of the list of models; the errors are those of `complete`."""
+        return await self._sent(
+            self._openai.models.with_raw_response.list, min(self._timeout_s, longest_s)
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._openai.close()
+
+    async def _sent(self, send: Callable[[], Awaitable[Any]], timeout_s: float) -> str | Failure:
+        try:
+            with anyio.fail_after(timeout_s):
+                raw = await send()
+        except TimeoutError:
+            raise timed_out(self.address, timeout_s) from None
+        except APIError as error:
+            found = meaning(error, self.address, self._hidden)
+            if isinstance(found, Failure):
+                return found
+            raise found from None
+        return self._hidden(raw.content.decode("utf-8-sig", "replace"))
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._secret, HIDDEN) if self._secret else text
+
+
+@contextmanager
+def session(endpoint: Endpoint, key: str | None) -> Iterator[tuple[BlockingPortal, Client]]:
+    """A client and an event loop in a thread of its own to run it in; both gone afterwards."""
+    client = Client(endpoint, key)
+    with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
+        try:
+            yield portal, client
+        finally:
+            portal.call(client.close)
+
+
+def _client(endpoint: Endpoint, key: str) -> AsyncOpenAI:
+    timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
+    client = AsyncOpenAI(
+        api_key=key,
+        admin_api_key="",
+        base_url=endpoint.base_url,
+        max_retries=0,
+        timeout=timeout,
+        default_headers={"Authorization": f"Bearer {key}"},
+        http_client=DefaultAsyncHttpxClient(
+            follow_redirects=False,
+            timeout=timeout,
+            # No proxy leads back to this machine.
+            trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
+        ),
+    )
+    client.organization = client.project = None  # else from the environment
+    return client

@@ -1,0 +1,187 @@
+"""A model that a server answers for.
+
+In: a `ModelSpec` with an `Endpoint`. Out: its identity, and the answers to the prompts of a level,
+`concurrency` of them under way at once. Greedy is temperature 0; whether a server would answer the
+same twice is its own affair, the cache asks once. Not covered: what the server says (`completion`,
+`refusals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from threading import Event
+from typing import Any
+
+from hierrouter.collect.backends import Answer, Failure, Stop, never
+from hierrouter.collect.backends.endpoint.client import Client, session
+from hierrouter.collect.backends.endpoint.completion import Count, Reader, Unexpected
+from hierrouter.collect.backends.endpoint.patience import TICK_S, GaveUp, Patience, Stopped
+from hierrouter.collect.backends.endpoint.refusals import OTHER_LIMIT, Again, OtherLimit
+from hierrouter.collect.backends.endpoint.served import require_served
+from hierrouter.endpoint import Endpoint
+from hierrouter.pool import Identity, ModelSpec
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.fingerprint import digest
+
+ROUNDS = 2  # of nothing but failed attempts, and the server is out
+LIMIT = "max_tokens"
+
+
+class EndpointBackend:
+    """Models that a server answers for."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        """The served name and the deployment; the server is not asked, it may serve one at a time.
+
+        Raises:
+            InputError: no base_url, or no key in the variable that should hold it.
+        """
+        endpoint = _endpoint(spec)
+        endpoint.key(f"model {spec.name}")
+        identity = {
+            "engine": "openai",
+            "served": spec.model,
+            "deployment": endpoint.deployment or endpoint.base_url,
+        }
+        optional = {
+            "answers_as": endpoint.answers_as,
+            "revision": spec.revision,
+            "tokenizer": endpoint.tokenizer,
+        }
+        return identity | {name: value for name, value in optional.items() if value is not None}
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """None of this machine's memory."""
+        return 0
+
+    def load(self, spec: ModelSpec) -> EndpointGenerator:
+        """Ask the server whether it serves this model.
+
+        Raises:
+            InputError: see `identify`.
+            Outage: it cannot be reached, refuses the key, or serves other models.
+            WorldError: the tokenizer that is to count cannot be loaded.
+        """
+        endpoint = _endpoint(spec)
+        key = endpoint.key(f"model {spec.name}")
+        with session(endpoint, key) as (portal, client):
+            portal.call(require_served, client, spec.model)
+        return EndpointGenerator(spec, endpoint, key)
+
+
+def _endpoint(spec: ModelSpec) -> Endpoint:
+    if spec.endpoint is None or not spec.endpoint.base_url:
+        raise InputError(
+            f"base_url is missing: model {spec.name}; set it in [models.endpoint], or --base-url"
+        )
+    spec.endpoint.check(f"model {spec.name} endpoint")
+    return spec.endpoint
+
+
+class EndpointGenerator:
+    """One model of one server.
+
+    Args:
+        spec: its served name and decoding settings.
+        endpoint: the server.
+        key: for the server, where it wants one.
+    """
+
+    def __init__(self, spec: ModelSpec, endpoint: Endpoint, key: str | None) -> None:
+        self._model = spec.model
+        self._generation = spec.generation
+        self._endpoint = endpoint
+        self._key = key
+        self._limit = LIMIT
+        answers_as = endpoint.answers_as or spec.model
+        self._reader = Reader(answers_as, spec.revision or "main", _counter(spec, endpoint))
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """The answers as they come.
+
+        Once `stop()` is true, what the server is answering is still delivered; a call that waits
+        for its next attempt is not made. Closing the iterator cancels what is under way.
+
+        Raises:
+            Outage: the server gives nothing but failures.
+            RuntimeError: another model answers, or answers come without token counts.
+        """
+        stopping = Event()
+        width = self._endpoint.concurrency
+        patience = Patience(self._endpoint.attempts, max(ROUNDS * width, 4), stopping.is_set)
+        due = iter(enumerate(prompts))
+        pending: dict[Future[Answer | None], int] = {}
+        with session(self._endpoint, self._key) as (portal, client):
+            call = partial(self._answer, client, patience)
+            try:
+                while True:
+                    while len(pending) < width and not stop() and (item := next(due, None)):
+                        pending[portal.start_task_soon(call, item[1])] = item[0]
+                    if not pending:
+                        return
+                    yield from _finished(pending)
+                    if stop():
+                        stopping.set()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    async def _answer(self, client: Client, patience: Patience, prompt: str) -> Answer | None:
+        """The final answer to one prompt; None where the collection stops without one."""
+        try:
+            return await patience.tried(partial(self._completed, client, prompt))
+        except GaveUp as error:
+            return Failure("error", str(error))
+        except Stopped:
+            return None
+
+    async def _completed(self, client: Client, prompt: str) -> Answer:
+        """What one attempt gives."""
+        limit = self._limit
+        try:
+            body = await client.complete(self._request(prompt, limit))
+        except OtherLimit:
+            if limit == OTHER_LIMIT:
+                raise
+            self._limit = OTHER_LIMIT
+            return await self._completed(client, prompt)
+        if isinstance(body, Failure):
+            return body
+        try:
+            return self._reader.read(prompt, body)
+        except Unexpected as error:
+            raise Again(f"unexpected answer from {client.address}: {error}") from None
+
+    def _request(self, prompt: str, limit: str) -> dict[str, Any]:
+        generation = self._generation
+        request: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": generation.temperature,
+            limit: generation.max_new_tokens,
+        }
+        if generation.temperature:
+            # A seed of its own for each model and prompt: see docs/decisions.md on draws.
+            seed = digest(["draw", self._model, generation.seed, prompt])
+            request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
+        return request
+
+
+def _counter(spec: ModelSpec, endpoint: Endpoint) -> Count | None:
+    if endpoint.tokenizer is None:
+        return None
+    from hierrouter.collect.backends.endpoint.token_counts import counter
+
+    return counter(endpoint.tokenizer, f"model {spec.name}")
+
+
+def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
+    """Take out what is finished by now, or soon; an error comes after the answers."""
+    done, _ = wait(pending, TICK_S, FIRST_COMPLETED)
+    for future in sorted(done, key=lambda each: each.exception() is not None):
+        place = pending.pop(future)
+        answer = future.result()
+        if answer is not None:
+            yield place, answer

@@ -1,0 +1,44 @@
+"""Count tokens for a server that does not.
+
+In: a tokenizer's folder or hub id. Out: a function that counts prompt and response as the model
+sees them. Not covered: servers that send `usage`; theirs are the real counts.
+"""
+
+from __future__ import annotations
+
+from transformers import AutoTokenizer
+
+from hierrouter.collect.backends.endpoint.completion import Count
+from hierrouter.collect.identity import named_folder
+from hierrouter.pool import ModelSpec
+from hierrouter_cache.errors import WorldError
+
+
+def counter(tokenizer: str, place: str) -> Count:
+    """What counts with this tokenizer and its chat template.
+
+    Args:
+        tokenizer: folder, hub id or `testbed:NAME`.
+        place: whose it is, for messages.
+
+    Raises:
+        WorldError: it cannot be loaded, or has no chat template.
+    """
+    source = str(named_folder(ModelSpec(place, tokenizer)) or tokenizer)
+    try:
+        loaded = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise WorldError(f"cannot load tokenizer {tokenizer}: {place}: {reason}") from error
+    if loaded.chat_template is None:
+        raise WorldError(f"tokenizer {tokenizer} has no chat template: {place}; name another")
+
+    def count(prompt: str, text: str, ended: bool) -> tuple[int, int]:
+        message = [{"role": "user", "content": prompt}]
+        shown = loaded.apply_chat_template(
+            message, add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        said = loaded(text, add_special_tokens=False)["input_ids"]
+        return len(shown["input_ids"]), len(said) + ended  # the end token counts too
+
+    return count

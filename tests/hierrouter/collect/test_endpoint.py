@@ -1,0 +1,449 @@
+"""The openai engine against a server that does what it is told, over real sockets."""
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from email.utils import formatdate
+from typing import Any
+
+import psutil
+import pytest
+
+from hierrouter.collect.backends import Failure, Outage, Response, answers_in_order, backend
+from hierrouter.collect.backends.endpoint import patience
+from hierrouter.endpoint import Endpoint
+from hierrouter.pool import Generation, ModelSpec
+from hierrouter_cache.errors import InputError
+from tests.engines import told
+from tests.servers import (
+    HTML,
+    JUNK,
+    MODEL,
+    Reply,
+    Script,
+    Server,
+    completion,
+    ended,
+    free_port,
+    good,
+    late,
+    refusal,
+    serving,
+)
+
+PROMPTS = [f"question {n}" for n in range(40)]
+GREEDY = Generation(8)
+ALL_GOOD = [told(MODEL, prompt) for prompt in PROMPTS]
+CUT = Reply(completion("the answer"), cut=True)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits as in earnest, a hundredth as long."""
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_BACKOFF_S", 0.005)
+
+
+def spec(server: Server, generation: Generation = GREEDY, **endpoint: Any) -> ModelSpec:
+    where = Endpoint(server.url, **endpoint)
+    return ModelSpec("m", MODEL, 0.1, backend="openai", generation=generation, endpoint=where)
+
+
+def load(server: Server, **endpoint: Any) -> Any:
+    return backend("openai").load(spec(server, **endpoint))
+
+
+@contextmanager
+def scripted(script: Script, **settings: Any) -> Iterator[Server]:
+    with serving(Server(script, **settings)) as server:
+        yield server
+
+
+def first_of_all(fault: Reply, times: int = 1) -> Script:
+    """Each prompt meets the fault, so many times."""
+    return lambda prompt, before: fault if before < times else good(prompt)
+
+
+def test_every_prompt_is_answered_in_its_place_and_asked_once() -> None:
+    with scripted(lambda prompt, before: good(prompt)) as server:
+        assert answers_in_order(load(server), PROMPTS) == ALL_GOOD
+        assert set(server.asked.values()) == {1}
+        assert dict(load(server).generate([])) == {}
+
+
+def test_no_more_calls_are_under_way_than_allowed() -> None:
+    with scripted(lambda prompt, before: late(good(prompt), 0.02)) as server:
+        for width in (1, 6):
+            server.widest = 0
+            answers_in_order(load(server, concurrency=width), PROMPTS)
+            assert server.widest == width
+
+
+def test_what_is_asked_for() -> None:
+    sampled = Generation(9, temperature=0.5, top_p=0.9, seed=1)
+    with scripted(lambda prompt, before: good(prompt)) as server:
+        answers_in_order(load(server), ["hello"])
+        answers_in_order(backend("openai").load(spec(server, sampled)), ["hello", "other"])
+    greedy, one, two = server.requests
+    assert greedy == {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hello"}],
+        "temperature": 0.0,
+        "max_tokens": 8,
+    }
+    assert (one["temperature"], one["top_p"], one["max_tokens"]) == (0.5, 0.9, 9)
+    assert one["seed"] != two["seed"]
+
+
+FAULTS = {
+    "429": refusal(429),
+    "500": refusal(500),
+    "502": Reply("<html>bad gateway</html>", 502),
+    "503": refusal(503),
+    "cut stream": CUT,
+    **JUNK,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_passing_fault_costs_attempts_and_no_answer(fault: str) -> None:
+    with scripted(first_of_all(FAULTS[fault])) as server:
+        wide = load(server, concurrency=20)  # so that a round of faults is no outage
+        assert answers_in_order(wide, PROMPTS[:20]) == ALL_GOOD[:20]
+        assert set(server.asked.values()) <= {1, 2}
+        assert sum(server.asked.values()) > 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("500", "answered 500"),
+        ("cut stream", "was cut"),
+        ("html", "unexpected answer from 127.0.0.1:.*: HTML"),
+        ("null content", "unexpected answer from 127.0.0.1:.*: no content"),
+    ],
+)
+def test_one_prompt_that_never_works_is_a_failure_and_spoils_no_other(
+    fault: str, said: str
+) -> None:
+    def script(prompt: str, before: int) -> Reply:
+        return FAULTS[fault] if prompt == PROMPTS[3] else good(prompt)
+
+    with scripted(script) as server:
+        answers = answers_in_order(load(server, attempts=3), PROMPTS)
+    failure = answers.pop(3)
+    assert isinstance(failure, Failure)
+    assert failure.status == "error"
+    assert re.search(said, failure.detail)
+    assert failure.detail.endswith("(3 attempts)")
+    assert answers == ALL_GOOD[:3] + ALL_GOOD[4:]
+    assert server.asked[PROMPTS[3]] == 3
+
+
+REFUSED = [
+    (refusal(400, "maximum context length is 8192 tokens"), "too_long"),
+    (refusal(400, "the request exceeds the available context size"), "too_long"),
+    (refusal(422, "`inputs` tokens + `max_new_tokens` must be <= 4096"), "too_long"),
+    (refusal(400, "max_tokens must be at least 1, got -186."), "too_long"),
+    (refusal(500, "the request exceeds the available context size"), "too_long"),
+    (Reply({"error": {"message": "exceeds the available context size"}}), "too_long"),
+    (Reply({"object": "error", "message": "maximum context length is 9"}), "too_long"),
+    (refusal(413, "no"), "too_long"),
+    (refusal(400, "refused", code="content_filter"), "filtered"),
+    (refusal(400, "temperature is not supported"), "error"),
+    (ended("", "content_filter"), "filtered"),
+    (ended("", "length", tokens_out=0), "too_long"),
+]
+
+
+@pytest.mark.parametrize(("reply", "status"), REFUSED, ids=range(len(REFUSED)))
+def test_a_refused_prompt_is_not_asked_again(reply: Reply, status: str) -> None:
+    with scripted(lambda prompt, before: reply if prompt == "no" else good(prompt)) as server:
+        refused, answer = answers_in_order(load(server), ["no", "yes"])
+    assert isinstance(refused, Failure)
+    assert refused.status == status
+    assert answer == told(MODEL, "yes")
+    assert server.asked["no"] == 1
+
+
+def test_an_empty_text_is_an_answer() -> None:
+    replies = {"stopped": ended("", "stop"), "thought": ended(None, "length", 8)}
+    with scripted(lambda prompt, before: replies[prompt]) as server:
+        answers = answers_in_order(load(server), list(replies))
+    assert answers == [Response("", 7, 3, "stop"), Response("", 7, 8, "length")]
+
+
+def test_the_other_name_of_the_length_limit() -> None:
+    def script(prompt: str, before: int) -> Reply:
+        if "max_completion_tokens" in server.requests[-1]:
+            return good(prompt)
+        return refusal(400, "max_tokens is not supported, use 'max_completion_tokens'")
+
+    with scripted(script) as server:
+        assert answers_in_order(load(server, concurrency=1), PROMPTS[:3]) == ALL_GOOD[:3]
+    assert [request.get("max_completion_tokens") for request in server.requests] == [
+        None,
+        8,
+        8,
+        8,
+    ]
+
+
+@pytest.mark.parametrize("kind", ["seconds", "date"])
+def test_retry_after_is_honoured_by_all_callers(kind: str) -> None:
+    """The first call is refused; nobody calls before the time is over."""
+    wait = 1.0 if kind == "seconds" else 2.0  # a date has whole seconds
+
+    def script(prompt: str, before: int) -> Reply:
+        if len(server.moments) > 1:
+            return good(prompt)
+        asked = str(wait)
+        if kind == "date":
+            asked = formatdate(time.time() + wait, usegmt=True)
+        return refusal(429, Retry_After=asked)
+
+    with scripted(script) as server:
+        generator = load(server, concurrency=2)
+        assert answers_in_order(generator, PROMPTS[:8]) == ALL_GOOD[:8]
+    first, *rest = server.moments
+    together = [moment for moment in rest if moment - first < 0.5]
+    assert len(together) <= 1  # the one that was under way at the same time
+    assert len(rest) == 8
+
+
+def test_a_wait_that_is_too_long_is_an_outage() -> None:
+    with scripted(lambda prompt, before: refusal(429, "quota", Retry_After="3600")) as server:
+        generator = load(server)
+        with pytest.raises(Outage, match="it asks to wait 3600 s, more than 600"):
+            answers_in_order(generator, PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (refusal(429, "slow down"), "answered 429: slow down; still so after 7 waits"),
+        (refusal(500, "oh"), "answered 500: oh; .* failed attempts in a row"),
+        (HTML, "unexpected answer from 127.0.0.1:.*HTML; .* failed attempts"),
+        (refusal(400, "bad temperature"), "bad temperature.*failed attempts"),
+        (refusal(401, "bad key"), "answered 401: bad key; is the API key right"),
+        (refusal(404, "gone"), "answered 404: gone; is the model there"),
+        (refusal(429, "pay", code="insufficient_quota"), "answered 429: pay"),
+        (Reply("", 307, {"Location": "http://127.0.0.1:9/x"}), "redirect, not followed"),
+    ],
+)
+def test_nothing_but_failures_is_an_outage(reply: Reply, said: str) -> None:
+    with scripted(lambda prompt, before: reply) as server:
+        generator = load(server)
+        with pytest.raises(Outage, match=said):
+            answers_in_order(generator, PROMPTS)
+    assert sum(server.asked.values()) < 160  # far from all attempts at all prompts
+
+
+def test_a_server_that_hangs_is_an_outage() -> None:
+    with scripted(lambda prompt, before: late(good(prompt), 60)) as server:
+        generator = load(server, timeout_s=0.2)
+        with pytest.raises(Outage, match=r"no answer from .* timed out after 0\.2 s"):
+            answers_in_order(generator, PROMPTS)
+
+
+def test_a_server_that_goes_away_is_an_outage() -> None:
+    with scripted(lambda prompt, before: good(prompt)) as server:
+        generator = load(server)
+    with pytest.raises(Outage, match=f"cannot connect to {server.address}: .*refused"):
+        answers_in_order(generator, PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (completion("x", model="other"), "answers come from 'other'.*set answers_as"),
+        (completion("x", usage={}), "without usage.*name a tokenizer"),
+        (completion("x", usage={"prompt_tokens": 0, "completion_tokens": 1}), "without usage"),
+        (completion("x", usage={"prompt_tokens": "7", "completion_tokens": 1}), "without usage"),
+    ],
+)
+def test_an_answer_that_would_spoil_the_cache_ends_it(body: dict[str, Any], said: str) -> None:
+    with scripted(lambda prompt, before: Reply(body)) as server:
+        generator = load(server)
+        with pytest.raises(RuntimeError, match=said) as caught:
+            answers_in_order(generator, PROMPTS)
+    assert len(str(caught.value)) < 120  # the scheduler cuts a reason there
+
+
+@pytest.mark.parametrize("named", ["served@main", "alias"])
+def test_another_name_of_the_same_model(named: str) -> None:
+    body = completion("x", model=named)
+    with scripted(lambda prompt, before: Reply(body)) as server:
+        generator = load(server, answers_as=None if "@" in named else named)
+        assert answers_in_order(generator, ["q"]) == [Response("x", 7, 3, "stop")]
+
+
+def test_a_named_tokenizer_counts_where_the_server_does_not() -> None:
+    no_usage = Reply({**completion("19"), "usage": None})
+    local = backend("transformers").load(
+        ModelSpec("calc", "testbed:calc", 0.1, generation=Generation(8))
+    )
+    (expected,) = answers_in_order(local, ["compute 12+7"])
+    with scripted(lambda prompt, before: no_usage) as server:
+        (answer,) = answers_in_order(load(server, tokenizer="testbed:calc"), ["compute 12+7"])
+    assert answer == expected == Response("19", 9, 3, "stop")
+
+
+def test_a_key_goes_to_the_server_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the server sends it back, and whatever else the environment holds."""
+    monkeypatch.setenv("HR_KEY", "sk-CANARY")
+    for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, "sk-OTHER")
+
+    def script(prompt: str, before: int) -> Reply:
+        if prompt == "echo":
+            return Reply(completion("your key is sk-CANARY"))
+        return refusal(500, "sk-CANARY is not welcome")
+
+    with scripted(script) as server:
+        echo, failure = answers_in_order(load(server, api_key_env="HR_KEY"), ["echo", "fail"])
+    assert isinstance(echo, Response)
+    assert echo.text == "your key is ***"
+    assert "CANARY" not in str(failure)
+    assert {headers["authorization"] for headers in server.seen} == {"Bearer sk-CANARY"}
+    assert "sk-OTHER" not in str(server.seen)
+
+
+def test_a_word_that_is_no_secret_may_be_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HR_KEY", "none")
+    with scripted(lambda prompt, before: Reply(completion("none of these"))) as server:
+        (answer,) = answers_in_order(load(server, api_key_env="HR_KEY"), ["q"])
+    assert answer == Response("none of these", 7, 3, "stop")
+
+
+def test_a_key_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyed = spec(Server(port=1), api_key_env="HR_KEY")
+    monkeypatch.delenv("HR_KEY", raising=False)
+    with pytest.raises(InputError, match="HR_KEY is not set: model m"):
+        backend("openai").identify(keyed)
+    monkeypatch.setenv("HR_KEY", "sk CANARY")
+    with pytest.raises(InputError, match="HR_KEY holds characters that no key has") as caught:
+        backend("openai").identify(keyed)
+    assert "CANARY" not in str(caught.value)
+
+
+def test_a_redirect_takes_no_key_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HR_KEY", "sk-CANARY")
+    with scripted(lambda prompt, before: good(prompt)) as other:
+        away = Reply("", 307, {"Location": other.url + "/models"})
+        with (
+            scripted(lambda prompt, before: away, listing=away) as server,
+            pytest.raises(Outage, match="redirect, not followed"),
+        ):
+            load(server, api_key_env="HR_KEY")
+        assert other.seen == []
+
+
+LISTINGS: list[tuple[Reply, str]] = [
+    (Reply({"data": [{"id": "a"}, {"id": "b"}]}), "model served is not served at .* serves [ab],"),
+    (HTML, "unexpected answer from 127.0.0.1:.* no JSON; is base_url right"),
+    (refusal(401, "no key"), "answered 401: no key"),
+    (late(Reply({}), 60), "timed out after 0.3 s"),
+]
+
+
+@pytest.mark.parametrize(("listing", "said"), LISTINGS, ids=range(len(LISTINGS)))
+def test_a_server_without_the_model_is_known_at_once(listing: Reply, said: str) -> None:
+    with (
+        scripted(lambda prompt, before: good(prompt), listing=listing) as server,
+        pytest.raises(Outage, match=said),
+    ):
+        load(server, timeout_s=0.3)
+    assert not server.asked
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [Reply({"data": []}), refusal(404), refusal(500), Reply({"data": [{"id": "served:latest"}]})],
+)
+def test_a_server_that_does_not_tell_is_asked_all_the_same(listing: Reply) -> None:
+    with scripted(lambda prompt, before: good(prompt), listing=listing) as server:
+        assert answers_in_order(load(server), PROMPTS[:2]) == ALL_GOOD[:2]
+
+
+def test_no_server_is_known_at_once() -> None:
+    port = free_port()
+    with pytest.raises(Outage, match=f"cannot connect to 127.0.0.1:{port}: .*refused; start the"):
+        load(Server(port=port))
+
+
+def test_stop_delivers_what_is_under_way_and_takes_up_no_more() -> None:
+    with scripted(lambda prompt, before: late(good(prompt), 0.05)) as server:
+        delivered: dict[int, Any] = {}
+        for place, answer in load(server, concurrency=4).generate(PROMPTS, lambda: bool(delivered)):
+            delivered[place] = answer
+    assert 1 <= len(delivered) <= 8
+    assert len(delivered) == sum(server.asked.values())
+    assert all(answer == ALL_GOOD[place] for place, answer in delivered.items())
+
+
+def test_stop_ends_a_long_wait() -> None:
+    def script(prompt: str, before: int) -> Reply:
+        return refusal(429, Retry_After="500")
+
+    with scripted(script) as server:
+        asked = threading.Event()
+        threading.Timer(0.3, asked.set).start()
+        assert list(load(server).generate(PROMPTS, asked.is_set)) == []
+
+
+def open_sockets() -> int:
+    return len(psutil.Process().net_connections("inet"))
+
+
+@pytest.mark.parametrize("how", ["finished", "closed", "failed"])
+def test_nothing_is_left_behind(how: str) -> None:
+    def script(prompt: str, before: int) -> Reply:
+        if how == "failed":
+            return Reply(completion("x", model="other"))
+        return good(prompt) if prompt == PROMPTS[0] or how == "finished" else late(good(prompt), 60)
+
+    threads, sockets = set(threading.enumerate()), open_sockets()
+    with scripted(script) as server:
+        generator = load(server)
+        if how == "finished":
+            answers_in_order(generator, PROMPTS)
+        elif how == "closed":
+            with closing(generator.generate(PROMPTS)) as answers:
+                assert next(answers) == (0, ALL_GOOD[0])
+        else:
+            with pytest.raises(RuntimeError):
+                answers_in_order(generator, PROMPTS)
+        names = [thread.name for thread in threading.enumerate()]
+        assert not [name for name in names if name.startswith("endpoint")]
+    wait_for(lambda: set(threading.enumerate()) <= threads)
+    wait_for(lambda: open_sockets() <= sockets)
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    """The server's own threads take a moment to see that their caller has gone."""
+    for _ in range(100):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("still not so after 5 s")
+
+
+def test_identity_is_the_deployment_not_its_address() -> None:
+    identify = backend("openai").identify
+    here, there = Server(port=1), Server(port=2)
+    assert identify(spec(here)) != identify(spec(there))
+    assert identify(spec(here, deployment="gpu")) == identify(spec(there, deployment="gpu"))
+    assert identify(spec(here, concurrency=2, timeout_s=9.0)) == identify(spec(here))
+    different = [{}, {"deployment": "gpu"}, {"tokenizer": "t"}, {"answers_as": "alias"}]
+    found = Counter(str(identify(spec(here, **changes))) for changes in different)
+    assert len(found) == len(different)
+
+
+def test_a_model_without_an_address() -> None:
+    for endpoint in (None, Endpoint()):
+        with pytest.raises(InputError, match="base_url is missing: model m"):
+            backend("openai").identify(ModelSpec("m", MODEL, 0.1, endpoint=endpoint))
