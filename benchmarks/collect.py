@@ -1,24 +1,86 @@
-"""Batched collection against one-by-one `generate`, same answers.
+"""Collecting the testbed's trees against one-by-one `generate`, same prompts, same answers.
 
     python benchmarks/collect.py [--queries 40]
 
-Both sides run the testbed's `calc` on the same prompts in the same process, one torch thread.
-Prints calls a CPU-second of each and their ratio, and that the answers are equal.
+Collects two-hop trees with the three shipped models, one torch thread, and writes down every prompt
+that a model was shown. Then each prompt is given to plain `model.generate` alone, and all of them
+to continuous batching. Prints tokens a CPU-second of each side, equal answers, calls against
+distinct (model, prompt) pairs, and how much of the prompts a prefix cache could reuse: tokens with
+which an earlier prompt of the same model began, at each level.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
+import tempfile
 import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 
-from hierrouter.collect.backends import Response, answers_in_order, backend
+from hierrouter.collect.backends import (
+    Answer,
+    Generator,
+    Response,
+    Stop,
+    answers_in_order,
+    backend,
+    never,
+)
 from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.scheduler import collect
+from hierrouter.collect.summary import Progress
+from hierrouter.pool import Identity, ModelSpec
 from hierrouter.pool_file import load_pool
+
+
+@dataclass
+class Seen:
+    """The transformers engine, with CPU seconds in its models and every prompt by stage."""
+
+    stage: str = ""
+    seconds: float = 0.0
+    answers: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    shown: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    models: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> Seen:
+        return self
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return backend("transformers").identify(spec)
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        return backend("transformers").weight_bytes(spec)
+
+    def load(self, spec: ModelSpec) -> Generator:
+        self.models[spec.name] = backend("transformers").load(spec)
+        return SeenModel(spec.name, self.models[spec.name], self)
+
+    def on_level(self, label: str, calls: int) -> None:
+        self.stage = label.removesuffix(label.split()[-1]).strip()
+
+
+@dataclass
+class SeenModel:
+    name: str
+    model: Generator
+    seen: Seen
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        started = time.process_time()
+        answers = list(self.model.generate(prompts, stop))
+        self.seen.seconds += time.process_time() - started
+        for place, answer in answers:
+            self.seen.shown[self.seen.stage].append((self.name, prompts[place]))
+            self.seen.answers[self.name, prompts[place]] = answer
+        yield from answers
 
 
 def main() -> None:
@@ -26,29 +88,57 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=40, help="of each of the ten families")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    spec = load_pool("testbed").models[0]
+    pool = load_pool("testbed")
     queries = load_queries(["testbed"], asked.queries, 42, Path())
-    prompts = [query.question for query in queries]
-    generator = backend("transformers").load(spec)
-    answers_in_order(generator, prompts[:2])
-
-    started = time.process_time()
-    alone: list[Response] = [plain_generate(generator, prompt) for prompt in prompts]
-    slow = time.process_time() - started
-    started = time.process_time()
-    batched = answers_in_order(generator, prompts)
-    fast = time.process_time() - started
-    equal = sum(left.text == right.text for left, right in zip(alone, batched, strict=True))
+    seen = Seen()
+    for model in pool.models:  # so that no side pays for what is done once in a process
+        answers_in_order(backend("transformers").load(model), ["compute 1+2"])
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Progress(on_level=seen.on_level)
+        summary = collect(pool, queries, Path(folder), progress, engines=seen)
+    calls = [pair for pairs in seen.shown.values() for pair in pairs]
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{platform.machine()}, {versions}, {len(prompts)} prompts")
-    print(f"one by one: {len(prompts) / slow:8.0f} calls/CPU-s")
-    print(f"batched:    {len(prompts) / fast:8.0f} calls/CPU-s")
-    print(f"ratio {slow / fast:.1f}, equal answers {equal} of {len(prompts)}")
+    print(f"{platform.machine()}, {versions}, {len(queries)} queries")
+    print(f"nodes {summary.wanted}, calls {len(calls)}, distinct pairs {len(set(calls))}")
+    compare(seen, pool.models)
+    print_prefixes(seen)
 
 
-def plain_generate(generator: object, prompt: str) -> Response:
+def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
+    """Tokens a CPU-second of three ways to answer the same prompts."""
+    tokens = sum(answer.tokens_out for answer in seen.answers.values())  # type: ignore[union-attr]
+    batched = tokens / seen.seconds
+    started = time.process_time()
+    alone = {(name, text): plain_generate(seen.models[name], text) for name, text in seen.answers}
+    plain = tokens / (time.process_time() - started)
+    started = time.process_time()
+    continuous = in_continuous_batches(seen, models)
+    flowing = tokens / (time.process_time() - started)
+    print(f"one by one {plain:8.0f} tokens/CPU-s")
+    print(f"batches    {batched:8.0f} tokens/CPU-s, {batched / plain:.1f} x, {equal(seen, alone)}")
+    print(f"continuous {flowing:8.0f} tokens/CPU-s, {flowing / plain:.1f} x, ", end="")
+    print(equal(seen, continuous))
+
+
+def equal(seen: Seen, others: dict[tuple[str, str], str]) -> str:
+    same = sum(answer.text == others[pair] for pair, answer in seen.answers.items())  # type: ignore[union-attr]
+    return f"equal answers {same} of {len(others)}"
+
+
+def in_continuous_batches(seen: Seen, models: Sequence[ModelSpec]) -> dict[tuple[str, str], str]:
+    texts = {}
+    for spec in models:
+        prompts = [prompt for name, prompt in seen.answers if name == spec.name]
+        generator = backend("transformers").load(replace(spec, batching="continuous"))
+        for prompt, answer in zip(prompts, answers_in_order(generator, prompts), strict=True):
+            assert isinstance(answer, Response)
+            texts[spec.name, prompt] = answer.text
+    return texts
+
+
+def plain_generate(generator: Any, prompt: str) -> str:
     """What a user would write: encode, `model.generate`, decode."""
-    model, tokenizer = generator._model, generator._tokenizer  # type: ignore[attr-defined]
+    model, tokenizer = generator._decoder._model, generator._tokenizer
     message = [{"role": "user", "content": prompt}]
     tokens = tokenizer.apply_chat_template(
         message, add_generation_prompt=True, return_tensors="pt", return_dict=True
@@ -56,8 +146,32 @@ def plain_generate(generator: object, prompt: str) -> Response:
     with torch.inference_mode():
         output = model.generate(**tokens, max_new_tokens=16, do_sample=False)
     new = output[0, tokens["input_ids"].shape[1] :]
-    text = tokenizer.decode(new, skip_special_tokens=True).strip()
-    return Response(text, tokens["input_ids"].shape[1], len(new), "stop")
+    return str(tokenizer.decode(new, skip_special_tokens=True).strip())
+
+
+def print_prefixes(seen: Seen) -> None:
+    """At each level, the share of prompt tokens that an earlier prompt had begun with."""
+    known: dict[str, dict[int, Any]] = defaultdict(dict)
+    for stage, pairs in seen.shown.items():
+        counts: Counter[str] = Counter()
+        for name, prompt in pairs:
+            tokens = seen.models[name]._encode(prompt)
+            counts["all"] += len(tokens)
+            counts["reused"] += remember(known[name], tokens)
+        print(
+            f"{stage:8} {len(pairs):6} prompts {counts['all']:8} tokens, "
+            f"{counts['reused'] / counts['all']:.0%} begin like an earlier one, "
+            f"{counts['all'] - counts['reused']} differ"
+        )
+
+
+def remember(known: dict[int, Any], tokens: Sequence[int]) -> int:
+    """How many tokens from the beginning are in the trie; all are in it afterwards."""
+    found, place = 0, known
+    for token in tokens:
+        found += token in place
+        place = place.setdefault(token, {})
+    return found
 
 
 if __name__ == "__main__":

@@ -111,9 +111,17 @@ class Backend(Protocol):
         """What decides the model's answers: weights, tokenizer, template, dtype, engine."""
         ...
 
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """Memory of this machine that the loaded model takes; 0 for one that a server holds."""
+        ...
+
     def load(self, spec: ModelSpec) -> Generator:
         """The model, ready to answer."""
         ...
+
+
+# The engine of a name; tests pass others.
+Engines = Callable[[str], Backend]
 
 
 def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:
@@ -128,6 +136,14 @@ def backend(name: str) -> Backend:
     Raises:
         KeyError: there is none; pool files are checked before (`hierrouter.pool_file`).
     """
+    if name == "openai":
+        from hierrouter.collect.backends.endpoint.engine import EndpointBackend
+
+        return EndpointBackend()
+    if name == "vllm":
+        from hierrouter.collect.backends.vllm import VllmBackend
+
+        return VllmBackend()
     if name != "transformers":
         raise KeyError(name)
     from hierrouter.collect.backends.local import TransformersBackend

@@ -2,39 +2,37 @@
 
 Decoding is a function of the prompt in exact arithmetic; so is sampling, since each prompt brings
 its own random numbers (`sampling`). But floating-point sums depend on the shape of a batch. So a
-prompt's own length decides the shape of its batch: the width is the length rounded up, the height
-follows from the width, and missing rows are filled with copies of the first. What a prompt is
-batched with, and in which order, then cannot change its response (tests/contract shows it).
-Another dtype, version of transformers or torch, or kind of device may, and is in the identity;
-another machine of the same kind may too, and is not.
+prompt's own length decides the shape of its batch (`shapes`). What a prompt is batched with, and in
+which order, then cannot change its response (tests/contract shows it), as long as batches keep
+their height; where memory runs out they are halved, and the last bit of a sum may change. Another
+dtype, version of transformers or torch, or kind of device may change a response, and is in the
+identity; another machine of the same kind may too, and is not. Continuous batching promises less
+and has an identity of its own.
 
 A prompt that leaves no room for the response in the model's window is a failure, found out before
-anything is generated. Not covered: several devices, other engines.
+anything is generated. Not covered: other engines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.collect.backends import Answer, Failure, Response, Stop, never
-from hierrouter.collect.backends.sampling import processors
+from hierrouter.collect.backends.continuous import ContinuousBatches, require_continuous
+from hierrouter.collect.backends.devices import device_kind, placement
+from hierrouter.collect.backends.sampling import prompt_seed
+from hierrouter.collect.backends.static import Prompt, StaticBatches, limits_for
+from hierrouter.collect.backends.weights import weight_bytes
 from hierrouter.collect.identity import hub_commit, local_folder, weights_of
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError
-from hierrouter_cache.fingerprint import digest
 
-NARROWEST = 16  # tokens; widths are this times 1, 2, 3, 4, 6, 8, 12, 16, ...
-TALLEST = 64
-TOKENS_PER_BATCH = {"cpu": 2_048, "cuda": 65_536}
-# Below this size an operation is over before a second thread has woken up.
-ONE_THREAD_PARAMETERS = 10_000_000
+CONTINUOUS = "continuous"
 
 
 class TransformersBackend:
@@ -44,20 +42,35 @@ class TransformersBackend:
         """Engine, kind of device, and what decides the answers of the model itself.
 
         Raises:
-            InputError: a folder that is not a saved model.
+            InputError: a folder that is not a saved model, a GPU that is not there, settings that
+                continuous batching does not know.
             WorldError: a hub id that is neither cached nor reachable.
         """
-        return {
+        identity = {
             "engine": f"transformers {version('transformers')}, torch {version('torch')}",
-            "device": _device(),
+            "device": device_kind(spec),
             "weights": weights_of(spec),
             "dtype": spec.dtype,
         }
+        if spec.batching == CONTINUOUS:
+            require_continuous(spec)
+            identity["batching"] = CONTINUOUS
+        return identity
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """Bytes of the weights once loaded.
+
+        Raises:
+            InputError: a folder that is not a saved model.
+            WorldError: the files cannot be fetched or are damaged.
+        """
+        return weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> TransformersGenerator:
         """Load weights and tokenizer; remote code is never run.
 
         Raises:
+            InputError: a GPU that is not there.
             WorldError: the files are missing, damaged or need code of their own.
         """
         transformers.utils.logging.disable_progress_bar()
@@ -67,18 +80,26 @@ class TransformersBackend:
         # The very commit that `identify` names: a branch may have moved in between.
         commit = None if folder else hub_commit(spec.model, spec.revision)
         options: dict[str, Any] = {"revision": commit, "trust_remote_code": False}
+        where = placement(spec, weight_bytes(spec))
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
             model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=spec.dtype, use_safetensors=True, **options
+                source, dtype=spec.dtype, use_safetensors=True, device_map=where, **options
             )
-            model = model.to(_device()).eval()
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:160]
             raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
         # Greedy decoding needs no random numbers; hashing large weights once more takes time.
-        weights = self.identify(spec)["weights"] if spec.generation.temperature else ""
-        return TransformersGenerator(model, tokenizer, spec, weights)
+        weights = weights_of(spec) if spec.generation.temperature else ""
+        return TransformersGenerator(model.eval(), tokenizer, spec, weights)
+
+
+class Decoder(Protocol):
+    """A way of batching."""
+
+    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
+        """(key, response tokens) of each prompt, as they are finished."""
+        ...
 
 
 class TransformersGenerator:
@@ -88,6 +109,9 @@ class TransformersGenerator:
         model, tokenizer: as loaded.
         spec: its name and decoding settings.
         weights: name of the content of the weights; models of a pool so draw independently.
+
+    Raises:
+        WorldError: a model that cannot chat, or cannot be batched as the spec says.
     """
 
     def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec, weights: str) -> None:
@@ -95,36 +119,32 @@ class TransformersGenerator:
             raise WorldError(
                 f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
             )
-        self._model = model
         self._tokenizer = tokenizer
         self._generation = spec.generation
         self._weights = weights
         self._window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self._budget = TOKENS_PER_BATCH[model.device.type]
-        self._is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
         ends = model.generation_config.eos_token_id
         if ends is None:
             ends = tokenizer.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [ends])
-        self._pad = tokenizer.pad_token_id
-        if self._pad is None:
-            self._pad = min(self._ends)
+        pad = tokenizer.pad_token_id
+        self._decoder = _decoder(model, min(self._ends) if pad is None else pad, self._ends, spec)
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        """The answers batch by batch; `too_long` where the window is too small comes first."""
-        encoded = [self._encode(prompt) for prompt in prompts]
-        lengths = {row: len(tokens) for row, tokens in enumerate(encoded)}
-        fitting = {row: length for row, length in lengths.items() if self._fits(length)}
-        for row in lengths.keys() - fitting.keys():
-            yield row, self._too_long(lengths[row])
-        for shape, rows in _batches(fitting, self._budget):
-            if stop():
-                return
-            seeds = [self._seed(prompts[row]) for row in rows]
-            with _threads(1 if self._is_tiny else torch.get_num_threads()):
-                generated = self._decode_batch([encoded[row] for row in rows], seeds, *shape)
-            for row, tokens in zip(rows, generated, strict=True):
-                yield row, self._response(lengths[row], tokens)
+        """The answers as they are finished; `too_long` where the window is too small comes first.
+
+        Raises:
+            RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
+        """
+        fitting: dict[int, Prompt] = {}
+        for place, prompt in enumerate(prompts):
+            tokens = self._encode(prompt)
+            if self._fits(len(tokens)):
+                fitting[place] = Prompt(tokens, self._seed(prompt))
+            else:
+                yield place, self._too_long(len(tokens))
+        for place, generated in self._decoder.decode(fitting, stop):
+            yield place, self._response(len(fitting[place].tokens), generated)
 
     def _fits(self, length: int) -> bool:
         return self._window is None or length + self._generation.max_new_tokens <= self._window
@@ -137,8 +157,7 @@ class TransformersGenerator:
         )
 
     def _seed(self, prompt: str) -> int:
-        """60 bits that are this prompt's own."""
-        return int(digest(["draw", self._weights, self._generation.seed, prompt])[:15], 16)
+        return prompt_seed(self._weights, self._generation.seed, prompt)
 
     def _encode(self, prompt: str) -> list[int]:
         message = [{"role": "user", "content": prompt}]
@@ -146,32 +165,6 @@ class TransformersGenerator:
             message, add_generation_prompt=True, tokenize=True, return_dict=True
         )
         return list(encoded["input_ids"])
-
-    @torch.inference_mode()
-    def _decode_batch(
-        self, prompts: list[list[int]], seeds: list[int], height: int, width: int
-    ) -> list[list[int]]:
-        filled = prompts + [prompts[0]] * (height - len(prompts))
-        tokens = torch.full((height, width), self._pad)
-        mask = torch.zeros((height, width), dtype=torch.long)
-        for row, prompt in enumerate(filled):
-            tokens[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        device = self._model.device
-        output = self._model.generate(
-            input_ids=tokens.to(device),
-            attention_mask=mask.to(device),
-            logits_processor=processors(self._generation, seeds, device),
-            max_new_tokens=self._generation.max_new_tokens,
-            do_sample=False,  # where sampling is on, the processors have drawn already
-            num_beams=1,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            pad_token_id=self._pad,
-        )
-        rows: list[list[int]] = output[: len(prompts), width:].tolist()
-        return rows
 
     def _response(self, tokens_in: int, generated: list[int]) -> Response:
         end = next((i for i, token in enumerate(generated) if token in self._ends), None)
@@ -184,41 +177,8 @@ class TransformersGenerator:
         )
 
 
-def _device() -> str:
-    """The kind of device that models run on here: greedy bfloat16 differs between the two."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _batches(
-    lengths: Mapping[int, int], budget: int
-) -> Iterator[tuple[tuple[int, int], list[int]]]:
-    """((height, width), rows) of each batch, widest first: out of memory then shows at once.
-
-    `lengths` is by row.
-    """
-    by_width: dict[int, list[int]] = {}
-    for row, length in lengths.items():
-        by_width.setdefault(_width(length), []).append(row)
-    for width, rows in sorted(by_width.items(), reverse=True):
-        height = min(TALLEST, max(1, budget // width))
-        for start in range(0, len(rows), height):
-            yield (height, width), rows[start : start + height]
-
-
-def _width(length: int) -> int:
-    """The next width that holds `length` tokens; at most a third of it is padding."""
-    width = NARROWEST
-    while width < length:
-        # 1, 2, 3, 4, 6, 8, 12, ...: doubling, with one step halfway
-        width = width * 4 // 3 if (width // NARROWEST) % 3 == 0 else max(width * 3 // 2, 32)
-    return width
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _decoder(model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> Decoder:
+    if spec.batching == CONTINUOUS:
+        return ContinuousBatches(model, pad, ends, spec)
+    limits = limits_for(model, spec.generation.max_new_tokens)
+    return StaticBatches(model, pad, spec.generation, limits)

@@ -19,6 +19,19 @@ from transformers import (
 )
 
 from hierrouter.pool import Generation
+from hierrouter_cache.fingerprint import digest
+
+
+def prompt_seed(weights: str, seed: int, prompt: str) -> int:
+    """60 bits that are this prompt's own.
+
+    Args:
+        weights: name of the content of the weights; with the same numbers the models of a pool
+            would tend to be right and wrong together.
+        seed: of the decoding settings.
+        prompt: the text.
+    """
+    return int(digest(["draw", weights, seed, prompt])[:15], 16)
 
 
 class GumbelNoise(LogitsProcessor):  # type: ignore[misc]

@@ -1,0 +1,197 @@
+"""The paper's five models at their true shapes: our batches against the engine alone.
+
+    python benchmarks/collect_gpu.py              one GPU; weights are random, nothing is downloaded
+    python benchmarks/collect_gpu.py --shrink     the same at reduced shapes, for a processor
+
+300 prompts of 150 tokens, 300 new tokens each, no end token, so that all lengths are true. `engine
+alone` is `model.generate` on all prompts in one batch, halved until it fits; `one by one` is
+extrapolated from a few prompts. GPU busy is the mean of nvidia-smi while our side runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import random
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hierrouter.collect.backends import answers_in_order
+from hierrouter.collect.backends.local import TransformersGenerator
+from hierrouter.pool import Generation, ModelSpec
+from hierrouter.testbed.tokenizer import build_tokenizer
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides the work of a model; from the configurations that its authors published."""
+
+    kind: str
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool = False
+
+    def config(self) -> Any:
+        return AutoConfig.for_model(
+            self.kind,
+            hidden_size=self.hidden,
+            intermediate_size=self.inner,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            vocab_size=self.vocabulary,
+            tie_word_embeddings=self.tied,
+            max_position_embeddings=32_768,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+
+    def shrunk(self) -> Shape:
+        """A sixteenth of the width, two layers, a small vocabulary."""
+        heads = max(2, self.heads // 8)
+        width = self.hidden // self.heads * heads // 4
+        kv_heads = heads if self.kv_heads == self.heads else 1
+        return Shape(self.kind, width, 2 * width, 2, heads, kv_heads, 1_024, self.tied)
+
+
+SHAPES = {
+    "qwen2.5-coder-3b": Shape("qwen2", 2048, 11008, 36, 16, 2, 151_936, tied=True),
+    "deepseek-r1-distill-1.5b": Shape("qwen2", 1536, 8960, 28, 12, 2, 151_936),
+    "phi-3.5-mini": Shape("phi3", 3072, 8192, 32, 32, 32, 32_064),
+    "llama-3.1-8b": Shape("llama", 4096, 14336, 32, 32, 8, 128_256),
+    "qwen2.5-14b": Shape("qwen2", 5120, 13824, 48, 40, 8, 152_064),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Prompts, their length in tokens, new tokens, and how many are tried one by one."""
+
+    prompts: int = 300
+    length: int = 150
+    new: int = 300
+    alone: int = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shrink", action="store_true", help="reduced shapes, a short run")
+    parser.add_argument("--models", default=",".join(SHAPES), help="names, with commas between")
+    asked = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and not asked.shrink:
+        parser.error("there is no GPU; use --shrink")
+    work = Work(prompts=72, length=30, new=20, alone=6) if asked.shrink else Work()
+    where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    print(f"{where}, torch {torch.__version__}, transformers {transformers.__version__}, {work}")
+    print(
+        f"{'tokens/s':26}{'alone':>9}{'ours':>9}{'ratio':>7}{'flowing':>9}{'1 by 1':>8}{'x':>7}",
+        end="",
+    )
+    print("  busy  equal")
+    for name in asked.models.split(","):
+        shape = SHAPES[name].shrunk() if asked.shrink else SHAPES[name]
+        print(row(name, shape, work, device), flush=True)
+        gc.collect()
+
+
+def row(name: str, shape: Shape, work: Work, device: str) -> str:
+    """Build the model, run all ways, one line."""
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).eval()
+    model.generation_config.eos_token_id = shape.vocabulary + 1  # no token
+    spec = ModelSpec(name, name, 0.0, device=device, generation=Generation(work.new))
+    tokenizer = build_tokenizer()
+    static = TransformersGenerator(model, tokenizer, spec, "")
+    prompts = digits(work)
+    answers_in_order(static, prompts[:1])  # what is done once is done
+    total = work.prompts * work.new
+    with Busy() as busy:
+        started = time.perf_counter()
+        answers = answers_in_order(static, prompts)
+        ours = total / (time.perf_counter() - started)
+    best = total / seconds(lambda: in_one_batch(model, static, prompts, work.new))
+    few = seconds(
+        lambda: [in_one_batch(model, static, [one], work.new) for one in prompts[: work.alone]]
+    )
+    single = work.alone * work.new / few
+    flowing = TransformersGenerator(model, tokenizer, replace(spec, batching="continuous"), "")
+    started = time.perf_counter()
+    others = answers_in_order(flowing, prompts)
+    continuous = total / (time.perf_counter() - started)
+    same = sum(left == right for left, right in zip(answers, others, strict=True))
+    return (
+        f"{name:26}{best:9.0f}{ours:9.0f}{ours / best:7.2f}{continuous:9.0f}"
+        f"{single:8.0f}{ours / single:7.1f}{busy.share:>6}  {same}/{len(others)}"
+    )
+
+
+def digits(work: Work) -> list[str]:
+    """Prompts of just this many tokens: each digit is one, the chat template adds three."""
+    rng = random.Random(0)
+    return ["".join(rng.choices("0123456789", k=work.length - 3)) for _ in range(work.prompts)]
+
+
+def seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+@torch.inference_mode()
+def in_one_batch(model: Any, generator: Any, prompts: Sequence[str], new: int) -> None:
+    """What a user would write: equal lengths, one call; halves where memory ends."""
+    tokens = torch.tensor([generator._encode(prompt) for prompt in prompts], device=model.device)
+    with suppress(torch.OutOfMemoryError):
+        model.generate(
+            input_ids=tokens,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=new,
+            do_sample=False,
+        )
+        return
+    torch.cuda.empty_cache()
+    middle = len(prompts) // 2
+    in_one_batch(model, generator, prompts[:middle], new)
+    in_one_batch(model, generator, prompts[middle:], new)
+
+
+class Busy:
+    """Share of the time in which the first GPU worked, as nvidia-smi says five times a second."""
+
+    def __enter__(self) -> Busy:
+        self._smi = None
+        if torch.cuda.is_available() and shutil.which("nvidia-smi"):
+            wanted = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", "0"]
+            command = ["nvidia-smi", *wanted, "-lms", "200"]
+            self._smi = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.share = "-"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._smi:
+            self._smi.terminate()
+            seen = [float(line) for line in self._smi.communicate()[0].split() if line.isdigit()]
+            self.share = f"{statistics.mean(seen):.0f}%" if seen else "-"
+
+
+if __name__ == "__main__":
+    main()

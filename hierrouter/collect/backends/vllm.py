@@ -1,0 +1,155 @@
+"""The vLLM engine, offline: local weights on GPUs.
+
+In and out as every backend; needs the extra `vllm` and a GPU. Written against the documented
+interface of vLLM 0.33 (`LLM`, `LLM.chat`, `SamplingParams`, `RequestOutput`); it has not been run
+where this was written, see tests/contract/test_vllm.py. vLLM batches continuously: what a prompt is
+decoded with may change the last bit of a sum, and rarely a response. Answers come in portions, so
+that an interruption costs no more than one. Not covered: endpoints, see `endpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from hierrouter.collect.backends import Answer, Failure, Response, Stop, never
+from hierrouter.collect.backends.devices import BALANCED, device_kind
+from hierrouter.collect.backends.sampling import prompt_seed
+from hierrouter.collect.backends.weights import weight_bytes
+from hierrouter.collect.identity import hub_commit, local_folder, weights_of
+from hierrouter.pool import Identity, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError
+
+PORTION = 512  # prompts; twice what vLLM decodes at a time
+
+
+class VllmBackend:
+    """Models from a local folder or the hub's cache, through `vllm.LLM`."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        """Engine, device, and what decides the answers of the model itself.
+
+        Raises:
+            InputError: vLLM or a GPU is not there, or the folder is not a saved model.
+            WorldError: a hub id that is neither cached nor reachable.
+        """
+        try:
+            engine = f"vllm {version('vllm')}"
+        except PackageNotFoundError:
+            raise InputError(
+                f"vllm is not installed: backend of model {spec.name}; "
+                'pip install "hierrouter[vllm]", or use --backend transformers'
+            ) from None
+        if device_kind(spec) == "cpu":
+            raise InputError(
+                f"vllm needs a GPU: device {spec.device} of model {spec.name}; "
+                "use --backend transformers"
+            )
+        return {
+            "engine": engine,
+            "device": "cuda",
+            "weights": weights_of(spec),
+            "dtype": spec.dtype,
+        }
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """As for any local model; vLLM takes most of what is left for its cache besides."""
+        return weight_bytes(spec)
+
+    def load(self, spec: ModelSpec) -> VllmGenerator:
+        """Start the engine; remote code is never run.
+
+        Raises:
+            WorldError: vLLM cannot load the model.
+        """
+        import torch
+        from vllm import LLM
+
+        folder = local_folder(spec)
+        devices = torch.cuda.device_count() if spec.device == BALANCED else 1
+        try:
+            engine = LLM(
+                model=str(folder or spec.model),
+                revision=None if folder else hub_commit(spec.model, spec.revision),
+                dtype=spec.dtype,
+                tensor_parallel_size=devices,
+                trust_remote_code=False,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
+        return VllmGenerator(engine, spec, weights_of(spec) if spec.generation.temperature else "")
+
+
+class VllmGenerator:
+    """An engine with one model.
+
+    Args:
+        engine: a `vllm.LLM`.
+        spec: decoding settings.
+        weights: name of the content of the weights, for the seeds of draws.
+    """
+
+    def __init__(self, engine: Any, spec: ModelSpec, weights: str) -> None:
+        self._engine = engine
+        self._generation = spec.generation
+        self._weights = weights
+        self._window: int = engine.model_config.max_model_len
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """The answers portion by portion; `too_long` where the window is too small comes first.
+
+        Raises:
+            RuntimeError: the engine failed.
+        """
+        lengths = [self._length(prompt) for prompt in prompts]
+        new = self._generation.max_new_tokens
+        fitting = [n for n, length in enumerate(lengths) if length + new <= self._window]
+        for place in sorted(set(range(len(prompts))) - set(fitting)):
+            detail = f"{lengths[place]} tokens of prompt and {new} new ones exceed the window"
+            yield place, Failure("too_long", f"{detail} of {self._window}")
+        for start in range(0, len(fitting), PORTION):
+            if stop():
+                return
+            places = fitting[start : start + PORTION]
+            asked = [prompts[place] for place in places]
+            outputs = self._engine.chat(
+                [_message(prompt) for prompt in asked],
+                [self._settings(prompt) for prompt in asked],
+                use_tqdm=False,
+            )
+            yield from zip(places, map(_answer, outputs), strict=True)
+
+    def _length(self, prompt: str) -> int:
+        encoded = self._engine.get_tokenizer().apply_chat_template(
+            _message(prompt), add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+        return len(encoded["input_ids"])
+
+    def _settings(self, prompt: str) -> Any:
+        from vllm import SamplingParams
+
+        wanted = self._generation
+        return SamplingParams(
+            max_tokens=wanted.max_new_tokens,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p if wanted.temperature else 1.0,
+            seed=prompt_seed(self._weights, wanted.seed, prompt) if wanted.temperature else None,
+        )
+
+
+def _message(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+def _answer(output: Any) -> Answer:
+    first = output.outputs[0]
+    if first.finish_reason not in ("stop", "length"):
+        return Failure("error", f"vllm ended a response with {first.finish_reason}")
+    return Response(
+        text=first.text.strip(),
+        tokens_in=len(output.prompt_token_ids),
+        tokens_out=len(first.token_ids),
+        finish_reason=first.finish_reason,
+    )

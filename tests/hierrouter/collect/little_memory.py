@@ -1,0 +1,44 @@
+"""Answer prompts in a process whose memory ends soon; prints what became of it as JSON.
+
+python -m tests.hierrouter.collect.little_memory MODEL_FOLDER SPARE_MIB PROMPTS SUMS_IN_EACH
+"""
+
+import json
+import resource
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hierrouter.collect.backends import answers_in_order, backend
+from hierrouter.pool import Generation, ModelSpec
+
+
+def virtual_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[0]
+    return int(pages) * resource.getpagesize()
+
+
+def main(folder: str, spare_mib: int, count: int, sums: int) -> None:
+    prompts = [f"{n} " + "1+2 " * sums for n in range(count)]
+    generation = Generation(4)
+    spec = ModelSpec("m", folder, 0.1, dtype="float32", device="cpu", generation=generation)
+    generator = backend("transformers").load(spec)
+    decoder = generator._decoder  # type: ignore[attr-defined]
+    decoder.limits = replace(decoder.limits, rows=512, prompt_tokens=10**6)
+    first = answers_in_order(generator, ["1+2"])  # all that is loaded once is loaded now
+    ceiling = virtual_bytes() + spare_mib * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
+    told: dict[str, object]
+    try:
+        answers = answers_in_order(generator, prompts)
+        told = {
+            "answers": len(answers),
+            "still_well": answers_in_order(generator, ["1+2"]) == first,
+        }
+    except RuntimeError as error:
+        told = {"error": str(error)}
+    sys.stdout.write(json.dumps({**told, "limits": asdict(decoder.limits)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,0 +1,134 @@
+"""Which models stay loaded, shown with the shipped ones and a limit on their memory."""
+
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hierrouter.collect.backends import Generator, answers_in_order, backend
+from hierrouter.collect.backends.weights import weight_bytes
+from hierrouter.collect.residency import Residency, room_for_weights
+from hierrouter.pool import Identity, ModelSpec
+from hierrouter.pool_file import load_pool
+from hierrouter_cache.errors import WorldError
+
+MODELS = load_pool("testbed").models
+LARGEST = max(weight_bytes(model) for model in MODELS)
+
+
+@dataclass
+class Loading:
+    """The transformers engine; knows which of the models that it loaded are still in memory."""
+
+    limit: int
+    loads: Counter[str] = field(default_factory=Counter)
+    held: dict[str, weakref.ref[Any]] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> "Loading":
+        return self
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return backend("transformers").identify(spec)
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        return backend("transformers").weight_bytes(spec)
+
+    def load(self, spec: ModelSpec) -> Generator:
+        self.loads[spec.name] += 1
+        generator = backend("transformers").load(spec)
+        decoder = generator._decoder  # type: ignore[attr-defined]
+        self.held[spec.name] = weakref.ref(decoder._model)
+        return generator
+
+    def alive(self) -> set[str]:
+        return {name for name, reference in self.held.items() if reference() is not None}
+
+    def room(self, spec: ModelSpec) -> int:
+        return self.limit - sum(weight_bytes(m) for m in MODELS if m.name in self.alive())
+
+    def residency(self) -> Residency:
+        return Residency(self, self.room)
+
+
+def ask_all(residency: Residency, models: list[ModelSpec]) -> None:
+    for model in models:
+        assert len(answers_in_order(residency.generator(model), ["compute 1+2"])) == 1
+
+
+def test_all_stay_where_they_fit() -> None:
+    engine = Loading(3 * LARGEST)
+    ask_all(residency := engine.residency(), [*MODELS, *MODELS, *MODELS])
+    assert set(engine.loads.values()) == {1}
+    assert all(model.name in residency for model in MODELS)
+
+
+def test_one_stays_where_memory_is_short_and_the_others_are_freed() -> None:
+    engine = Loading(LARGEST)
+    residency = engine.residency()
+    for model in [*MODELS, *MODELS]:
+        ask_all(residency, [model])
+        assert engine.alive() == {model.name}
+    assert set(engine.loads.values()) == {2}
+
+
+def test_the_one_called_longest_ago_goes_first() -> None:
+    engine = Loading(2 * LARGEST)
+    first, second, third = MODELS
+    ask_all(residency := engine.residency(), [first, second, first, third])
+    assert engine.alive() == {first.name, third.name}
+    assert second.name not in residency
+
+
+def test_calling_loaded_models_first_saves_loads() -> None:
+    engine = Loading(2 * LARGEST)
+    residency = engine.residency()
+    for _ in range(4):
+        ask_all(residency, sorted(MODELS, key=lambda model: model.name not in residency))
+    assert engine.loads.total() == 3 + 3  # one a level after the first; else all of them again
+
+
+def test_what_is_called_no_more_is_freed_at_once() -> None:
+    engine = Loading(3 * LARGEST)
+    ask_all(residency := engine.residency(), [*MODELS])
+    residency.release(MODELS[0].name)
+    residency.release("never loaded")
+    assert engine.alive() == {model.name for model in MODELS[1:]}
+
+
+def test_a_model_too_large_for_the_estimate_is_tried_alone() -> None:
+    engine = Loading(1)
+    ask_all(residency := engine.residency(), [*MODELS])
+    assert engine.alive() == {MODELS[-1].name}
+    assert MODELS[-1].name in residency
+
+
+def test_weights_take_what_is_estimated(tmp_path: Path) -> None:
+    tensors = {"a": torch.zeros(3, 5), "b": torch.zeros(7)}
+    (tmp_path / "config.json").write_text("{}")
+    save_file(tensors, tmp_path / "one.safetensors")
+    save_file({"c": torch.zeros(10, dtype=torch.bfloat16)}, tmp_path / "two.safetensors")
+    spec = ModelSpec("m", str(tmp_path), 0.1)
+    assert weight_bytes(spec) == 22 * 4 + 10 * 2
+    assert weight_bytes(ModelSpec("m", str(tmp_path), 0.1, dtype="bfloat16")) == 32 * 2
+    model = backend("transformers").load(MODELS[0])._decoder._model  # type: ignore[attr-defined]
+    unique = {p.data_ptr(): p.nbytes for p in model.parameters()}
+    assert weight_bytes(MODELS[0]) == pytest.approx(sum(unique.values()), rel=0.01)
+
+
+def test_damaged_weights_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "one.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(WorldError, match=r"damaged: .*one\.safetensors; download them again"):
+        weight_bytes(ModelSpec("m", str(tmp_path), 0.1))
+
+
+def test_a_quarter_of_the_memory_is_left_to_batches() -> None:
+    seen = psutil.virtual_memory()
+    room = room_for_weights(ModelSpec("m", "testbed:calc", device="cpu"))
+    assert room == pytest.approx(seen.available - seen.total / 4, abs=0.05 * seen.total)
