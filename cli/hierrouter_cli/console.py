@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,10 @@ from hierrouter.report.text import safe_text
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from hierrouter.report.table import Table
+
 MAX_ERROR = 300
+PIPE_WIDTH = 160  # columns where the output is not a terminal
 
 
 def say(message: str) -> None:
@@ -39,6 +42,23 @@ def put(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def put_tables(tables: Iterable[Table]) -> None:
+    """Tables on stdout, as wide as the terminal, in colour on one only."""
+    import io
+
+    from rich.console import Console
+
+    from hierrouter.report.render import as_rich
+
+    person = sys.stdout.isatty()
+    width = Console().width if person else PIPE_WIDTH
+    text = io.StringIO()
+    page = Console(file=text, force_terminal=person, width=width)
+    for table in tables:
+        page.print(as_rich(table, width))
+    put(text.getvalue())
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +15,9 @@ from hierrouter_cli.train import say_if_few
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter.report.results import Report
-    from hierrouter.report.table import Table
     from hierrouter_cache.tree import RouteTree
 
 PAGE = "report.html"
-PIPE_WIDTH = 160  # columns where the output is not a terminal
 
 
 def report(
@@ -198,7 +195,7 @@ def show(result: Report, format: str) -> None:
     elif format == "csv":
         console.put(as_csv(long_table(result)))
     elif format == "text":
-        _print(report_tables(result))
+        console.put_tables(report_tables(result))
     else:
         render = as_markdown if format == "md" else as_latex
         console.put("\n".join(render(table) for table in report_tables(result)))
@@ -208,19 +205,4 @@ def show_summary(result: Report) -> None:
     """Quality by dataset, and the table with rewards and intervals: what fits a screen."""
     from hierrouter.report.tables import quality_table, summary_table
 
-    _print([quality_table(result), summary_table(result)])
-
-
-def _print(tables: Iterable[Table]) -> None:
-    import io
-
-    from rich.console import Console
-
-    from hierrouter.report.render import as_rich
-
-    person = sys.stdout.isatty()
-    width = Console().width if person else PIPE_WIDTH
-    page = Console(file=io.StringIO(), force_terminal=person, width=width)
-    for table in tables:
-        page.print(as_rich(table, width))
-    console.put(page.file.getvalue())  # type: ignore[attr-defined]
+    console.put_tables([quality_table(result), summary_table(result)])

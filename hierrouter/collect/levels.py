@@ -54,6 +54,14 @@ def hop_stages(pool: Pool, spec: TreeSpec, level: int) -> list[Stage]:
     ]
 
 
+def distinct(stages: Iterable[Stage]) -> list[Stage]:
+    """Without those that make the very calls of one before: two names of one model."""
+    first: dict[str, Stage] = {}
+    for stage in stages:
+        first.setdefault(stage.step, stage)
+    return list(first.values())
+
+
 def root_contexts(questions: Iterable[str]) -> Contexts:
     """The contexts before the first hop; equal questions are one."""
     return {root_context(question): (question,) for question in questions}

@@ -1,0 +1,29 @@
+"""`hierrouter collect --dry-run`: what it will take, before it is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hierrouter_cli import console, options
+
+if TYPE_CHECKING:
+    from hierrouter.pool import Pool
+    from hierrouter.query import Query
+
+
+def dry_run(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> None:
+    """Print calls, tokens, time, cost and disk of a collection; calls and writes nothing."""
+    from hierrouter.collect.estimate import estimate
+    from hierrouter.report.estimate import estimate_object, estimate_table
+
+    options.check_format(format, ("text", "json"))
+    found = estimate(pool, queries, cache)
+    if format == "json":
+        console.put(json.dumps(estimate_object(found), sort_keys=True) + "\n")
+        return
+    console.put_tables([estimate_table(found)])
+    for note in found.notes:
+        console.say(f"note: {note}")

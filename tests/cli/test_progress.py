@@ -1,0 +1,82 @@
+"""What a collection says while it runs, where there is no terminal and where there is one."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Run, environment
+
+# The command's own progress with a shorter interval.
+SHORT = """
+from pathlib import Path
+from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.scheduler import collect
+from hierrouter.pool_file import load_pool
+from hierrouter_cli.progress import progress
+with progress(0, every_s={every_s}) as report:
+    collect(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
+"""
+KEYS = ["progress", "done", "of", "tokens_per_s", "eta_s", "spent"]
+
+
+def said(cwd: Path, every_s: float) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT.format(every_s=every_s)],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+def test_a_line_of_json_now_and_then(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in said(tmp_path, 0.05)]
+    assert lines
+    assert all(list(line) == KEYS for line in lines)
+    assert {line["progress"] for line in lines} <= {
+        f"{level} {model}" for level in ("direct", "hop 2") for model in ("calc", "text", "facts")
+    }
+    assert all(0 < line["done"] <= line["of"] for line in lines)
+    spent = [line["spent"] for line in lines]
+    assert spent == sorted(spent)
+    assert spent[-1] > 0
+    assert any(line["tokens_per_s"] > 0 for line in lines)
+
+
+def test_a_short_collection_is_quiet(tmp_path: Path, hierrouter: Run) -> None:
+    assert said(tmp_path, 1000) == []
+    done = hierrouter("collect", "--datasets", "story", "--limit", "3", cwd=tmp_path)
+    assert "progress" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
+def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    shown = b""
+    process = subprocess.Popen(
+        [*COMMAND, "collect", "--datasets", "story", "--limit", "40"],
+        cwd=tmp_path,
+        env={**environment(), "TERM": "xterm", "COLUMNS": "120"},
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+    )
+    os.close(slave)
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the other side is closed
+            break
+    os.close(master)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "direct calc" in text
+    assert "tokens/s, spent" in text
+    assert '"progress"' not in text

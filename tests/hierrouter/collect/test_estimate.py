@@ -1,0 +1,206 @@
+"""What an estimate says, against the run that follows it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hierrouter.collect.amounts import Amount, exactly
+from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.estimate import Estimate, estimate
+from hierrouter.collect.scheduler import collect
+from hierrouter.collect.summary import Progress, Summary
+from hierrouter.pool import Generation, ModelSpec, Pool
+from hierrouter.pool_file import load_pool
+from hierrouter.query import Query
+from hierrouter.testbed import FAMILIES
+from tests.engines import Scripted
+from tests.models import ARCHITECTURES, save_random_model
+
+POOL = load_pool("testbed")
+
+
+def drawn(limit: int, *names: str) -> list[Query]:
+    return load_queries(list(names) or ["testbed"], limit, 42, Path())
+
+
+def due(found: Estimate) -> dict[str, float | None]:
+    """Expected calls of the stages that have any."""
+    return {stage.label: stage.calls.expected for stage in found.stages if stage.calls.most}
+
+
+def run(pool: Pool, queries: Sequence[Query], root: Path) -> tuple[dict[str, int], Summary]:
+    """Calls of each stage as they were made, and the summary."""
+    made: dict[str, int] = {}
+    return made, collect(pool, queries, root, Progress(on_level=made.__setitem__))
+
+
+@pytest.fixture(scope="module")
+def babbling(tmp_path_factory: pytest.TempPathFactory) -> Pool:
+    """Random weights and stage instructions: hardly two answers are alike."""
+    folder = tmp_path_factory.mktemp("models")
+    models = tuple(
+        ModelSpec(
+            name,
+            str(save_random_model(folder / name, name)),
+            base_rate=0.001,
+            generation=Generation(max_new_tokens=8),
+        )
+        for name in ARCHITECTURES
+    )
+    return Pool(models, 2, ("Plan.", "Solve."))
+
+
+def test_what_is_known_is_exact_before_any_call(tmp_path: Path) -> None:
+    queries = drawn(6, "arith", "story")
+    found = estimate(POOL, queries, tmp_path / "cache")
+    one = {f"direct {name}": 12 for name in ("calc", "text", "facts")}
+    assert due(found) == one | {f"hop 2 {name}": None for name in ("calc", "text", "facts")}
+    assert found.total.calls == Amount(None, 3 * 12 + 3 * 36)
+    made, _ = run(POOL, queries, tmp_path / "cache")
+    assert one == {label: calls for label, calls in made.items() if label.startswith("direct")}
+
+
+def test_equal_questions_count_once(tmp_path: Path) -> None:
+    [query] = drawn(1, "arith")
+    twins = [query, replace(query, id="twin"), replace(query, dataset="other")]
+    found = estimate(POOL, twins, tmp_path)
+    assert (found.queries, found.nodes, found.direct) == (3, 36, 9)
+    assert found.total.calls.most == 3 + 9
+
+
+def test_below_collected_answers_everything_is_exact(tmp_path: Path) -> None:
+    queries = drawn(6, "arith", "mirror")
+    collect(replace(POOL, hops=1), queries, tmp_path)
+    found = estimate(POOL, queries, tmp_path)
+    assert found.total.calls.is_exact
+    made, summary = run(POOL, queries, tmp_path)
+    assert due(found) == made
+    assert found.total.calls == exactly(summary.calls)
+    assert found.total.there == summary.earlier
+
+
+def test_a_complete_cache_has_nothing_due(testbed_cache: Path) -> None:
+    found = estimate(POOL, drawn(20), testbed_cache)
+    assert found.total == replace(found.total, calls=exactly(0), seconds=exactly(0))
+    assert (due(found), found.notes) == ({}, ())
+
+
+def test_where_no_answers_are_equal_the_bound_is_the_run(babbling: Pool, tmp_path: Path) -> None:
+    queries = drawn(3, "riddle", "story")
+    found = estimate(babbling, queries, tmp_path)
+    _, summary = run(babbling, queries, tmp_path)
+    assert found.total.calls.most == summary.calls == 6 * 15
+
+
+def test_a_pilot_of_ten_tells_calls_and_tokens_of_each_family(tmp_path: Path) -> None:
+    queries = drawn(60)
+    collect(POOL, drawn(10), tmp_path)
+    whole = estimate(POOL, queries, tmp_path).total
+    families = {
+        name: estimate(POOL, [query for query in queries if query.dataset == name], tmp_path).total
+        for name in FAMILIES
+    }
+    _, summary = run(POOL, queries, tmp_path)
+    assert whole.calls.expected == pytest.approx(summary.calls, rel=0.2)
+    assert whole.tokens_in.expected == pytest.approx(summary.tokens_in, rel=0.2)
+    assert whole.tokens_out.expected == pytest.approx(summary.tokens_out, rel=0.2)
+    for name, expected in families.items():
+        there = estimate(POOL, [q for q in queries if q.dataset == name], tmp_path).total.there
+        assert expected.calls.expected == pytest.approx(there - expected.there, rel=0.2), name
+
+
+def test_bounds_hold(babbling: Pool, tmp_path: Path) -> None:
+    for number, pool in enumerate((POOL, babbling)):
+        root = tmp_path / str(number)
+        queries = drawn(4, "string", "census")
+        before = estimate(pool, queries, root).total
+        _, summary = run(pool, queries, root)
+        assert summary.calls <= (before.calls.most or 0)
+        assert summary.tokens_in <= (before.tokens_in.most or 0)
+        assert summary.tokens_out <= (before.tokens_out.most or 0)
+        stored = sum(part.stat().st_size for part in (root / "parts").glob("calls-*"))
+        assert stored <= (before.disk.most or 0)
+
+
+def test_one_model_more_asks_for_its_own_nodes_only(tmp_path: Path) -> None:
+    queries = drawn(5, "arith", "room")
+    two = replace(POOL, models=POOL.models[:2])
+    collect(two, queries, tmp_path)
+    known = estimate(two, queries, tmp_path).total.there
+    found = estimate(POOL, queries, tmp_path)
+    assert found.total.there == known
+    assert due(found)["direct facts"] == 10
+    _, summary = run(POOL, queries, tmp_path)
+    assert summary.calls <= (found.total.calls.most or 0) < 10 * 15 - known
+
+
+def test_other_questions_of_the_cache_tell_what_to_expect(tmp_path: Path) -> None:
+    collect(POOL, drawn(12, "arith"), tmp_path)
+    found = estimate(POOL, drawn(12, "story"), tmp_path)
+    assert found.total.there == 0
+    assert found.total.calls.expected is not None
+    assert found.total.seconds.expected is not None
+
+
+def test_cost_is_tokens_times_the_rates(tmp_path: Path) -> None:
+    engines = Scripted()
+    models = (
+        ModelSpec("a", "a", rate_in=0.001, rate_out=0.5),
+        ModelSpec("b", "b", base_rate=0.25),
+    )
+    pool = Pool(models, 1, ("Solve.",))
+    collect(pool, drawn(10, "arith"), tmp_path, engines=engines)
+    stages = estimate(pool, drawn(20, "arith"), tmp_path, engines).stages
+    costs = {stage.label: stage for stage in stages}
+    for label, rate_in, rate_out in (("hop 1 a", 0.001, 0.5), ("direct b", 0.25, 0.25)):
+        stage = costs[label]
+        assert stage.tokens_in.expected
+        assert stage.tokens_out == Amount(60, 10 * 512)
+        wanted = stage.tokens_in.expected * rate_in + 60 * rate_out
+        assert stage.cost.expected == pytest.approx(wanted)
+
+
+def test_more_questions_in_the_cache_are_not_counted(tmp_path: Path) -> None:
+    collect(POOL, drawn(12, "arith"), tmp_path)
+    there = collect(POOL, drawn(4, "arith"), tmp_path).earlier
+    found = estimate(POOL, drawn(4, "arith"), tmp_path)
+    assert (found.total.there, due(found)) == (there, {})
+
+
+def test_answers_of_one_model_do_not_tell_how_many_differ(tmp_path: Path) -> None:
+    collect(replace(POOL, models=POOL.models[:1], hops=1), drawn(12, "arith"), tmp_path)
+    assert estimate(POOL, drawn(12, "arith"), tmp_path).total.calls.expected is None
+
+
+def test_a_token_for_each_byte_is_within_the_bound(tmp_path: Path) -> None:
+    question = Query("q", "long", "why " * 200, ("so",), "train")
+    pool = Pool((ModelSpec("a", "a", 0.1, generation=Generation(max_new_tokens=6)),), 3, ("",))
+    before = estimate(pool, [question], tmp_path, Scripted()).total
+    summary = collect(pool, [question], tmp_path, engines=Scripted())
+    assert summary.tokens_in > 3 * 800
+    assert summary.tokens_in <= (before.tokens_in.most or 0)
+
+
+def test_three_hops_with_one_model_need_no_guess(tmp_path: Path) -> None:
+    pool = Pool(POOL.models[:1], 3, ("",))
+    found = estimate(pool, drawn(5, "arith"), tmp_path)
+    made, _ = run(pool, drawn(5, "arith"), tmp_path)
+    assert due(found) == made
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    estimate(POOL, drawn(2, "arith"), tmp_path / "deep" / "cache")
+    assert list(tmp_path.iterdir()) == []
+    collect(POOL, drawn(2, "arith"), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    estimate(POOL, drawn(4, "arith"), tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_models_that_are_not_here_are_counted_and_named(tmp_path: Path) -> None:
+    found = estimate(load_pool("cpu"), drawn(2, "arith"), tmp_path)
+    assert found.total.calls.most == 2 * 15
+    assert "smollm2-360m" in found.notes[-1]
+    assert "--limit 10" in found.notes[0]
