@@ -35,6 +35,9 @@ class Counting:
     def identify(self, spec: ModelSpec) -> Identity:
         return backend("transformers").identify(spec)
 
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        return backend("transformers").weight_bytes(spec)
+
     def load(self, spec: ModelSpec) -> Generator:
         return _Noting(spec.name, backend("transformers").load(spec), self.asked)
 
@@ -56,6 +59,9 @@ class Scripted:
 
     def identify(self, spec: ModelSpec) -> Identity:
         return {"engine": "scripted", "weights": spec.model, "dtype": spec.dtype}
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        return 0
 
     def load(self, spec: ModelSpec) -> Generator:
         return _Noting(spec.name, _Speaking(spec.name, self.script), self.asked)

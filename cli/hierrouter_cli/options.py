@@ -30,7 +30,7 @@ PoolName = Annotated[
 ]
 Datasets = Annotated[
     str | None,
-    typer.Option("--datasets", metavar="A,B", help="Names or .jsonl files, separated by commas."),
+    typer.Option("--datasets", metavar="A,B", help="Names, or .jsonl or .parquet files."),
 ]
 Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="At most N queries a dataset.")
@@ -56,7 +56,7 @@ Encoder = Annotated[
     ),
 ]
 Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="Folder of <dataset>.jsonl files.")
+    Path, typer.Option("--data", metavar="DIR", help="Folder of <dataset>.jsonl or .parquet files.")
 ]
 Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))]
 ShortFormat = Annotated[str, typer.Option("--format", metavar="text|json")]
@@ -91,6 +91,53 @@ Price = Annotated[
 ]
 Preset = Annotated[
     str, typer.Option("--preset", metavar="default|paper", help="Training hyperparameters.")
+]
+
+Backend = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="NAME", help="transformers, openai or vllm, for all models."),
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="An OpenAI-compatible server with all models."),
+]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option("--api-key-env", metavar="VAR", help="Environment variable that holds its key."),
+]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="S", help="Seconds for one call of a server.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Send the key over plain http to another machine.")
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or balanced."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print calls, tokens, time, cost and disk; call nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Start even a very large collection.")]
+ShardOf = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="I/N", help="Only this share of the queries, beside others."),
+]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="local|ray", help="Here, or on a Ray cluster.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Of the Ray cluster.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address", metavar="ADDRESS", help="auto or ray://...; else one is started."
+    ),
+]
+Remote = Annotated[
+    str | None,
+    typer.Option("--remote", metavar="URL", help="Mirror of the cache: fetch first, copy parts."),
 ]
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.collect import load_queries, run_collect
+from hierrouter_cli.collect import load_queries
+from hierrouter_cli.collecting import run_collect
 from hierrouter_cli.report import make_report, show_summary, write
 from hierrouter_cli.sweep import automatic, run_sweep, table, train_once
 from hierrouter_cli.train import report_line

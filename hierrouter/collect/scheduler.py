@@ -10,15 +10,14 @@ as failed; what lies below it in the tree waits for a rerun. Not covered: scores
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 from hierrouter.collect.backends import (
-    Backend,
+    Engines,
     Failure,
-    Generator,
     Outage,
     Response,
     Stop,
@@ -36,24 +35,24 @@ from hierrouter.collect.levels import (
     root_contexts,
 )
 from hierrouter.collect.plan import changed_queries, store_plan
+from hierrouter.collect.residency import Residency
 from hierrouter.collect.rows import Call, calls_table, failures_table
+from hierrouter.collect.shards import Shard, held, require_alike, starting
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter_cache.errors import Interrupted, NoCache, WorldError
 from hierrouter_cache.fingerprint import next_context, root_context
-from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.walk import TreeSpec
-from hierrouter_cache.writer import PartWriter, sweep_drafts
+from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
 
 # A part is small enough that an interruption costs little, large enough that reading stays fast.
 FIRST_PART = 32  # rows; each part may have twice as many as the one before
 LARGEST_PART = 2048
 SECONDS_PER_PART = 20.0
 ATTEMPTS = 3
-
-Engines = Callable[[str], Backend]
 
 
 @dataclass
@@ -85,8 +84,8 @@ class Collection:
     earlier: set[str]
     failures: Mapping[str, str]
     stop: Stop
-    engines: Engines
-    loaded: dict[str, Generator] = field(default_factory=dict)
+    residency: Residency
+    rates: Mapping[str, Rate]
     outages: dict[str, Outage] = field(default_factory=dict)
     part_rows: int = FIRST_PART
 
@@ -96,10 +95,10 @@ class Collection:
         for stage in direct_stages(self.pool, self.spec):
             self._answer(stage, contexts)
             if stage.model in self.pool.references:
-                self.loaded.pop(stage.model.name, None)  # called no more; these are the large ones
+                self.residency.release(stage.model.name)  # called no more; these are the large ones
         for level in range(self.pool.hops):
             stages = hop_stages(self.pool, self.spec, level)
-            for stage in stages:
+            for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
                 self._answer(stage, contexts)
             contexts = next_contexts(stages, contexts, self.responses)
         for outage in self.outages.values():
@@ -143,13 +142,14 @@ class Collection:
         failed: list[tuple[Call, Failure]] = []
         part = _Part()
         try:
-            generator = self._generator(model)
+            generator = self.residency.generator(model)
+            part = _Part()  # loading is not the time of a call
             for place, answer in generator.generate([call.prompt for call in due], self.stop):
                 if isinstance(answer, Failure):
                     failed.append((due[place], answer))
                     continue
                 part.rows.append((due[place], answer))
-                self.progress.on_calls(1, answer.tokens_in + answer.tokens_out)
+                self._tell(model, answer)
                 if len(part.rows) >= self.part_rows or part.seconds > SECONDS_PER_PART:
                     done, part = part, _Part()
                     self._commit(model, done)
@@ -167,6 +167,12 @@ class Collection:
                 "rerun the same command to resume"
             )
         return failed
+
+    def _tell(self, model: ModelSpec, answer: Response) -> None:
+        rate = self.rates[model.name]
+        tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
+        cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
+        self.progress.on_calls(1, tokens_in + tokens_out, cost)
 
     def _commit(self, model: ModelSpec, part: _Part) -> None:
         """Write these answers down: what an interruption does not take away."""
@@ -191,12 +197,7 @@ class Collection:
             self.writer.append("failures", failures_table(model.name, news, attempts))
         self.summary.failed.update(failure.status for _, failure in failed)
         self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
-        self.progress.on_calls(len(failed), 0)
-
-    def _generator(self, model: ModelSpec) -> Generator:
-        if model.name not in self.loaded:
-            self.loaded[model.name] = self.engines(model.backend).load(model)
-        return self.loaded[model.name]
+        self.progress.on_calls(len(failed), 0, 0.0)
 
     def count_missing(self) -> None:
         """How much of the trees is not there because a call failed."""
@@ -228,6 +229,9 @@ def collect(
     progress: Progress | None = None,
     stop: Stop = never,
     engines: Engines = backend,
+    *,
+    shard: Shard | None = None,
+    on_part: OnPart = no_copy,
 ) -> Summary:
     """Run every missing call of the trees of `queries` and commit it.
 
@@ -237,48 +241,59 @@ def collect(
         pool: the models, hops and stage instructions.
         queries: what to ask.
         root: the cache's folder, made where it does not exist.
-        progress: told of each level and each committed part.
+        progress: told of each level and each answer.
         stop: asked again and again; once true, what has begun is finished and committed, and the
             collection ends there.
         engines: the backend of a name.
+        shard: make the calls of this share of the queries only, beside other shards.
+        on_part: told each part after its commit, to copy it elsewhere.
 
     Raises:
         Interrupted: `stop` said so; everything up to here is committed.
         CacheLocked: another collector is at work there.
         CacheError: the cache cannot be written or is damaged.
         WorldError: a model or the disk failed; what was committed is safe.
+        InputError: other shards at work there have another plan.
     """
     identities = identify(pool.everyone, engines)
-    spec = pool.tree_spec(identities)
+    plan = StoredPlan(pool.to_json(identities), tuple(query.key for query in queries))
     progress = progress or Progress()
-    writer = PartWriter(root)
-    with collector_lock(root):
+    writer = PartWriter(root, on_part=on_part)
+    ours = shard.own(queries) if shard else queries
+    with held(root, shard):
         sweep_drafts(root)
-        try:
-            reader = CacheReader(root)
-            responses, failures = reader.responses(), reader.failures()
-        except NoCache:
-            reader, responses, failures = None, {}, {}
-        if reader and (changed := changed_queries(reader, queries)):
-            progress.on_changed(changed)
-        store_plan(writer, reader, pool, identities, queries)
+        with starting(root, shard):
+            reader = _opened(root)
+            require_alike(reader, plan, shard)
+            if reader and (changed := changed_queries(reader, queries)):
+                progress.on_changed(changed)
+            store_plan(writer, reader, pool, identities, queries)
+        responses = reader.responses() if reader else {}
         collection = Collection(
             pool=pool,
-            queries=queries,
-            spec=spec,
+            queries=ours,
+            spec=pool.tree_spec(identities),
             writer=writer,
             responses=responses,
             progress=progress,
-            summary=Summary(len(queries), len(queries) * (pool.routes.calls + len(pool.everyone))),
+            summary=Summary(len(ours), len(ours) * (pool.routes.calls + len(pool.everyone))),
             earlier=set(responses),
-            failures=failures,
+            failures=reader.failures() if reader else {},
             stop=stop,
-            engines=engines,
+            residency=Residency(engines),
+            rates=pool.rates(),
         )
         collection.run()
         if collection.summary.failed:
             collection.count_missing()
     return collection.summary
+
+
+def _opened(root: Path) -> CacheReader | None:
+    try:
+        return CacheReader(root)
+    except NoCache:
+        return None
 
 
 def identify(models: Iterable[ModelSpec], engines: Engines = backend) -> dict[str, Identity]:

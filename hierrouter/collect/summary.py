@@ -19,13 +19,13 @@ class Progress:
 
     Attributes:
         on_level: told the label and the number of calls before each model at each level.
-        on_calls: told the calls and tokens of what was just answered, or given up.
+        on_calls: told the calls, tokens and cost of what was just answered, or given up.
         on_changed: told, before the first call, which queries were collected earlier with another
             text or other reference answers, as `dataset/id`.
     """
 
     on_level: Callable[[str, int], None] = lambda label, calls: None
-    on_calls: Callable[[int, int], None] = lambda calls, tokens: None
+    on_calls: Callable[[int, int, float], None] = lambda calls, tokens, cost: None
     on_changed: Callable[[Sequence[str]], None] = lambda names: None
 
 

@@ -1,0 +1,163 @@
+"""Make the calls of a plan: here, as one shard of many, or on a cluster.
+
+Says what is asked for, shows how it goes on, lets Ctrl-C end it well, says what was done.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from hierrouter_cli import console
+from hierrouter_cli.opening import open_tree, select
+from hierrouter_cli.progress import progress
+
+if TYPE_CHECKING:
+    from hierrouter.collect.shards import Shard
+    from hierrouter.collect.summary import Progress, Summary
+    from hierrouter.pool import Pool
+    from hierrouter.query import Query
+    from hierrouter_cache.tree import RouteTree
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Who makes the calls.
+
+    Attributes:
+        shard: this share of the queries, beside others; None is all of them.
+        on_ray: whether a Ray cluster makes them.
+        workers, address: of the cluster, see `hierrouter.collect.cluster`.
+        remote: URL of the cache's mirror.
+    """
+
+    shard: Shard | None = None
+    on_ray: bool = False
+    workers: int | None = None
+    address: str | None = None
+    remote: str | None = None
+
+
+def run_collect(
+    cache: Path, pool: Pool, queries: Sequence[Query], encoder_name: str | None
+) -> RouteTree:
+    """Collect here, embed and open the tree."""
+    make_calls(cache, pool, queries, Machines())
+    return open_tree(cache, select(encoder=encoder_name))
+
+
+def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> None:
+    """Make every missing call of the plan, or of the shard; says what is being done."""
+    from hierrouter.collect.summary import require_answers
+
+    per_query = pool.routes.calls + len(pool.everyone)
+    with _finish_part_on_interrupt() as stop:
+        _announce(cache, pool, queries, machines)
+        with progress(len(queries) * per_query) as report:
+            summary = _summary(cache, pool, queries, machines, report, stop)
+    console.say(summary_line(summary))
+    require_answers(summary)
+
+
+def _announce(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> None:
+    share = f"shard {machines.shard} of " if machines.shard else ""
+    console.say(
+        f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
+        f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
+    )
+    names_of = ", ".join(f"{model.name} ({model.model})" for model in pool.everyone)
+    console.say(f"collect: {pool.hops} hops, {names_of}")
+    if not any(query.split == "test" for query in queries):
+        console.say("note: no test query among these, and reports need some; take a larger --limit")
+
+
+def _summary(
+    cache: Path,
+    pool: Pool,
+    queries: Sequence[Query],
+    machines: Machines,
+    report: Progress,
+    stop: Callable[[], bool],
+) -> Summary:
+    if machines.on_ray:
+        from hierrouter.collect.cluster import collect_on_ray
+
+        return collect_on_ray(
+            pool,
+            queries,
+            cache,
+            workers=machines.workers,
+            address=machines.address,
+            remote=machines.remote,
+            progress=report,
+            stop=stop,
+        )
+    from hierrouter.collect.scheduler import collect
+
+    if machines.remote is None:
+        return collect(pool, queries, cache, report, stop, shard=machines.shard)
+    from hierrouter_cache.remote import copying_to, pull
+    from hierrouter_cache.stores import store_at
+
+    store = store_at(machines.remote)
+    copy = copying_to(store)
+    summary = collect(pool, queries, cache, report, stop, shard=machines.shard, on_part=copy)
+    pull(store, cache)  # what other shards have done meanwhile
+    return summary
+
+
+def meet_mirror(cache: Path, remote: str) -> None:
+    """Copy what either side lacks, before anything is asked for."""
+    from hierrouter_cache.remote import exchange
+    from hierrouter_cache.stores import store_at
+
+    exchange(cache, store_at(remote))
+
+
+def say_standing(cache: Path, shard: Shard) -> None:
+    """How far the shards of the plan are, and what to do when all of them are done."""
+    from hierrouter.collect.shards import standing
+
+    now = standing(cache, shard.count)
+    console.say(
+        f"shard {shard} is complete: {len(now.complete)} of {shard.count} shards are, "
+        f"{now.found:,} of {now.wanted:,} nodes and direct calls of the whole plan are there"
+    )
+    if len(now.complete) == shard.count:
+        console.say("all shards are complete: `hierrouter collect` without --shard embeds them")
+
+
+def summary_line(summary: Summary) -> str:
+    """What a collection did, in one line."""
+    tokens = summary.tokens_in + summary.tokens_out
+    rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.calls else ""
+    found = f"{summary.wanted - summary.missing:,} of " if summary.missing else ""
+    return (
+        f"collected: {found}{summary.wanted:,} nodes and direct calls of "
+        f"{summary.queries:,} queries; "
+        f"{summary.calls} calls made, {summary.earlier} already there{rate}"
+    )
+
+
+@contextmanager
+def _finish_part_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets what has begun be finished and committed; the second stops at once."""
+    asked = False
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.say("interrupted: finishing and committing what has begun (again to stop at once)")
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)
