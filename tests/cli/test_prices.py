@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +104,11 @@ def test_a_price_by_size_is_said_aloud(place: Path, hierrouter: Run) -> None:
     from hierrouter import pools
 
     text = (Path(pools.__file__).parent / "testbed.toml").read_text()
-    sized = re.sub(r"base_rate = 0.02\n", 'parameters = "3B"\n', text)
+    sized = text.replace(
+        'parameters = "0.377M"\ndtype = "float32"\nbase_rate = 0.02\n',
+        'parameters = "3B"\ndtype = "float32"\n',
+    )
+    assert sized != text
     (place / "sized.toml").write_text(sized)
     done = hierrouter("report", "--pool", "sized.toml", "--format", "json", cwd=place)
     assert done.returncode == 0, done.stderr
