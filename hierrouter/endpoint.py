@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from hierrouter_cache.errors import InputError
 
+OPENAI = "openai"  # the backend of models that a server answers for
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEY = re.compile(r"[!-~]+")  # what an HTTP header takes
 URL = re.compile(r"[!-~]+")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.collect.identity import local_folder
+from hierrouter.endpoint import OPENAI
 from hierrouter.pool import ModelSpec, Pool
 from hierrouter.pricing import size_in
 
@@ -60,7 +61,8 @@ def listed(pool: Pool) -> list[Listed]:
 
 def _listed(model: ModelSpec, role: str) -> Listed:
     price = model.price()
-    folder = None if model.endpoint else _saved(model)
+    served = model.backend == OPENAI
+    folder = None if served else _saved(model)
     return Listed(
         name=model.name,
         role=role,
@@ -71,7 +73,7 @@ def _listed(model: ModelSpec, role: str) -> Listed:
         price_source=price.source,
         max_new_tokens=model.generation.max_new_tokens,
         window=_window(folder) if folder else None,
-        weights=SERVED if model.endpoint else _weights(folder),
+        weights=SERVED if served else _weights(folder),
     )
 
 

@@ -65,7 +65,7 @@ FAILURES = pa.schema(
         ("step", pa.string()),
         ("context", pa.string()),
         ("model", pa.string()),
-        ("status", pa.string()),  # a word, such as "empty" or "filtered"
+        ("status", pa.string()),  # a word, such as "too_long" or "filtered"
         ("detail", pa.string()),
         ("attempts", pa.int32()),
     ]

@@ -50,6 +50,7 @@ def collect(
     """
     from hierrouter.collect.consent import require_consent
     from hierrouter.collect.overrides import overridden
+    from hierrouter.collect.plan import refuse_stored_keys
 
     options.check_format(format, ("text", "json"))
     machines = _machines(engine, shard, workers, ray_address, remote)
@@ -58,6 +59,8 @@ def collect(
     elif remote:
         meet_mirror(cache, remote)
     chosen, queries = _planned(datasets, pool, cache, limit, seed, data)
+    if not (pool or datasets or api_key_env or base_url):
+        refuse_stored_keys(chosen, cache)
     chosen = overridden(
         chosen,
         backend=backend,
@@ -67,12 +70,12 @@ def collect(
         insecure=insecure or None,
         device=device,
     )
+    own = machines.shard.own(queries) if machines.shard else queries
     if dry_run:
-        own = machines.shard.own(queries) if machines.shard else queries
         show_estimate(cache, chosen, own, format)
         return
     if not yes:
-        require_consent(chosen, queries, cache)
+        require_consent(chosen, own, cache)
     make_calls(cache, chosen, queries, machines)
     if machines.shard:
         say_standing(cache, machines.shard)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hierrouter.endpoint import Endpoint
+from hierrouter.endpoint import OPENAI, Endpoint
 from hierrouter.pool import ModelSpec, Pool, suggestion
 from hierrouter.pool_file import CALLED, check_device
 from hierrouter_cache.errors import InputError
-
-OPENAI = "openai"
 
 
 def overridden(

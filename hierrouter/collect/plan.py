@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.rows import queries_table
-from hierrouter.pool import Identity, Pool, pool_from_json
+from hierrouter.endpoint import OPENAI
+from hierrouter.pool import Identity, Pool
+from hierrouter.pool_file import stored_pool
 from hierrouter.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError, NoCache
 from hierrouter_cache.fingerprint import plan_key, root_context
@@ -44,13 +46,27 @@ def planned(root: Path) -> Plan | None:
     except NoCache:
         return None
     stored = reader.latest_plan()
-    pool = pool_from_json(stored.pool)[0]
+    pool = stored_pool(stored.pool, f"the last plan of {root}")[0]
     if any(model.backend == IMPORTED for model in pool.everyone):
         raise InputError(
             f"what {root} holds was imported, and its models cannot be called; "
             "name --datasets and --pool to collect something else into it"
         )
     return Plan(pool, stored_queries(reader, stored.queries))
+
+
+def refuse_stored_keys(pool: Pool, root: Path) -> None:
+    """A plan may come from others: it must not decide which secret goes where.
+
+    Raises:
+        InputError: a model of the pool wants a key from the environment.
+    """
+    for model in pool.everyone:
+        if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
+            raise InputError(
+                f"the stored plan would send {name} to {model.endpoint.address}: {root}; "
+                f"name --pool, or say --api-key-env {name}"
+            )
 
 
 def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:

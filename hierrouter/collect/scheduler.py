@@ -10,12 +10,14 @@ as failed; what lies below it in the tree waits for a rerun. Not covered: scores
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 from hierrouter.collect.backends import (
+    Answer,
     Engines,
     Failure,
     Outage,
@@ -92,10 +94,12 @@ class Collection:
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
         contexts = root_contexts(query.question for query in self.queries)
-        for stage in direct_stages(self.pool, self.spec):
+        # The references first: they are the large ones, and called no more.
+        direct = direct_stages(self.pool, self.spec)
+        for stage in sorted(direct, key=lambda stage: stage.model in self.pool.models):
             self._answer(stage, contexts)
             if stage.model in self.pool.references:
-                self.residency.release(stage.model.name)  # called no more; these are the large ones
+                self.residency.release(stage.model.name)
         for level in range(self.pool.hops):
             stages = hop_stages(self.pool, self.spec, level)
             for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
@@ -140,25 +144,19 @@ class Collection:
     def _ask(self, model: ModelSpec, due: list[Call]) -> list[tuple[Call, Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
         failed: list[tuple[Call, Failure]] = []
-        part = _Part()
+        with _blaming(model):
+            self.residency.generator(model)
+        part = _Part()  # begins now: loading is not the time of a call
         try:
-            generator = self.residency.generator(model)
-            part = _Part()  # loading is not the time of a call
-            for place, answer in generator.generate([call.prompt for call in due], self.stop):
+            for call, answer in self._answers(model, due):
                 if isinstance(answer, Failure):
-                    failed.append((due[place], answer))
+                    failed.append((call, answer))
                     continue
-                part.rows.append((due[place], answer))
+                part.rows.append((call, answer))
                 self._tell(model, answer)
                 if len(part.rows) >= self.part_rows or part.seconds > SECONDS_PER_PART:
                     done, part = part, _Part()
                     self._commit(model, done)
-        except (RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
-            raise WorldError(
-                f"model {model.name} failed: {model.model}: {reason}; "
-                "what was committed is safe, rerun the same command to resume"
-            ) from error
         finally:
             self._commit(model, part)
         if self.stop():
@@ -167,6 +165,13 @@ class Collection:
                 "rerun the same command to resume"
             )
         return failed
+
+    def _answers(self, model: ModelSpec, due: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+        """What the model says, as it comes; not held, so that the model can be let go."""
+        with _blaming(model):
+            prompts = [call.prompt for call in due]
+            for place, answer in self.residency.generator(model).generate(prompts, self.stop):
+                yield due[place], answer
 
     def _tell(self, model: ModelSpec, answer: Response) -> None:
         rate = self.rates[model.name]
@@ -220,6 +225,19 @@ class Collection:
             ]
             count += len(contexts)
         return count
+
+
+@contextmanager
+def _blaming(model: ModelSpec) -> Iterator[None]:
+    """What an engine raises, with the name of the model."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise WorldError(
+            f"model {model.name} failed: {model.model}: {reason}; "
+            "what was committed is safe, rerun the same command to resume"
+        ) from error
 
 
 def collect(

@@ -41,7 +41,8 @@ def estimate_table(estimate: Estimate) -> Table:
         columns=tuple(Column(title) for title in COLUMNS),
         rows=tuple(rows),
         note="~ is expected from earlier calls, or 4 bytes a token; <= where nothing is; time is "
-        "that of earlier calls; cost is tokens times the pool's rates; embeddings come on top",
+        "that of earlier calls; cost is tokens times the pool's rates; embeddings come on top; "
+        "at most holds where the models' tokenizers count alike",
     )
 
 

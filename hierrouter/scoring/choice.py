@@ -86,18 +86,19 @@ def label_of_text(text: str, choices: Choices) -> str | None:
     What is given is in the last box, else after the last "answer is", where a reason may follow
     it; else it is the whole text. Case, white space and outer punctuation do not count.
     """
+    texts = [(label, _folded(said)) for label, said in choices if _folded(said)]
     stated = boxed_text(text) or cued_text(text)
     if stated is None:
-        found = [label for label, said in choices if _folded(said) == _folded(text)]
+        found = [label for label, said in texts if said == _folded(text)]
     else:
         begun = [
-            (len(_folded(said)), label)
-            for label, said in choices
-            if re.match(re.escape(_folded(said)) + TEXT_END, _folded(stated))
+            (len(said), label)
+            for label, said in texts
+            if re.match(re.escape(said) + TEXT_END, _folded(stated))
         ]
         longest = max(begun, default=(0, ""))[0]
         found = [label for length, label in begun if length == longest]
-    return found[0] if len(found) == 1 and _folded(text) else None
+    return found[0] if len(found) == 1 else None
 
 
 def _folded(text: str) -> str:

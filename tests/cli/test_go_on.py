@@ -79,3 +79,24 @@ def test_imported_models_are_not_called(tmp_path: Path, hierrouter: Run) -> None
     done = hierrouter("collect", "--cache", "c", cwd=tmp_path)
     assert done.returncode == 2
     assert "imported, and its models cannot be called" in done.stderr
+
+
+def test_a_stored_plan_does_not_decide_where_a_key_goes(
+    tmp_path: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have come with a cache of others."""
+    (tmp_path / "p.toml").write_text(
+        '[[models]]\nname = "a"\nmodel = "m"\nbase_rate = 1\nbackend = "openai"\n'
+        '[models.endpoint]\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "SOME_KEY"\n'
+    )
+    (tmp_path / "d.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    monkeypatch.setenv("SOME_KEY", "sk-CANARY-1234")
+    asked = ["collect", "--datasets", "d.jsonl", "--pool", "p.toml"]
+    first = hierrouter(*asked, cwd=tmp_path)
+    assert first.returncode == 1  # nobody listens there; the plan is stored
+    refused = hierrouter("collect", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the stored plan would send SOME_KEY to 127.0.0.1:9" in refused.stderr
+    for said in (["--pool", "p.toml"], ["--api-key-env", "SOME_KEY"]):
+        assert hierrouter("collect", *said, cwd=tmp_path).returncode == 1
+    assert "CANARY" not in first.stderr + refused.stderr

@@ -22,7 +22,6 @@ IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
 STATUSES = {
     "too_long": False,  # prompt and response do not fit the model's window
     "filtered": True,  # the engine refused the prompt or withheld the response
-    "empty": True,  # the engine delivered nothing, although the model may have more to say
     "error": True,  # this one call failed: a timeout, a malformed reply
 }
 

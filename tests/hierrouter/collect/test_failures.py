@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.collect.backends import STATUSES, Answer, Failure, Outage, Response
 from hierrouter.collect.scheduler import ATTEMPTS, collect
-from hierrouter.collect.summary import Summary, require_answers
+from hierrouter.collect.summary import Progress, Summary, require_answers
 from hierrouter.pool import ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.trees import Selection, open_tree
@@ -95,7 +95,7 @@ def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path:
 
 
 def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) -> None:
-    collect(POOL, QUERIES, tmp_path / "hurt", engines=failing("empty"))
+    collect(POOL, QUERIES, tmp_path / "hurt", engines=failing("filtered"))
     again = Scripted()
     summary = collect(POOL, QUERIES, tmp_path / "hurt", engines=again)
     assert (summary.calls, summary.failed, summary.missing) == (4, {}, 0)
@@ -174,6 +174,24 @@ def test_where_one_server_is_down_the_other_models_go_on(tmp_path: Path) -> None
     again = Scripted()
     collect(POOL, QUERIES, tmp_path, engines=again)
     assert sum(again.asked.values()) == ALL_CALLS - kept
+
+
+def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:
+    def gone(calls: int, tokens: int, cost: float) -> None:
+        raise BrokenPipeError("nobody reads stderr")
+
+    with pytest.raises(BrokenPipeError):
+        collect(POOL, QUERIES, tmp_path, Progress(on_calls=gone), engines=Scripted())
+    assert len(CacheReader(tmp_path).responses()) == 1  # and the answer is kept
+
+
+def test_references_are_called_before_the_pool(tmp_path: Path) -> None:
+    """They are the large ones: where memory is short, the pool's models are loaded after them."""
+    big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
+    told: list[str] = []
+    progress = Progress(on_level=lambda label, calls: told.append(label))
+    collect(big, QUERIES, tmp_path, progress, engines=Scripted())
+    assert told[:2] == ["direct big", "direct a"]
 
 
 def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:

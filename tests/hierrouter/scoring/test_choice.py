@@ -130,6 +130,11 @@ def test_a_label_goes_before_a_text() -> None:
     assert choice("The answer is (B): solid to a liquid", ["A"], STATES) == 0
 
 
+def test_a_choice_without_a_word_is_never_stated() -> None:
+    for said in ("The answer is: ", "The answer is: ...", "..."):
+        assert label_of_text(said, (("A", "..."), ("B", "ice"))) is None
+
+
 def test_a_text_that_two_choices_have_is_no_label() -> None:
     assert label_of_text("both", (("A", "both"), ("B", "Both."))) is None
 
