@@ -18,6 +18,7 @@ from hierrouter.pool import ModelSpec, Pool
 from hierrouter.pricing import size_in
 
 HERE, PARTLY, ABSENT, SERVED = "here", "in part", "not here", "served"
+NO_URL = "no base_url"
 INDEX = "model.safetensors.index.json"
 WINDOWS = ("max_position_embeddings", "n_positions")
 
@@ -34,7 +35,7 @@ class Listed:
         price_source: who says so.
         max_new_tokens: where a response is cut.
         window: tokens of prompt and response together; None where its files are not here.
-        weights: "here", "in part", "not here", or "served" by an endpoint.
+        weights: "here", "in part", "not here", "served" by an endpoint, or "no base_url" for one.
     """
 
     name: str
@@ -73,8 +74,12 @@ def _listed(model: ModelSpec, role: str) -> Listed:
         price_source=price.source,
         max_new_tokens=model.generation.max_new_tokens,
         window=_window(folder) if folder else None,
-        weights=SERVED if served else _weights(folder),
+        weights=_served(model) if served else _weights(folder),
     )
+
+
+def _served(model: ModelSpec) -> str:
+    return SERVED if model.endpoint and model.endpoint.base_url else NO_URL
 
 
 def _saved(model: ModelSpec) -> Path | None:

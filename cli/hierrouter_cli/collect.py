@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,10 @@ def collect(
     interruption. Without --datasets, --limit and --seed it goes on with the queries that this cache
     was collected for last, and without --pool with their pool; a new cache gets the testbed.
     """
+    from dataclasses import asdict
+
     from hierrouter.collect.consent import require_consent
+    from hierrouter.collect.encoders import require_encoder
     from hierrouter.collect.overrides import overridden
     from hierrouter.collect.plan import refuse_stored_keys
 
@@ -76,11 +80,15 @@ def collect(
         return
     if not yes:
         require_consent(chosen, own, cache)
-    make_calls(cache, chosen, queries, machines)
+    if encoder:
+        require_encoder(encoder)
+    summary = make_calls(cache, chosen, queries, machines)
     if machines.shard:
         say_standing(cache, machines.shard)
     else:
         open_tree(cache, select(encoder=encoder))
+    if format == "json":
+        console.put(json.dumps(asdict(summary), sort_keys=True) + "\n")
 
 
 def _planned(

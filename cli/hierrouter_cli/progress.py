@@ -29,7 +29,7 @@ def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
             yield bars
         return
     lines = ProgressLines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
-    yield Progress(lines.meter.on_level, lines.on_calls, _say_changed)
+    yield Progress(lines.meter.on_level, lines.on_calls, lines.on_lost, _say_changed)
 
 
 @contextmanager
@@ -48,10 +48,18 @@ def _bars(nodes: int) -> Iterator[Progress]:
 
         def on_calls(calls: int, tokens: int, cost: float) -> None:
             meter.on_calls(calls, tokens, cost)
-            note = f"{meter.tokens_per_s:,.0f} tokens/s, spent {meter.spent:,.4g}"
-            bars.update(current, advance=calls, note=note)
+            show(calls)
 
-        yield Progress(on_level, on_calls, _say_changed)
+        def on_lost(calls: int) -> None:
+            meter.on_lost(calls)
+            show(calls)
+
+        def show(calls: int) -> None:
+            note = f"{meter.tokens_per_s:,.0f} tokens/s, spent {meter.spent:,.4g}"
+            failed = f", {meter.failed:,} failed" if meter.failed else ""
+            bars.update(current, advance=calls, note=note + failed)
+
+        yield Progress(on_level, on_calls, on_lost, _say_changed)
 
 
 def _say_changed(names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ is all-mpnet-base-v2). Not covered: storing vectors (`hierrouter_cache.embedding
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,7 @@ from hierrouter.collect.prompts import PART_BREAK
 from hierrouter_cache.errors import InputError, WorldError
 
 BUILT_IN = "hashed-ngrams"
+PAPER = "paper"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
 LONG_CONTEXT = ("windows", "truncate")
 TRUNCATE = ":truncate"
@@ -143,10 +145,36 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder_digest(folder), str(folder), None
+    if folder.is_absolute() or name.startswith(("./", "../", "~")):
+        raise InputError(f"encoder folder not found: {folder}")
     # Names without an owner are those of the library's own models.
     model = name if "/" in name else f"sentence-transformers/{name}"
     commit = hub_commit(model, None)
     return f"{model}@{commit}", model, commit
+
+
+def require_encoder(name: str) -> None:
+    """Refuse an encoder that is not there, before anything is paid for; loads none.
+
+    Raises:
+        InputError: a folder that is not there, or a name that looks mistyped.
+        WorldError: a hub id that is neither cached nor reachable.
+    """
+    if name == BUILT_IN:
+        return
+    try:
+        _resolved(_full_name(name).removesuffix(TRUNCATE))
+    except WorldError as error:
+        if name != PAPER and (near := difflib.get_close_matches(name, (BUILT_IN, PAPER), n=1)):
+            raise InputError(f"unknown encoder: {name}; did you mean {near[0]}?") from error
+        raise WorldError(
+            f"encoder {name} not found on this machine and the hub cannot be reached or does not "
+            f"have it; give the folder of a saved model, or use {BUILT_IN}"
+        ) from error
+
+
+def _full_name(name: str) -> str:
+    return f"{PAPER_ENCODER}{TRUNCATE}" if name == PAPER else name
 
 
 def load_encoder(name: str) -> Encoder:
@@ -158,7 +186,6 @@ def load_encoder(name: str) -> Encoder:
     """
     if name == BUILT_IN:
         return HashedNgrams()
-    if name == "paper":
-        name = f"{PAPER_ENCODER}{TRUNCATE}"
+    name = _full_name(name)
     cut = name.endswith(TRUNCATE)
     return SentenceEncoder(name.removesuffix(TRUNCATE), "truncate" if cut else "windows")

@@ -7,6 +7,7 @@ covered: settings of a call, see `hierrouter.pool`; the engine, see `backends`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hierrouter.pool import ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 
 TESTBED = "testbed:"
+HUB_TIMEOUT_S = 5.0  # a hub that says nothing is not waited for, model after model
 # One of them is in every repository: of a language model, of a sentence encoder without one.
 CONFIGS = ("config.json", "modules.json")
 # Weights, configuration, tokenizer, chat template; never pickled weights, which are not loaded.
@@ -30,7 +32,10 @@ def named_folder(spec: ModelSpec) -> Path | None:
     if spec.model.startswith(TESTBED):
         name = spec.model.removeprefix(TESTBED)
         if name not in testbed.MODELS:
-            raise InputError(f"unknown testbed model {name}; known: {', '.join(testbed.MODELS)}")
+            raise InputError(
+                f"unknown testbed model {name}: model {spec.name}; known: "
+                f"{', '.join(testbed.MODELS)}"
+            )
         return testbed.model_path(name)
     folder = Path(spec.model).expanduser()
     is_path = folder.is_absolute() or spec.model.startswith(("./", "~"))
@@ -47,7 +52,7 @@ def local_folder(spec: ModelSpec) -> Path | None:
     if folder is None:
         return None
     if not folder.is_dir():
-        raise InputError(f"model folder not found: {folder}")
+        raise InputError(f"model folder not found: {folder}: model {spec.name}")
     if not (folder / "config.json").is_file():
         raise InputError(f"not a saved model, config.json is missing: {folder}")
     return folder
@@ -91,15 +96,20 @@ def hub_commit(model: str, revision: str | None) -> str:
     Raises:
         WorldError: neither cached nor reachable.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, try_to_load_from_cache
 
     problem: Exception | None = None
+    try:
+        info = HfApi().model_info(model, revision=revision, timeout=HUB_TIMEOUT_S)
+        if info.sha:
+            return str(info.sha)
+    except Exception as error:  # its HTTP client's too, which is not the same in all versions
+        problem = error
     for name in CONFIGS:
-        try:
-            return Path(hf_hub_download(model, name, revision=revision)).parent.name
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-            problem = error
+        with contextlib.suppress(ValueError):  # not the form of a hub id
+            file = try_to_load_from_cache(model, name, revision=revision)
+            if isinstance(file, str):
+                return Path(file).parent.name
     raise WorldError(
         f"model {model} not found on this machine and the hub cannot be reached or does "
         "not have it; download it first, or give the folder of a saved model"

@@ -21,7 +21,8 @@ class Meter:
     Attributes:
         clock: seconds since any moment.
         label: model and level.
-        done, of: calls.
+        done, of: calls, those that were given up included.
+        failed: calls of all stages that were given up.
         tokens: in and out, of this stage.
         spent: cost of all calls so far, at the pool's rates.
         started: when the stage began.
@@ -31,6 +32,7 @@ class Meter:
     label: str = ""
     done: int = 0
     of: int = 0
+    failed: int = 0
     tokens: int = 0
     spent: float = 0.0
     started: float = 0.0
@@ -42,10 +44,15 @@ class Meter:
         self.started = self.clock()
 
     def on_calls(self, calls: int, tokens: int, cost: float) -> None:
-        """So many more are answered, or given up."""
+        """So many more are answered."""
         self.done += calls
         self.tokens += tokens
         self.spent += cost
+
+    def on_lost(self, calls: int) -> None:
+        """So many more are given up."""
+        self.done += calls
+        self.failed += calls
 
     @property
     def seconds(self) -> float:
@@ -84,6 +91,14 @@ class ProgressLines:
     def on_calls(self, calls: int, tokens: int, cost: float) -> None:
         """Count, and say so where it is time."""
         self.meter.on_calls(calls, tokens, cost)
+        self._tell()
+
+    def on_lost(self, calls: int) -> None:
+        """Count, and say so where it is time."""
+        self.meter.on_lost(calls)
+        self._tell()
+
+    def _tell(self) -> None:
         ended = self.meter.done >= self.meter.of and self.meter.seconds >= self.every_s
         if ended or self.meter.clock() - self.last >= self.every_s:
             self.last = self.meter.clock()
@@ -98,6 +113,7 @@ class ProgressLines:
                 "progress": meter.label,
                 "done": meter.done,
                 "of": meter.of,
+                "failed": meter.failed,
                 "tokens_per_s": round(meter.tokens_per_s),
                 "eta_s": None if eta is None else round(eta),
                 "spent": float(f"{meter.spent:.6g}"),

@@ -54,6 +54,14 @@ def overridden(
         "backend": backend or (OPENAI if base_url is not None else None),
         "device": device,
     }
+    used = {backend} if backend else {OPENAI} if base_url else {m.backend for m in pool.everyone}
+    if _stated(given) and OPENAI not in used:
+        raise InputError(
+            "no model of the pool is answered for by a server: --base-url, --api-key-env, "
+            "--timeout and --insecure are for backend openai"
+        )
+    if device is not None and used == {OPENAI}:
+        raise InputError(f"all models of the pool run on servers: --device {device} has no effect")
     models, references = (
         tuple(_changed(model, _stated(called), _stated(given)) for model in group)
         for group in (pool.models, pool.references)

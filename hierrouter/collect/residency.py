@@ -71,6 +71,11 @@ class Residency:
         if self._loaded.pop(name, None) and self._bytes[name]:
             _give_back_memory()
 
+    def release_served(self) -> None:
+        """Let go what servers hold: whether they answer is looked at again before the next call."""
+        for name in [name for name in self._loaded if not self._bytes[name]]:
+            self.release(name)
+
     def _make_room(self, spec: ModelSpec) -> None:
         """Where it is too large for an empty device it is tried all the same: this is a guess."""
         needed = self._bytes[spec.name]

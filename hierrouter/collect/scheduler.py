@@ -89,6 +89,7 @@ class Collection:
     residency: Residency
     rates: Mapping[str, Rate]
     outages: dict[str, Outage] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
     part_rows: int = FIRST_PART
 
     def run(self) -> None:
@@ -107,7 +108,7 @@ class Collection:
             contexts = next_contexts(stages, contexts, self.responses)
         for outage in self.outages.values():
             raise WorldError(
-                f"{outage}; {self.summary.calls} nodes committed, rerun the same command to resume"
+                f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"
             )
 
     def _answer(self, stage: Stage, contexts: Contexts) -> None:
@@ -119,6 +120,7 @@ class Collection:
             self._ask_until_final(stage.model, due)
         except Outage as error:
             self.outages[stage.model.name] = error
+            self.residency.release_served()  # the same server is not waited for again
 
     def _ask_until_final(self, model: ModelSpec, due: list[Call]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
@@ -139,7 +141,9 @@ class Collection:
         found = self.earlier.intersection(call.key for call in calls)
         self.summary.earlier += len(found)
         self.earlier -= found
-        return [call for call in calls if call.key not in self.responses]
+        return [
+            call for call in calls if call.key not in self.responses and call.key not in self.lost
+        ]
 
     def _ask(self, model: ModelSpec, due: list[Call]) -> list[tuple[Call, Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
@@ -161,7 +165,7 @@ class Collection:
             self._commit(model, part)
         if self.stop():
             raise Interrupted(
-                f"interrupted: {self.summary.calls} nodes committed; "
+                f"interrupted: {self.summary.calls} calls committed; "
                 "rerun the same command to resume"
             )
         return failed
@@ -202,7 +206,8 @@ class Collection:
             self.writer.append("failures", failures_table(model.name, news, attempts))
         self.summary.failed.update(failure.status for _, failure in failed)
         self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
-        self.progress.on_calls(len(failed), 0, 0.0)
+        self.lost.update(call.key for call, _ in failed)
+        self.progress.on_lost(len(failed))
 
     def count_missing(self) -> None:
         """How much of the trees is not there because a call failed."""

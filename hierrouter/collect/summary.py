@@ -19,13 +19,15 @@ class Progress:
 
     Attributes:
         on_level: told the label and the number of calls before each model at each level.
-        on_calls: told the calls, tokens and cost of what was just answered, or given up.
+        on_calls: told the calls, tokens and cost of what was just answered.
+        on_lost: told how many calls were just given up.
         on_changed: told, before the first call, which queries were collected earlier with another
             text or other reference answers, as `dataset/id`.
     """
 
     on_level: Callable[[str, int], None] = lambda label, calls: None
     on_calls: Callable[[int, int, float], None] = lambda calls, tokens, cost: None
+    on_lost: Callable[[int], None] = lambda calls: None
     on_changed: Callable[[Sequence[str]], None] = lambda names: None
 
 
@@ -66,13 +68,15 @@ def require_answers(summary: Summary) -> None:
     Raises:
         WorldError: with the number of failed calls of each status.
     """
-    if summary.failed:
-        counts = ", ".join(f"{count} {status}" for status, count in summary.failed.most_common())
-        remedy = "rerun the same command to ask again for just those"
-        if set(summary.failed) == {"too_long"}:
-            remedy = "give the model a smaller max_new_tokens, or shorter questions"
-        raise WorldError(
-            f"{summary.failed.total()} calls failed ({counts}), {summary.incomplete} of "
-            f"{summary.queries} queries are incomplete: {summary.example[:80]}; everything else is "
-            f"safe, {remedy}"
-        )
+    if not summary.failed:
+        return
+    counts = ", ".join(f"{count} {status}" for status, count in summary.failed.most_common())
+    remedy = "everything else is safe, rerun the same command to ask again for just those"
+    if set(summary.failed) == {"too_long"}:
+        remedy = "give the model a smaller max_new_tokens, or shorter questions"
+    elif not summary.calls + summary.earlier:
+        remedy = "nothing was answered: look at the model's name and settings"
+    raise WorldError(
+        f"{summary.failed.total()} calls failed ({counts}), {summary.incomplete} of "
+        f"{summary.queries} queries are incomplete: {summary.example[:110]}; {remedy}"
+    )

@@ -77,3 +77,28 @@ def test_debug_shows_the_trace(tmp_path: Path, hierrouter: Run) -> None:
     done = hierrouter("train", "--cache", "nowhere", "--debug", cwd=tmp_path)
     assert done.returncode == 3
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ("hashed-ngram", "unknown encoder: hashed-ngram; did you mean hashed-ngrams?"),
+        ("/nope/encoder", "encoder folder not found: /nope/encoder"),
+    ],
+)
+def test_a_wrong_encoder_is_found_before_the_first_call(
+    tmp_path: Path, hierrouter: Run, encoder: str, message: str
+) -> None:
+    done = hierrouter("collect", "--limit", "1", "--encoder", encoder, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "caches").exists()
+
+
+def test_what_was_done_as_json(tmp_path: Path, hierrouter: Run) -> None:
+    asked = ["collect", "--datasets", "arith", "--limit", "2", "--format", "json"]
+    done = hierrouter(*asked, cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert (found["queries"], found["wanted"], found["missing"]) == (2, 30, 0)
+    assert 0 < found["calls"] <= 30
+    assert json.loads(hierrouter(*asked, cwd=tmp_path).stdout)["earlier"] == found["calls"]

@@ -21,7 +21,7 @@ from hierrouter_cli.progress import progress
 with progress(0, every_s={every_s}) as report:
     collect(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
 """
-KEYS = ["progress", "done", "of", "tokens_per_s", "eta_s", "spent"]
+KEYS = ["progress", "done", "of", "failed", "tokens_per_s", "eta_s", "spent"]
 
 
 def said(cwd: Path, every_s: float) -> list[str]:

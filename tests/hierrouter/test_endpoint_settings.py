@@ -7,7 +7,7 @@ import pytest
 
 from hierrouter.collect.overrides import overridden
 from hierrouter.endpoint import Endpoint
-from hierrouter.pool import Pool, pool_from_json
+from hierrouter.pool import ModelSpec, Pool, pool_from_json
 from hierrouter.pool_file import parse_pool, stored_pool
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools import GOOD, IDENTITIES
@@ -178,3 +178,11 @@ BAD_FLAGS: list[tuple[dict[str, Any], str]] = [
 def test_a_bad_flag_is_named(pool: Pool, flags: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         overridden(pool, **flags)
+
+
+def test_flags_that_no_model_heeds_are_refused() -> None:
+    local = Pool((ModelSpec("a", "m", 1.0),), 1, ("",))
+    with pytest.raises(InputError, match="--timeout and --insecure are for backend openai"):
+        overridden(local, timeout_s=2)
+    with pytest.raises(InputError, match="--device cuda has no effect"):
+        overridden(local, base_url="http://127.0.0.1:9/v1", device="cuda")

@@ -166,7 +166,7 @@ def test_what_a_model_answered_before_it_broke_is_kept(tmp_path: Path) -> None:
 
 def test_where_one_server_is_down_the_other_models_go_on(tmp_path: Path) -> None:
     engine = breaking(Outage("model b: nobody listens at 127.0.0.1:9"))
-    with pytest.raises(WorldError, match=r"nobody listens at 127.0.0.1:9; \d+ nodes committed"):
+    with pytest.raises(WorldError, match=r"nobody listens at 127.0.0.1:9; \d+ calls committed"):
         collect(POOL, QUERIES, tmp_path, engines=engine)
     # a and c: direct, first hop, and the second hop below each of the two; b: two direct calls
     kept = len(QUERIES) * 2 * (1 + 1 + 2) + 2
@@ -201,7 +201,7 @@ def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
         said.append(prompt)
         return told(model, prompt)
 
-    with pytest.raises(Interrupted, match="4 nodes committed"):
+    with pytest.raises(Interrupted, match="4 calls committed"):
         collect(POOL, QUERIES, tmp_path, engines=Scripted(script), stop=lambda: len(said) == 4)
     assert len(CacheReader(tmp_path).responses()) == 4
 
@@ -236,7 +236,7 @@ def test_a_rerun_that_fails_again_says_so_again(tmp_path: Path) -> None:
 
 def test_failed_calls_end_in_one_line() -> None:
     require_answers(Summary(queries=9, wanted=135, calls=135))
-    hurt = Summary(queries=9, wanted=135, incomplete=2, example="model a: " + "x" * 500)
+    hurt = Summary(queries=9, wanted=135, calls=130, incomplete=2, example="model a: " + "x" * 500)
     hurt.failed.update({"filtered": 3, "too_long": 1})
     with pytest.raises(WorldError, match=r"4 calls failed \(3 filtered, 1 too_long\)") as caught:
         require_answers(hurt)
@@ -244,6 +244,17 @@ def test_failed_calls_end_in_one_line() -> None:
     assert "2 of 9 queries are incomplete" in line
     assert "rerun the same command" in line
     assert len(line) <= 300
+
+
+def test_a_call_that_two_stages_share_is_given_up_once(tmp_path: Path) -> None:
+    """Without an instruction the first hop is the direct call."""
+    bare = replace(POOL, stage_prompts=("", "Solve."))
+    engine = Scripted(lambda model, prompt: Failure("error", "no"))
+    summary = collect(bare, QUERIES, tmp_path, engines=engine)
+    assert set(engine.asked.values()) == {ATTEMPTS}
+    assert summary.failed == {"error": len(QUERIES) * 3}
+    with pytest.raises(WorldError, match="nothing was answered: look at the model's name"):
+        require_answers(summary)
 
 
 def test_an_unknown_status_is_a_mistake_in_the_backend() -> None:

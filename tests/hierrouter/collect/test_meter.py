@@ -43,6 +43,7 @@ def test_a_line_says_how_far_it_is() -> None:
             "progress": "hop 1 a",
             "done": 128,
             "of": 900,
+            "failed": 0,
             "tokens_per_s": 812,
             "eta_s": 60,
             "spent": 3.25,
@@ -74,3 +75,13 @@ def test_without_an_answer_there_is_no_guess() -> None:
     meter = Meter(Clock())
     meter.on_level("hop 1 a", 2)
     assert meter.eta_s is None
+
+
+def test_what_is_given_up_is_done_and_failed() -> None:
+    lines: list[str] = []
+    progress = ProgressLines(lines.append, every_s=0.0)
+    progress.meter.on_level("hop 1 a", 3)
+    progress.on_calls(1, 9, 0.5)
+    progress.on_lost(2)
+    last = json.loads(lines[-1])
+    assert (last["done"], last["of"], last["failed"], last["spent"]) == (3, 3, 2, 0.5)
