@@ -61,16 +61,16 @@ def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
         CacheError, WorldError: as `collector_lock`.
     """
     name = f"shard-{index}-of-{count}.lock"
-    with (
-        shared_lock(root),
-        _locked(root / name, fcntl.LOCK_EX, f"shard {index}/{count} of a collector"),
-    ):
-        for other in shards_at_work(root):
-            if other[1] != count:
-                raise CacheLocked(
-                    f"shard {other[0]}/{other[1]} is at work: {root}; shards of another number "
-                    "would make the same calls, wait for it or stop it"
-                )
+    with shared_lock(root), contextlib.ExitStack() as locks:
+        with start_lock(root):  # who looks at a lock holds it for that moment
+            who = f"shard {index}/{count} of a collector"
+            locks.enter_context(_locked(root / name, fcntl.LOCK_EX, who))
+            for other in shards_at_work(root):
+                if other[1] != count:
+                    raise CacheLocked(
+                        f"shard {other[0]}/{other[1]} is at work: {root}; shards of another "
+                        "number would make the same calls, wait for it or stop it"
+                    )
         yield
 
 

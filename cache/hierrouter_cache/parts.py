@@ -30,6 +30,7 @@ NAME = re.compile(
 METADATA_KEY = b"hierrouter"
 # Far beyond a part that is written here; a file that declares more is not one of ours.
 MAX_ROWS = 2_000_000
+TOO_MANY = f"{{}} rows, the limit is {MAX_ROWS}"
 # `fault` of a part that is not there any more: moved aside, or merged into another one.
 GONE = "the file is gone"
 BATCH = 1024  # rows read together
@@ -70,13 +71,22 @@ def list_parts(root: Path) -> list[Part]:
         NoCache: `root` holds no parts.
     """
     folder = parts_folder(root)
-    found = [
-        Part(folder / name, match["kind"], int(match["seq"]), int(match["rows"]), match["sha"])
-        for name, match in _matches(folder)
-    ]
+    found = [_part(folder, match) for _, match in _matches(folder)]
     if not found:
         raise NoCache(f"no cache: {root}; make one with `hierrouter collect --cache {root}`")
     return found
+
+
+def part_named(root: Path, name: str) -> Part | None:
+    """The part of this name, there or not yet; None where it is no part's name."""
+    match = NAME.fullmatch(name)
+    return match and _part(parts_folder(root), match)
+
+
+def _part(folder: Path, match: re.Match[str]) -> Part:
+    return Part(
+        folder / match[0], match["kind"], int(match["seq"]), int(match["rows"]), match["sha"]
+    )
 
 
 def last_seq(root: Path) -> int:
@@ -132,7 +142,7 @@ def fault(part: Part) -> str | None:
         CacheError: the part is sound but was written by a newer version.
     """
     try:
-        return _file_fault(part) or _content_fault(part)
+        return _file_fault(part) or _content_fault(part, part.path)
     except FileNotFoundError:
         return GONE
     except PermissionError as error:
@@ -142,10 +152,26 @@ def fault(part: Part) -> str | None:
         return f"not readable ({str(error).splitlines()[0][:80]})"
 
 
+def fault_of_bytes(part: Part, data: bytes) -> str | None:
+    """What is wrong with the bytes of a part that is not there yet, or None.
+
+    Raises:
+        CacheError: as `fault`.
+    """
+    if part.rows > MAX_ROWS:
+        return TOO_MANY.format(part.rows)
+    if sha16(data) != part.sha:
+        return "checksum mismatch"
+    try:
+        return _content_fault(part, pa.BufferReader(data))
+    except (OSError, pa.ArrowException) as error:
+        return f"not readable ({str(error).splitlines()[0][:80]})"
+
+
 def _file_fault(part: Part) -> str | None:
     """Is it a file of ours, with the bytes that its name promises? Nothing is parsed."""
     if part.rows > MAX_ROWS:
-        return f"{part.rows} rows, the limit is {MAX_ROWS}"
+        return TOO_MANY.format(part.rows)
     found = part.path.lstat()  # one look: the file may go at any time
     if not stat.S_ISREG(found.st_mode):
         return "not a regular file"
@@ -154,9 +180,9 @@ def _file_fault(part: Part) -> str | None:
     return None if file_sha16(part.path) == part.sha else "checksum mismatch"
 
 
-def _content_fault(part: Part) -> str | None:
+def _content_fault(part: Part, where: Path | pa.BufferReader) -> str | None:
     """Are rows and columns those of its kind? Only the footer is read."""
-    footer = pq.read_metadata(part.path)
+    footer = pq.read_metadata(where)
     try:
         written = int(json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}")).get("format", 0))
     except (ValueError, TypeError, AttributeError):

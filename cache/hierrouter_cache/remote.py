@@ -9,8 +9,7 @@ After a compaction here the mirror keeps what was merged: merged part and source
 serve the same rows, as they do in the middle of a compaction. A later `pull` brings the sources
 back, and the next compaction merges them again; a mirror is made smaller by pushing to a new place.
 
-Only parts that answer a call in other words than it was answered here are not taken: they come from
-another collection of the same calls by an engine that does not repeat itself.
+Only parts that answer a call in other words than it was answered here are not taken: see `rivals`.
 
 Not mirrored: embeddings, which are derived, and what was moved to quarantine: `pull` brings back
 the sound copy of a damaged part.
@@ -18,9 +17,10 @@ the sound copy of a damaged part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -29,8 +29,16 @@ import pyarrow as pa
 
 from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
 from hierrouter_cache.locks import shared_lock
-from hierrouter_cache.parts import NAME, TRIES, Part, list_parts, parts_folder, sha16
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.parts import (
+    TRIES,
+    Part,
+    fault_of_bytes,
+    list_parts,
+    part_named,
+    parts_folder,
+    sha16,
+)
+from hierrouter_cache.rivals import take_back_rivals
 from hierrouter_cache.schema import KINDS
 from hierrouter_cache.stores import Store, unreachable
 from hierrouter_cache.writer import OnPart, PartWriter, commit, no_steps, sweep_drafts
@@ -39,6 +47,42 @@ STREAMS = 4  # parts on their way together: a store's answer takes longer than a
 
 Done = Callable[[int, int], None]
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What came out of a mirror.
+
+    Attributes:
+        store: the mirror, for people.
+        copied: how many parts are here now that were not.
+        rivals: names of the parts left there, because they answer a call in other words.
+    """
+
+    store: str = ""
+    copied: int = 0
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What a person should know of the rivals; empty where there are none."""
+        if not self.rivals:
+            return ""
+        return (
+            f"{len(self.rivals)} parts of the mirror answer calls in other words than they are "
+            f"answered here: {self.store}: {self.rivals[0]}; they stay there, answers here count"
+        )
+
+
+def require_no_rivals(pulled: Pulled) -> None:
+    """Refuse to call two sides equal that differ in answers.
+
+    Raises:
+        CacheError: there are rivals.
+    """
+    if pulled.rivals:
+        raise CacheError(pulled.note)
 
 
 def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> int:
@@ -73,21 +117,23 @@ def pull(
     root: Path,
     on_part: Done = lambda done, total: None,
     may_be_empty: bool = True,
-) -> int:
-    """Commit every part that the store has and the cache lacks; returns how many.
+    leave: Collection[str] = (),
+) -> Pulled:
+    """Commit every part that the store has and the cache lacks, but no rival of one that is here.
 
     Args:
         store: where from.
         root: the cache's folder, made where it does not exist.
         on_part: told (parts copied, parts to copy).
         may_be_empty: whether a store without any part is one that nothing was pushed to yet.
+        leave: names of parts not to look at, such as rivals that are known.
 
     Raises:
         NoCache: the store is empty and may not be.
         CacheLocked: a whole collection or a compaction is at work here.
-        CacheError: a part of the store answers a call in other words than one that is here; it is
-            left there, all others were copied.
-        DamagedPart: a part of the store is torn or altered; all others were copied.
+        CacheError: a part of the store was written by a newer version; it is left there, all
+            others were copied.
+        DamagedPart: a part of the store is torn, altered or no part; likewise.
         WorldError: the store or the disk failed; what was copied stays.
     """
     with _reaching(store):
@@ -95,34 +141,35 @@ def pull(
     if not there and not may_be_empty:
         raise NoCache(f"no parts in the mirror: {store}; push to it first, or check its address")
     if not there:
-        return 0
+        return Pulled(str(store))
     PartWriter(root)
     with shared_lock(root):
         sweep_drafts(root)
-        missing = [name for name in sorted(there) if not (parts_folder(root) / name).exists()]
-        due = _plans_last(missing, _kind)
-        fetched = _each(partial(_fetch, store, root), due, on_part)
-        if any(_kind(name) == "calls" for name in due):
-            _take_back_rivals(root, set(due), store)
-    torn = [name for name, sound in zip(due, fetched, strict=True) if not sound]
-    if torn:
-        more = f" (and {len(torn) - 1} more)" if len(torn) > 1 else ""
-        raise DamagedPart(
-            f"damaged part in the mirror{more}: {store}: {torn[0]}; delete it there, and push from "
-            "a cache that has it or collect again"
+        missing = sorted(
+            name
+            for name in set(there).difference(leave)
+            if not (parts_folder(root) / name).exists()
         )
-    return len(fetched)
+        due = _plans_last(missing, _kind)
+        faults = _each(partial(_fetch, store, root), due, on_part)
+        copied = {name for name, wrong in zip(due, faults, strict=True) if not wrong}
+        rivals, left = take_back_rivals(root, copied)
+    if wrong := [fault for fault in faults if fault]:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise type(wrong[0])(f"{wrong[0]}{more}")
+    return Pulled(str(store), len(copied) - len(left), tuple(rivals))
 
 
-def exchange(root: Path, store: Store) -> None:
+def exchange(root: Path, store: Store) -> Pulled:
     """Both ways: each side gets what the other one has; neither need hold anything.
 
     Raises:
         CacheError, WorldError: as `pull` and `push`.
     """
-    pull(store, root)
+    pulled = pull(store, root)
     with suppress(NoCache):
         push(root, store)
+    return pulled
 
 
 def copying_to(store: Store) -> OnPart:
@@ -154,35 +201,22 @@ def _send(store: Store, part: Part) -> bool:
     return True
 
 
-def _fetch(store: Store, root: Path, name: str) -> bool:
-    """Commit one part of the store; False where its bytes are not those of its name."""
+def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
+    """Commit one part of the store; what is wrong with it where nobody could read it here."""
     with _reaching(store):
         data = store.read(name)
-    match = NAME.fullmatch(name)
-    if not match or sha16(data) != match["sha"]:
-        return False
-    commit(root, name, memoryview(data), no_steps)
-    return True
-
-
-def _take_back_rivals(root: Path, copied: set[str], store: Store) -> None:
-    """Remove parts just copied that contradict others: a score belongs to one answer of a call.
-
-    Raises:
-        CacheError: there were any.
-    """
-    rows = CacheReader(root).sql(
-        "SELECT DISTINCT filename FROM calls_rows WHERE key IN (SELECT key FROM calls_rows "
-        "GROUP BY key HAVING min(outcome) != max(outcome)) ORDER BY filename"
-    )
-    rivals = [path for path in map(Path, rows["filename"].to_pylist()) if path.name in copied]
-    for path in rivals:
-        path.unlink(missing_ok=True)
-    if rivals:
-        raise CacheError(
-            f"{len(rivals)} parts of the mirror answer calls in other words than they were "
-            f"answered before: {store}: {rivals[0].name}; left there, use another --cache for them"
+    part = part_named(root, name)
+    try:
+        why = fault_of_bytes(part, data) if part else "not the name of a part"
+    except CacheError as error:
+        return CacheError(f"not taken from the mirror: {store}: {error}")
+    if why:
+        return DamagedPart(
+            f"damaged part in the mirror: {store}: {name}: {why}; delete it there, and push from "
+            "a cache that has it or collect again"
         )
+    commit(root, name, memoryview(data), no_steps)
+    return None
 
 
 def _plans_last(items: Iterable[Item], kind: Callable[[Item], str]) -> list[Item]:
@@ -195,7 +229,7 @@ def _kind(name: str) -> str:
     return name.partition("-")[0]
 
 
-def _each(step: Callable[[Item], bool], items: Sequence[Item], on_part: Done) -> list[bool]:
+def _each(step: Callable[[Item], Result], items: Sequence[Item], on_part: Done) -> list[Result]:
     """Several at a time, results in order; after an error nothing new is begun."""
     results = []
     with ThreadPoolExecutor(STREAMS) as streams:

@@ -135,11 +135,11 @@ def store_at(url: str) -> Store:
         files, folder = fs.FileSystem.from_uri(url) if scheme in OF_ARROW else _of_fsspec(url)
     except (ValueError, ImportError, NotImplementedError) as error:
         raise InputError(
-            f"no such place for a mirror: {without_secrets(url)}: {_reason(error)}; "
+            f"no such place for a mirror: {without_secrets(url)}: {_reason(error, url)}; "
             "name a folder, or s3://, gs://, abfs://"
         ) from error
     except (OSError, pa.ArrowException) as error:
-        raise unreachable(without_secrets(url), error) from error
+        raise unreachable(without_secrets(url), error, url) from error
     return ObjectStore(files, folder.rstrip("/"), scheme in OBJECT_STORES, without_secrets(url))
 
 
@@ -152,20 +152,30 @@ def _of_fsspec(url: str) -> tuple[Any, str]:
 
 def without_secrets(url: str) -> str:
     """A URL as it may be shown: without user, password and query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme, _, rest = url.partition("://")
+    user, _, place = rest.rpartition("@")  # a secret may hold a slash
+    if "?" in user:
+        return f"{scheme}://..."  # nobody can tell where a query with an @ in it begins
+    return f"{scheme}://{place.partition('?')[0]}"
 
 
-def unreachable(place: object, error: BaseException) -> WorldError:
-    """The error to raise where a store fails."""
+def unreachable(place: object, error: BaseException, url: str = "") -> WorldError:
+    """The error to raise where a store fails; `url` is what its reason may repeat."""
     return WorldError(
-        f"cannot use the mirror: {place}: {_reason(error)}; "
+        f"cannot use the mirror: {place}: {_reason(error, url)}; "
         "what is committed here is safe, rerun the same command to resume"
     )
 
 
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+def _reason(error: BaseException, url: str) -> str:
+    """What a library says, without the secrets of a URL that it repeats, wholly or in part."""
+    text = str(error)
+    user = url.partition("://")[2].rpartition("@")[0]
+    shown = {url: without_secrets(url), user: "...", user.partition(":")[2]: "..."}
+    for secret, instead in shown.items():
+        if secret:
+            text = text.replace(secret, instead)
+    return " ".join(text.split())[:120] or type(error).__name__  # cut last: half a URL stays
 
 
 def _is_part(name: str) -> bool:

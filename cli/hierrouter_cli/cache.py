@@ -127,12 +127,14 @@ def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
 def pull(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Copy every part of a mirror that this cache lacks; nothing here is changed."""
     from hierrouter_cache.remote import pull as copy
+    from hierrouter_cache.remote import require_no_rivals
     from hierrouter_cache.stores import store_at
 
     store = store_at(url)
     with _copying() as on_part:
-        copied = copy(store, cache, on_part, may_be_empty=False)
-    console.put(f"{copied:,} parts copied from {store}\n")
+        pulled = copy(store, cache, on_part, may_be_empty=False)
+    console.put(f"{pulled.copied:,} parts copied from {store}\n")
+    require_no_rivals(pulled)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from hierrouter_cli.progress import progress
 if TYPE_CHECKING:
     from hierrouter.collect.shards import Shard
     from hierrouter.collect.summary import Progress, Summary
-    from hierrouter.pool import Pool
+    from hierrouter.pool import ModelSpec, Pool
     from hierrouter.query import Query
     from hierrouter_cache.tree import RouteTree
 
@@ -51,7 +51,7 @@ def run_collect(
     return open_tree(cache, select(encoder=encoder_name))
 
 
-def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> None:
+def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> Summary:
     """Make every missing call of the plan, or of the shard; says what is being done."""
     from hierrouter.collect.summary import require_answers
 
@@ -62,6 +62,7 @@ def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Mach
             summary = _summary(cache, pool, queries, machines, report, stop)
     console.say(summary_line(summary))
     require_answers(summary)
+    return summary
 
 
 def _announce(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> None:
@@ -70,10 +71,15 @@ def _announce(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machi
         f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
         f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
     )
-    names_of = ", ".join(f"{model.name} ({model.model})" for model in pool.everyone)
+    names_of = ", ".join(f"{model.name} ({_place(model)})" for model in pool.everyone)
     console.say(f"collect: {pool.hops} hops, {names_of}")
     if not any(query.split == "test" for query in queries):
         console.say("note: no test query among these, and reports need some; take a larger --limit")
+
+
+def _place(model: ModelSpec) -> str:
+    server = f" at {model.endpoint.address}" if model.backend == "openai" and model.endpoint else ""
+    return f"{model.model}{server}"
 
 
 def _summary(
@@ -96,6 +102,7 @@ def _summary(
             remote=machines.remote,
             progress=report,
             stop=stop,
+            on_note=_say_note,
         )
     from hierrouter.collect.scheduler import collect
 
@@ -107,7 +114,7 @@ def _summary(
     store = store_at(machines.remote)
     copy = copying_to(store)
     summary = collect(pool, queries, cache, report, stop, shard=machines.shard, on_part=copy)
-    pull(store, cache)  # what other shards have done meanwhile
+    _say_note(pull(store, cache).note)  # what other shards have done meanwhile
     return summary
 
 
@@ -116,7 +123,12 @@ def meet_mirror(cache: Path, remote: str) -> None:
     from hierrouter_cache.remote import exchange
     from hierrouter_cache.stores import store_at
 
-    exchange(cache, store_at(remote))
+    _say_note(exchange(cache, store_at(remote)).note)
+
+
+def _say_note(note: str) -> None:
+    if note:
+        console.say(f"note: {note}")
 
 
 def say_standing(cache: Path, shard: Shard) -> None:
@@ -135,7 +147,7 @@ def say_standing(cache: Path, shard: Shard) -> None:
 def summary_line(summary: Summary) -> str:
     """What a collection did, in one line."""
     tokens = summary.tokens_in + summary.tokens_out
-    rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.calls else ""
+    rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.seconds else ""
     found = f"{summary.wanted - summary.missing:,} of " if summary.missing else ""
     return (
         f"collected: {found}{summary.wanted:,} nodes and direct calls of "

@@ -9,8 +9,9 @@ covered: shards started by hand (`shards`).
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ from hierrouter_cache.errors import (
     WorldError,
 )
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.remote import exchange, pull
+from hierrouter_cache.remote import Pulled, exchange, pull
 from hierrouter_cache.stores import store_at
-from hierrouter_cache.writer import PartWriter, draft_path
+from hierrouter_cache.writer import PartWriter
 
 RESTARTS = 3  # of one shard whose worker died
 
@@ -47,6 +48,7 @@ def collect_on_ray(
     progress: Progress | None = None,
     stop: Stop = never,
     engines: Engines = backend,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Summary:
     """Run every missing call of the trees of `queries` on the workers of a cluster.
 
@@ -55,6 +57,7 @@ def collect_on_ray(
         workers: how many shards; None is one for each GPU of the cluster, or else for each core.
         address: of a running cluster, `auto` or `ray://...`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
+        on_note: told, at the end, of answers in the mirror that differ from those in `root`.
 
     Raises:
         InputError: ray is not installed, or no cluster is at `address`.
@@ -64,23 +67,24 @@ def collect_on_ray(
     """
     with cluster_at(address, workers) as ray:
         PartWriter(root)
-        job = Job(
-            pool=pool,
-            queries=tuple(queries),
-            engines=engines,
-            root=root.resolve(),
-            landmark=draft_path(root.resolve(), "cluster"),
-            mirror=_absolute(remote) if remote else None,
-        )
-        store = store_at(job.mirror) if job.mirror else None
-        if store:
-            exchange(root, store)
+        mirror = _absolute(remote) if remote else None
+        store = store_at(mirror) if mirror else None
+        known = exchange(root, store) if store else Pulled()
         before = _stored(root)
         count = workers or _default_workers(ray)
-        with _landmark(job.landmark):
+        with landmark(root.resolve()) as mark:
+            job = Job(
+                pool=pool,
+                queries=tuple(queries),
+                engines=engines,
+                root=root.resolve(),
+                landmark=mark,
+                mirror=mirror,
+                leave=known.rivals,
+            )
             outcomes = _run(ray, job, count, progress or Progress(), stop)
-        if store:
-            pull(store, root)
+        if store and (note := pull(store, root).note):
+            on_note(note)
         return _whole(outcomes, before, root, count)
 
 
@@ -131,7 +135,7 @@ def _whole(
             raise error
     if errors:
         made = _stored(root)[0] - before[0]
-        raise Interrupted(f"interrupted: {made} nodes committed; rerun the same command to resume")
+        raise Interrupted(f"interrupted: {made} calls committed; rerun the same command to resume")
     summary = added([outcome for outcome in outcomes if isinstance(outcome, Summary)])
     known = summary.calls + summary.earlier
     # Counted in the cache: a worker that was killed told nobody what it had done.
@@ -184,10 +188,16 @@ def _absolute(url: str) -> str:
 
 
 @contextmanager
-def _landmark(path: Path) -> Iterator[None]:
+def landmark(root: Path) -> Iterator[Path]:
+    """A file in a cache while a block lasts, by which other machines know that they see it.
+
+    It does not lie in tmp/: other machines sweep there what is a day old. Its name is new each
+    time, so one that a kill has left proves nothing later and does no harm.
+    """
+    path = root / f"cluster-{secrets.token_hex(8)}"
     path.touch()
     try:
-        yield
+        yield path
     finally:
         path.unlink(missing_ok=True)
 

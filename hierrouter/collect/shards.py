@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from hierrouter.pool import pool_from_json
+from hierrouter.pool_file import stored_pool
 from hierrouter.query import Query
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import root_context
 from hierrouter_cache.locks import collector_lock, shard_lock, shards_at_work, start_lock
 from hierrouter_cache.reader import CacheReader, StoredPlan
-from hierrouter_cache.walk import walk
+from hierrouter_cache.walk import TreeSpec, walk
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def require_alike(reader: CacheReader | None, plan: StoredPlan, shard: Shard | N
     """Refuse a shard whose answers would not stand in the same tree as those of the others.
 
     That is a shard with other queries or models, and one on a machine whose versions or kind of
-    device give its models another identity.
+    device give its models another identity. What changes no answer may differ, such as prices
+    and timeouts.
 
     Raises:
         InputError: other shards are at work, for another plan than `plan`.
@@ -101,12 +102,22 @@ def require_alike(reader: CacheReader | None, plan: StoredPlan, shard: Shard | N
     if reader is None or shard is None or not reader.has("plans"):
         return
     others = set(shards_at_work(reader.root)) - {(shard.index, shard.count)}
-    if others and (latest := reader.latest_plan()) != plan:
-        what = "queries" if latest.pool == plan.pool else "models"
+    if not others:
+        return
+    latest = reader.latest_plan()
+    same_models = _steps(latest) == _steps(plan)
+    if not same_models or latest.queries != plan.queries:
+        what = "queries" if same_models else "models"
         raise InputError(
             f"shard {shard} has other {what} than the shards at work: {reader.root}; use the same "
             "flags, versions and kind of device for all shards, or wait until they are done"
         )
+
+
+def _steps(plan: StoredPlan) -> TreeSpec:
+    """What decides the keys of a plan's calls, besides its questions."""
+    pool, identities = stored_pool(plan.pool, "the last plan")
+    return pool.tree_spec(identities)
 
 
 @dataclass(frozen=True)
@@ -132,8 +143,7 @@ def standing(root: Path, count: int) -> Standing:
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    pool, identities = pool_from_json(plan.pool)
-    forest = walk(reader, pool.tree_spec(identities), plan.queries)
+    forest = walk(reader, _steps(plan), plan.queries)
     contexts = reader.queries(plan.queries, ("context",))["context"].to_pylist()
     shards = shard_of(contexts, count)
     lacking = {shards[contexts[row]] for row in np.flatnonzero(~forest.complete)}

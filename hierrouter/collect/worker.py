@@ -35,6 +35,7 @@ class Job:
         root: the cache's folder, absolute; of no use to workers that have a mirror.
         landmark: a file in it that a worker sees if it shares the disk.
         mirror: where workers that do not share it leave their parts.
+        leave: parts of the mirror that answer calls in other words than `root` does.
     """
 
     pool: Pool
@@ -43,6 +44,7 @@ class Job:
     root: Path
     landmark: Path
     mirror: str | None
+    leave: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
 
 
 def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
-    progress = Progress(on_calls=line.on_calls)
+    progress = Progress(on_calls=line.on_calls, on_lost=lambda calls: line.on_calls(calls, 0, 0.0))
     if job.mirror is None:
         if not job.landmark.exists():
             raise WorldError(
@@ -131,7 +133,7 @@ def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
     store = store_at(job.mirror)
     with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
         root = Path(folder)
-        pull(store, root)
+        pull(store, root, leave=job.leave)
         try:
             return collect(
                 job.pool,

@@ -50,7 +50,8 @@ def main(disk: Path) -> None:
     writer.append("calls", part(done))
     compact(root)
     after = {"parts": len(list_parts(root)), "rows": len(CacheReader(root).responses())}
-    copied = pull(FolderStore(elsewhere), root), push(elsewhere, FolderStore(disk / "mirror"))
+    pulled = pull(FolderStore(elsewhere), root).copied
+    copied = pulled, push(elsewhere, FolderStore(disk / "mirror"))
     mirrored = {
         "copied": copied,
         "sound": len(sound_parts(root)) + len(sound_parts(disk / "mirror")),

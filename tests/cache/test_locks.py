@@ -92,6 +92,32 @@ def test_shards_and_transfers_live_together(root: Path) -> None:
     assert shards_at_work(root) == []
 
 
+STARTS = """
+import sys
+from pathlib import Path
+from hierrouter_cache.locks import shard_lock, shards_at_work, start_lock
+root, index = Path(sys.argv[1]), int(sys.argv[2])
+for _ in range(200):
+    with shard_lock(root, index, 4), start_lock(root):
+        shards_at_work(root)
+"""
+
+
+def test_a_look_at_a_lock_makes_no_starting_shard_fail(root: Path) -> None:
+    """As the scheduler starts: the lock, then a look at who else is at work."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTS, str(root), str(index)],
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in (1, 2, 3, 4)
+    ]
+    said = [process.communicate()[1] for process in processes]
+    assert said == [""] * 4
+
+
 def test_shards_start_one_after_the_other(root: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from time import sleep\n"

@@ -474,7 +474,7 @@ def test_k22_ctrl_c(home: Path, hierrouter: Run) -> None:
     process.send_signal(signal.SIGINT)
     stderr = process.communicate(timeout=300)[1]
     assert process.returncode == 130, stderr
-    assert re.search(r"interrupted: \d+ nodes committed; rerun", stderr)
+    assert re.search(r"interrupted: \d+ calls committed; rerun", stderr)
     assert not list((home / "stopped" / "tmp").iterdir())
 
 

@@ -3,17 +3,23 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from hierrouter.collect.summary import Summary
+from hierrouter_cache.fingerprint import next_context
 from hierrouter_cache.locks import shard_lock
 from hierrouter_cache.parts import list_parts
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.schema import CALLS
 from hierrouter_cache.writer import PartWriter
+from hierrouter_cli.collecting import summary_line
 from tests.conftest import COMMAND, Run, environment
 
 COLLECT = ["collect", "--datasets", "mine.jsonl", "--pool", "testbed"]
@@ -87,6 +93,56 @@ def test_machines_without_a_common_disk_meet_in_a_mirror(work: Path, hierrouter:
     assert hierrouter("cache", "verify", "--cache", "m2", cwd=work).returncode == 0
 
 
+def with_another_answer(root: Path, folder: Path) -> str:
+    """A cache like `root` in which one direct call was answered otherwise; the call's key."""
+    reader = CacheReader(root)
+    table = reader.sql("SELECT * FROM calls ORDER BY context NOT IN (SELECT context FROM queries)")
+    rows = table.to_pylist()
+    rows[0]["response"] += " or not"
+    rows[0]["outcome"] = next_context(rows[0]["context"], rows[0]["response"])
+    writer = PartWriter(folder)
+    for kind in ("queries", "plans"):
+        for part in list_parts(root):
+            if part.kind == kind:
+                shutil.copy(part.path, folder / "parts" / part.path.name)
+    for some in (rows[:3], rows[3:]):
+        writer.append("calls", pa.Table.from_pylist(some, schema=CALLS))
+    return str(rows[0]["key"])
+
+
+def test_two_answers_to_one_call_stop_nobody(work: Path, hierrouter: Run) -> None:
+    """Two machines made the same calls, and one model did not repeat itself."""
+    hierrouter(*COLLECT, "--cache", "c1", cwd=work)
+    key = with_another_answer(work / "c1", work / "c2")
+    said = {side: CacheReader(work / side).responses()[key] for side in ("c1", "c2")}
+    assert said["c1"] != said["c2"]
+    own = {side: names(work / side) for side in said}
+    for turn in (1, 2):
+        for side, answer in said.items():
+            done = hierrouter(*COLLECT, "--cache", side, "--remote", "m", cwd=work)
+            assert done.returncode == 0, done.stderr
+            noted = "note: 1 parts of the mirror answer calls in other words" in done.stderr
+            assert noted == ((turn, side) != (1, "c1"))  # who comes first has no rival
+            assert CacheReader(work / side).responses()[key] == answer
+            assert own[side] <= names(work / "m")
+    fresh = hierrouter(*COLLECT, "--cache", "c3", "--remote", "m", cwd=work)
+    assert fresh.returncode == 0, fresh.stderr
+    assert "note: 1 parts of the mirror" in fresh.stderr
+    assert CacheReader(work / "c3").responses()[key] in said.values()
+    pulled = hierrouter("cache", "pull", "m", "--cache", "c4", cwd=work)
+    assert pulled.returncode == 3
+    assert "error: 1 parts of the mirror answer calls in other words" in pulled.stderr
+    assert names(work / "c4") <= names(work / "m")
+    assert hierrouter("cache", "verify", "--cache", "c4", cwd=work).returncode == 0
+
+
+def test_no_time_gives_no_rate() -> None:
+    assert summary_line(Summary(1, 1, calls=1, tokens_out=5)).endswith(
+        "1 calls made, 0 already there"
+    )
+    assert summary_line(Summary(1, 1, tokens_out=5, seconds=2.0)).endswith(", 2 tokens/s")
+
+
 def test_a_mirror_that_is_a_file_is_refused_before_a_call(work: Path, hierrouter: Run) -> None:
     (work / "m").write_text("not a folder")
     refused = hierrouter(*COLLECT, "--cache", "c", "--remote", "m", cwd=work)
@@ -151,7 +207,7 @@ def test_ctrl_c_on_a_cluster_commits_and_the_same_command_goes_on(
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
-    found = re.search(r"error: interrupted: (\d+) nodes committed; rerun the same command", said)
+    found = re.search(r"error: interrupted: (\d+) calls committed; rerun the same command", said)
     assert found, said
     there = rows(work / "c")
     assert int(found[1]) == there

@@ -1,20 +1,37 @@
 """A Ray cluster on this machine: two workers, one of which is killed."""
 
 import importlib.util
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from hierrouter.collect.cluster import added, collect_on_ray
+from hierrouter.collect.cluster import added, collect_on_ray, landmark
 from hierrouter.collect.connect import own_cluster
 from hierrouter.collect.shards import Shard
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.collect.worker import Board, Job, work
+from hierrouter_cache import writer
 from hierrouter_cache.errors import InputError, Interrupted, WorldError
+from hierrouter_cache.fingerprint import next_context
+from hierrouter_cache.parts import list_parts, part_name
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.remote import push
+from hierrouter_cache.schema import CALLS
+from hierrouter_cache.stores import FolderStore
+from hierrouter_cache.writer import (
+    WHILE_COLLECTING,
+    PartWriter,
+    commit,
+    encode,
+    no_steps,
+    sweep_drafts,
+)
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.collect import noted
 
@@ -58,6 +75,7 @@ def test_a_killed_worker_costs_only_what_it_was_doing(
     assert summary.tokens_in + summary.tokens_out == tokens
     assert sum(calls for calls, _ in told) >= distinct - 30  # what the killed one had not told
     assert sum(cost for _, cost in told) > 0
+    assert not list((tmp_path / "cache").glob("cluster-*"))
     if shared:
         assert not list((tmp_path / "cache" / "tmp").iterdir())
     else:
@@ -72,7 +90,7 @@ def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, who
     def some_are_there() -> bool:
         return bool(list(root.glob("parts/calls-*")))
 
-    with pytest.raises(Interrupted, match=r"interrupted: \d+ nodes committed; rerun the same"):
+    with pytest.raises(Interrupted, match=r"interrupted: \d+ calls committed; rerun the same"):
         collect_on_ray(
             noted.pool(),
             noted.QUERIES,
@@ -138,6 +156,62 @@ def test_workers_of_two_kinds_are_noticed(tmp_path: Path) -> None:
             remote=str(tmp_path / "mirror"),
             engines=noted.Various(),
         )
+
+
+def test_a_landmark_stands_for_days_and_goes_with_its_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = PartWriter(tmp_path).root
+    before = set(root.iterdir())
+    with landmark(root) as mark:
+        os.utime(mark, (0, 0))
+        monkeypatch.setattr(writer, "_host", lambda: "another-machine")
+        sweep_drafts(root)
+        assert mark.exists()
+        with landmark(root) as other:
+            assert other != mark  # what a kill left is nobody else's
+    assert set(root.iterdir()) == before
+
+
+@pytest.mark.usefixtures("cluster")
+def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole: Path) -> None:
+    """The mirror holds another answer to a first call, with a smaller name than ours."""
+    rival, mirror = rival_of(whole, tmp_path / "rival"), FolderStore(tmp_path / "mirror")
+    push(rival, mirror)
+    root = tmp_path / "cache"
+    PartWriter(root)
+    calls, *later = (part for part in list_parts(whole) if part.kind == "calls")
+    assert later
+    shutil.copy(calls.path, root / "parts" / calls.path.name)
+    there = len(noted.rows(root))
+    notes_said: list[str] = []
+    engine = notes(tmp_path)
+    for _ in range(2):
+        collect_on_ray(
+            noted.pool(),
+            noted.QUERIES,
+            root,
+            workers=WORKERS,
+            remote=str(mirror.root),
+            engines=engine,
+            on_note=notes_said.append,
+        )
+    assert len(notes_said) == 2
+    assert "1 parts of the mirror answer calls in other words" in notes_said[0]
+    assert noted.rows(root) == noted.rows(whole)
+    made = sum(count.total() for count in noted.answers(tmp_path / "log").values())
+    assert made == len(noted.rows(whole)) - there
+
+
+def rival_of(root: Path, folder: Path) -> Path:
+    """A cache with another answer to the first call of `root`, before all others by name."""
+    reader = CacheReader(root)
+    row = reader.sql("SELECT * EXCLUDE (filename, file_row_number) FROM calls_rows").to_pylist()[0]
+    row["response"] += " or not"
+    row["outcome"] = next_context(row["context"], row["response"])
+    data = encode("calls", pa.Table.from_pylist([row], schema=CALLS), WHILE_COLLECTING)
+    commit(PartWriter(folder).root, part_name("calls", 0, "0" * 8, 1, data), data, no_steps)
+    return folder
 
 
 @pytest.mark.usefixtures("cluster")

@@ -90,7 +90,7 @@ def test_scores_are_those_of_the_stored_responses(tmp_path: Path, queries: list[
 def test_stopping_keeps_what_is_committed(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    with pytest.raises(Interrupted, match=r"\d+ nodes committed"):
+    with pytest.raises(Interrupted, match=r"\d+ calls committed"):
         collect(POOL, queries, tmp_path, engines=counting, stop=counting.asked.total)
     committed = len(CacheReader(tmp_path).responses())
     assert committed == sum(counting.asked.values()) > 0

@@ -12,6 +12,7 @@ import pytest
 
 from hierrouter.collect.scheduler import collect
 from hierrouter.collect.shards import Shard, parse_shard, standing
+from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.trees import open_tree
@@ -130,6 +131,29 @@ def test_a_shard_on_another_kind_of_machine_is_refused_before_its_first_call(
         assert collect(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(2, 2)).calls
     assert not engine.asked
     assert collect(POOL, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2)).calls  # nobody is
+
+
+def test_what_changes_no_answer_may_differ_between_shards(tmp_path: Path) -> None:
+    """Another timeout or price makes another plan, but the same calls."""
+
+    def pool(timeout_s: float, rate: float, url: str) -> Pool:
+        server = Endpoint(url, timeout_s=timeout_s, deployment="d")
+        return replace(POOL, models=(ModelSpec("a", "org/a", rate, endpoint=server),))
+
+    engine = Scripted()
+    one, other = (
+        pool(600.0, 1.0, "http://127.0.0.1:1/v1"),
+        pool(300.0, 2.0, "http://127.0.0.1:2/v1"),
+    )
+    collect(one, QUERIES, tmp_path, engines=engine, shard=Shard(1, 2))
+    with shard_lock(tmp_path, 1, 2):  # still at work
+        collect(other, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
+        with pytest.raises(InputError, match="shard 2/2 has other models"):
+            longer = replace(one, hops=3)
+            collect(longer, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
+    assert set(engine.asked.values()) == {1}
+    done = standing(tmp_path, 2)
+    assert (len(done.complete), done.found) == (2, done.wanted)
 
 
 class Failing(FolderStore):
