@@ -5,6 +5,7 @@ Says what is asked for, shows how it goes on, lets Ctrl-C end it well, says what
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Mach
     from hierrouter.collect.summary import require_answers
 
     per_query = pool.routes.calls + len(pool.everyone)
-    with _finish_part_on_interrupt() as stop:
+    with _finish_part_on_interrupt() as stop, _notes_are_said():
         _announce(cache, pool, queries, machines)
         with progress(len(queries) * per_query) as report:
             summary = _summary(cache, pool, queries, machines, report, stop)
@@ -154,6 +155,24 @@ def summary_line(summary: Summary) -> str:
         f"{summary.queries:,} queries; "
         f"{summary.calls} calls made, {summary.earlier} already there{rate}"
     )
+
+
+class _Sayer(logging.Handler):
+    """What the library notes while it works, such as a server that is waited for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.say(f"note: {record.getMessage()}")
+
+
+@contextmanager
+def _notes_are_said() -> Iterator[None]:
+    library = logging.getLogger("hierrouter")
+    sayer = _Sayer()
+    library.addHandler(sayer)
+    try:
+        yield
+    finally:
+        library.removeHandler(sayer)
 
 
 @contextmanager

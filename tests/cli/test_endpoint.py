@@ -134,7 +134,7 @@ def test_no_server_listens(collected: Path, hierrouter: Run) -> None:
     port = free_port()
     error, _ = failed(collected, hierrouter, f"http://127.0.0.1:{port}/v1")
     assert re.search(rf"cannot connect to 127.0.0.1:{port}: .*refused", error)
-    assert "0 nodes committed, rerun the same command" in error
+    assert "0 calls committed, the same command makes the rest" in error
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://169.254.169.254/v1"])

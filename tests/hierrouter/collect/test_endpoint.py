@@ -14,6 +14,7 @@ import pytest
 
 from hierrouter.collect.backends import Failure, Outage, Response, answers_in_order, backend
 from hierrouter.collect.backends.endpoint import patience
+from hierrouter.collect.backends.endpoint.engine import PROBE
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError
@@ -152,7 +153,10 @@ REFUSED = [
     (Reply({"error": {"message": "exceeds the available context size"}}), "too_long"),
     (Reply({"object": "error", "message": "maximum context length is 9"}), "too_long"),
     (refusal(413, "no"), "too_long"),
+    (refusal(400, "prompt is too long: 9 tokens > 8 maximum"), "too_long"),
     (refusal(400, "refused", code="content_filter"), "filtered"),
+    (refusal(403, "requires moderation and your input was flagged"), "filtered"),
+    (refusal(403, "not for you"), "error"),
     (refusal(400, "temperature is not supported"), "error"),
     (ended("", "content_filter"), "filtered"),
     (ended("", "length", tokens_out=0), "too_long"),
@@ -167,6 +171,32 @@ def test_a_refused_prompt_is_not_asked_again(reply: Reply, status: str) -> None:
     assert refused.status == status
     assert answer == told(MODEL, "yes")
     assert server.asked["no"] == 1
+
+
+SLOW = [
+    refusal(504, "The server took too long to respond."),
+    refusal(500, "Request took too long to process, please retry"),
+    refusal(408, "client waited too long for this request: request too long in coming"),
+    refusal(502, "upstream context length unknown"),
+]
+
+
+@pytest.mark.parametrize("slow", SLOW, ids=range(len(SLOW)))
+def test_a_server_that_took_long_is_asked_again(slow: Reply) -> None:
+    with scripted(first_of_all(slow)) as server:
+        assert answers_in_order(load(server), PROMPTS[:2]) == ALL_GOOD[:2]
+
+
+def test_a_prompt_that_keeps_the_server_busy_takes_it_from_no_other() -> None:
+    def script(prompt: str, before: int) -> Reply:
+        return refusal(429, "request too large") if prompt == PROMPTS[3] else good(prompt)
+
+    with scripted(script) as server:
+        answers = answers_in_order(load(server), PROMPTS)
+    failure = answers.pop(3)
+    assert isinstance(failure, Failure)
+    assert re.search("429: request too large; still so after 7 waits", failure.detail)
+    assert answers == ALL_GOOD[:3] + ALL_GOOD[4:]
 
 
 def test_an_empty_text_is_an_answer() -> None:
@@ -229,6 +259,8 @@ def test_a_wait_that_is_too_long_is_an_outage() -> None:
         (HTML, "unexpected answer from 127.0.0.1:.*HTML; .* failed attempts"),
         (refusal(400, "bad temperature"), "bad temperature.*failed attempts"),
         (refusal(401, "bad key"), "answered 401: bad key; is the API key right"),
+        (refusal(403, "no scope"), "answered 403: no scope; is the API key right"),
+        (refusal(403, "account flagged"), "answered 403: account flagged; is the API key right"),
         (refusal(404, "gone"), "answered 404: gone; is the model there"),
         (refusal(429, "pay", code="insufficient_quota"), "answered 429: pay"),
         (Reply("", 307, {"Location": "http://127.0.0.1:9/x"}), "redirect, not followed"),
@@ -240,6 +272,49 @@ def test_nothing_but_failures_is_an_outage(reply: Reply, said: str) -> None:
         with pytest.raises(Outage, match=said):
             answers_in_order(generator, PROMPTS)
     assert sum(server.asked.values()) < 160  # far from all attempts at all prompts
+
+
+def test_three_prompts_tell_a_key_that_is_not_let_in() -> None:
+    with scripted(lambda prompt, before: refusal(403, "no scope")) as server:
+        with pytest.raises(Outage, match="answered 403: no scope; is the API key right"):
+            answers_in_order(load(server), PROMPTS[:3])
+        assert server.asked[PROBE] >= 1
+
+
+@pytest.mark.parametrize("bad", [refusal(401), refusal(404)], ids=["401", "404"])
+def test_an_outage_throws_no_answer_away(bad: Reply) -> None:
+    """What the server was answering when it was given up is delivered; no more is asked."""
+
+    def script(prompt: str, before: int) -> Reply:
+        return bad if prompt == PROMPTS[5] else late(good(prompt), 0.5)
+
+    delivered: dict[int, Any] = {}
+    with scripted(script) as server:
+        generator = load(server, concurrency=8)
+        with pytest.raises(Outage, match="answered 40"):
+            for place, answer in generator.generate(PROMPTS):
+                delivered[place] = answer
+        assert server.asked.total() == 8
+    assert delivered == {place: ALL_GOOD[place] for place in range(8) if place != 5}
+
+
+def test_an_outage_waits_for_no_call_longer_than_its_timeout() -> None:
+    """Nor for a call's next attempt, nor is the server asked once more whether it is there."""
+    replies = {
+        PROMPTS[0]: refusal(500),
+        PROMPTS[1]: late(refusal(401, "bad key"), 0.2),
+        PROMPTS[2]: late(refusal(403), 0.5),
+    }
+
+    def script(prompt: str, before: int) -> Reply:
+        return replies.get(prompt) or late(good(prompt), 60)
+
+    with scripted(script) as server:
+        generator = load(server, concurrency=8, timeout_s=1.0)
+        with pytest.raises(Outage, match="bad key"):
+            list(generator.generate(PROMPTS))
+    assert {server.asked[prompt] for prompt in PROMPTS[1:8]} == {1}
+    assert PROBE not in server.asked
 
 
 def test_a_server_that_hangs_is_an_outage() -> None:
@@ -262,7 +337,7 @@ def test_a_server_that_goes_away_is_an_outage() -> None:
         (completion("x", model="other"), "answers come from 'other'.*set answers_as"),
         (completion("x", usage={}), "without usage.*name a tokenizer"),
         (completion("x", usage={"prompt_tokens": 0, "completion_tokens": 1}), "without usage"),
-        (completion("x", usage={"prompt_tokens": "7", "completion_tokens": 1}), "without usage"),
+        (completion("x", tokens_out=0), "without usage"),
     ],
 )
 def test_an_answer_that_would_spoil_the_cache_ends_it(body: dict[str, Any], said: str) -> None:
@@ -273,6 +348,28 @@ def test_an_answer_that_would_spoil_the_cache_ends_it(body: dict[str, Any], said
     assert len(str(caught.value)) < 120  # the scheduler cuts a reason there
 
 
+@pytest.mark.parametrize("odd", [2**31, -1, True, "7", 1.5])
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens"])
+def test_a_count_that_cannot_be_is_no_answer_and_spoils_no_other(field: str, odd: Any) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, field: odd}
+
+    def script(prompt: str, before: int) -> Reply:
+        return Reply(completion("x", usage=usage)) if prompt == PROMPTS[3] else good(prompt)
+
+    with scripted(script) as server:
+        answers = answers_in_order(load(server, attempts=2), PROMPTS[:6])
+    failure = answers.pop(3)
+    assert isinstance(failure, Failure)
+    assert re.search(f"unexpected answer from .*: {odd!r} tokens", failure.detail)
+    assert answers == ALL_GOOD[:3] + ALL_GOOD[4:6]
+
+
+def test_the_largest_count_is_an_answer() -> None:
+    most = 2**31 - 1
+    with scripted(lambda prompt, before: Reply(completion("x", most, most))) as server:
+        assert answers_in_order(load(server), ["q"]) == [Response("x", most, most, "stop")]
+
+
 @pytest.mark.parametrize("named", ["served@main", "alias"])
 def test_another_name_of_the_same_model(named: str) -> None:
     body = completion("x", model=named)
@@ -281,8 +378,9 @@ def test_another_name_of_the_same_model(named: str) -> None:
         assert answers_in_order(generator, ["q"]) == [Response("x", 7, 3, "stop")]
 
 
-def test_a_named_tokenizer_counts_where_the_server_does_not() -> None:
-    no_usage = Reply({**completion("19"), "usage": None})
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 9, "completion_tokens": 0}])
+def test_a_named_tokenizer_counts_where_the_server_does_not(usage: Any) -> None:
+    no_usage = Reply({**completion("19"), "usage": usage})
     local = backend("transformers").load(
         ModelSpec("calc", "testbed:calc", 0.1, generation=Generation(8))
     )
@@ -310,6 +408,33 @@ def test_a_key_goes_to_the_server_and_nowhere_else(monkeypatch: pytest.MonkeyPat
     assert "CANARY" not in str(failure)
     assert {headers["authorization"] for headers in server.seen} == {"Bearer sk-CANARY"}
     assert "sk-OTHER" not in str(server.seen)
+
+
+LONG_KEY = "sk-0123456789abcdefghijklmnopqrstuvwxyz"
+TALKATIVE = "word " * 26 + LONG_KEY  # is cut in the middle of the key
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        refusal(401, TALKATIVE),
+        refusal(400, TALKATIVE),
+        Reply({"error": {"message": TALKATIVE}}),
+        Reply("", 307, {"Location": f"http://127.0.0.1:9/v1/{LONG_KEY}?key={LONG_KEY}"}),
+        Reply("", 307, {"Location": f"http://127.0.0.1:9/{'x' * 50}/{LONG_KEY}"}),
+    ],
+    ids=["401", "400", "200", "redirect", "long redirect"],
+)
+def test_a_key_is_not_shown_in_part(reply: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HR_KEY", LONG_KEY)
+    with scripted(lambda prompt, before: reply) as server:
+        generator = load(server, api_key_env="HR_KEY", attempts=1)
+        try:
+            said = str(answers_in_order(generator, ["q"]))
+        except Outage as error:
+            said = str(error)
+    assert "***" in said
+    assert "sk-0" not in said
 
 
 def test_a_word_that_is_no_secret_may_be_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +487,14 @@ def test_a_server_without_the_model_is_known_at_once(listing: Reply, said: str) 
 
 @pytest.mark.parametrize(
     "listing",
-    [Reply({"data": []}), refusal(404), refusal(500), Reply({"data": [{"id": "served:latest"}]})],
+    [
+        Reply({"data": []}),
+        refusal(404),
+        refusal(500),
+        Reply({"data": [{"id": "served:latest"}]}),
+        *(Reply({"data": odd}) for odd in (5, True, "served", {"id": "x"}, [1, ["x"], {"id": 5}])),
+        Reply("[]"),
+    ],
 )
 def test_a_server_that_does_not_tell_is_asked_all_the_same(listing: Reply) -> None:
     with scripted(lambda prompt, before: good(prompt), listing=listing) as server:

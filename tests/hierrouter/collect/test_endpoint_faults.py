@@ -8,12 +8,14 @@ import pytest
 
 from hierrouter.collect.backends import Response, Stop
 from hierrouter.collect.backends.endpoint import patience
+from hierrouter.collect.backends.endpoint.engine import PROBE
 from hierrouter.collect.scheduler import collect
 from hierrouter.endpoint import Endpoint
 from hierrouter.inspection import ask_cache
 from hierrouter.pool import Generation, ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter_cache.errors import Interrupted, WorldError
+from hierrouter_cache.reader import CacheReader
 from tests.engines import told
 from tests.servers import (
     JUNK,
@@ -64,7 +66,7 @@ def faulty(faults: Counter[int]) -> Script:
     return script
 
 
-def pool(server: Server) -> Pool:
+def pool(server: Server, hops: int = 2) -> Pool:
     """Two models that the server answers for, alike but for their limit."""
     endpoint = Endpoint(server.url, deployment="test", timeout_s=TIMEOUT_S)
     models = tuple(
@@ -73,7 +75,7 @@ def pool(server: Server) -> Pool:
         )
         for name, limit in (("short", 8), ("long", 9))
     )
-    return Pool(models, hops=2, stage_prompts=("", "Solve."))
+    return Pool(models, hops=hops, stage_prompts=("", "Solve.")[:hops])
 
 
 def stored(root: Path) -> list[dict[str, object]]:
@@ -108,12 +110,45 @@ def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
     with serving(Server(dying)) as server, pytest.raises(WorldError, match="out of memory"):
         collect(pool(server), QUERIES, tmp_path / "c")
     kept = len(stored(tmp_path / "c"))
-    assert 200 - 16 <= kept <= 200
+    assert kept == answered.total() >= 200
     with serving(Server()) as server:
         summary = collect(pool(server), QUERIES, tmp_path / "c")
         assert server.asked.total() == summary.calls
     assert summary.missing == 0
     assert len(stored(tmp_path / "c")) == summary.calls + kept == CALLS
+
+
+BAD = tuple(f"question {n}" for n in range(3, 50, 7))
+
+
+def test_prompts_that_never_work_stop_nobody(tmp_path: Path) -> None:
+    """They alone are written down as failed, and they alone are asked again."""
+
+    def script(prompt: str, before: int) -> Reply:
+        return refusal(500, "oh") if prompt in BAD else good(prompt)
+
+    for calls in (2 * (60 - len(BAD)), 0):
+        with serving(Server(script)) as server:
+            summary = collect(pool(server, hops=1), QUERIES[:60], tmp_path / "c")
+        assert (summary.calls, summary.incomplete) == (calls, len(BAD))
+        assert set(summary.failed) == {"error"}
+    assert set(server.asked) == {*BAD, PROBE}
+    assert list(CacheReader(tmp_path / "c").failures().values()) == ["error"] * 2 * len(BAD)
+    with serving(Server()) as server:
+        healed = collect(pool(server, hops=1), QUERIES[:60], tmp_path / "c")
+        assert set(server.asked) == set(BAD)
+    assert (healed.calls, healed.missing) == (2 * len(BAD), 0)
+
+
+def test_a_count_that_no_file_takes_loses_no_other_answer(tmp_path: Path) -> None:
+    def script(prompt: str, before: int) -> Reply:
+        odd = prompt == QUERIES[20].question
+        return Reply(completion("x", tokens_out=2**31)) if odd else good(prompt)
+
+    with serving(Server(script)) as server:
+        summary = collect(pool(server, hops=1), QUERIES[:40], tmp_path / "c")
+    assert (summary.calls, summary.incomplete) == (2 * 39, 1)
+    assert {row["response"] for row in stored(tmp_path / "c")}.isdisjoint({"x"})
 
 
 def test_a_stop_loses_no_answer(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from hierrouter.collect.backends import Answer, Failure, Response
 from hierrouter.collect.backends.endpoint.refusals import SAID, refused_prompt
 
 # What servers call the end of an answer: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
 STOPS = ("stop", "eos", "eos_token", "stop_sequence")
+MOST_TOKENS = 2**31 - 1  # what the cache has room for
 # (prompt, text, whether it ended by itself) -> tokens in and out
 Count = Callable[[str, str, bool], tuple[int, int]]
 
@@ -54,7 +55,8 @@ class Reader:
         it may generate went elsewhere, as into thinking that the server does not show.
 
         Raises:
-            Unexpected: it is no JSON, is an error, or lacks choice, text, reason or model.
+            Unexpected: it is no JSON, is an error, lacks choice, text, reason or model, or
+                counts what cannot be.
             WrongModel, NoUsage: see there.
         """
         completion = _object(body)
@@ -85,8 +87,10 @@ class Reader:
     def _tokens(self, usage: Any, prompt: str, text: str, reason: str) -> tuple[int, int]:
         """Of prompt and response; those of the server where it sends them."""
         counts = usage if isinstance(usage, dict) else {}
-        tokens_in, tokens_out = counts.get("prompt_tokens"), counts.get("completion_tokens")
-        if _is_count(tokens_in) and tokens_in and _is_count(tokens_out):
+        tokens_in = _count(counts.get("prompt_tokens"))
+        tokens_out = _count(counts.get("completion_tokens"))
+        # 0 for a text that is there is a count that the server did not make.
+        if tokens_in and tokens_out is not None and (tokens_out or not text):
             return tokens_in, tokens_out
         if self.count is None:
             raise NoUsage("answers come without usage (token counts); name a tokenizer")
@@ -134,5 +138,10 @@ def _text(choice: dict[str, Any], cut: bool) -> str:
     return content
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _count(value: Any) -> int | None:
+    """A number of tokens; None where none is sent."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+        raise Unexpected(f"{value!r:.20} tokens")
+    return value

@@ -14,7 +14,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from hierrouter.collect.backends import Answer, Failure, Stop, never
+from hierrouter.collect.backends import Answer, Failure, Outage, Stop, never
 from hierrouter.collect.backends.endpoint.client import Client, session
 from hierrouter.collect.backends.endpoint.completion import Count, Reader, Unexpected
 from hierrouter.collect.backends.endpoint.patience import TICK_S, GaveUp, Patience, Stopped
@@ -25,7 +25,8 @@ from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import digest
 
-ROUNDS = 2  # of nothing but failed attempts, and the server is out
+ROUNDS = 2  # of nothing but failed attempts, and the server is doubted
+PROBE = "Say OK."  # what tells a server that is out from prompts that never work
 LIMIT = "max_tokens"
 
 
@@ -105,28 +106,42 @@ class EndpointGenerator:
         for its next attempt is not made. Closing the iterator cancels what is under way.
 
         Raises:
-            Outage: the server gives nothing but failures.
+            Outage: the server gives nothing but failures; what was under way is delivered before.
             RuntimeError: another model answers, or answers come without token counts.
         """
         stopping = Event()
-        width = self._endpoint.concurrency
-        patience = Patience(self._endpoint.attempts, max(ROUNDS * width, 4), stopping.is_set)
+        width = min(self._endpoint.concurrency, len(prompts))
         due = iter(enumerate(prompts))
         pending: dict[Future[Answer | None], int] = {}
+        outage: Outage | None = None
         with session(self._endpoint, self._key) as (portal, client):
-            call = partial(self._answer, client, patience)
+            call = partial(self._answer, client, self._patience(client, stopping, width))
             try:
                 while True:
-                    while len(pending) < width and not stop() and (item := next(due, None)):
+                    over = outage is not None or stop()
+                    while not over and len(pending) < width and (item := next(due, None)):
                         pending[portal.start_task_soon(call, item[1])] = item[0]
-                    if not pending:
-                        return
-                    yield from _finished(pending)
-                    if stop():
+                        over = stop()
+                    if over:
                         stopping.set()
+                    if not pending:
+                        break
+                    try:
+                        yield from _finished(pending)
+                    except Outage as error:
+                        outage = outage or error
             finally:
                 for future in pending:
                     future.cancel()
+        if outage:
+            raise outage
+
+    def _patience(self, client: Client, stopping: Event, callers: int) -> Patience:
+        probe = partial(self._probe, client)
+        attempts = self._endpoint.attempts
+        # One call alone, failing at every attempt, is no outage.
+        failures = max(ROUNDS * callers, attempts + 1)
+        return Patience(attempts, failures, stopping.is_set, probe)
 
     async def _answer(self, client: Client, patience: Patience, prompt: str) -> Answer | None:
         """The final answer to one prompt; None where the collection stops without one."""
@@ -136,6 +151,12 @@ class EndpointGenerator:
             return Failure("error", str(error))
         except Stopped:
             return None
+
+    async def _probe(self, client: Client) -> None:
+        """One attempt at a prompt that no server can mind."""
+        answer = await self._completed(client, PROBE)
+        if isinstance(answer, Failure):
+            raise Again(answer.detail)
 
     async def _completed(self, client: Client, prompt: str) -> Answer:
         """What one attempt gives."""

@@ -1,13 +1,14 @@
 """When the callers of one server call, wait, or give up.
 
-In: calls that may fail. Out: their result, or an `Outage` once nothing but failures comes. A call
-that failed is made again after a wait of its own that doubles each time. A server that is busy is
-left alone by all callers, for as long as its Retry-After asks. Not covered: what an error means
-(`refusals`).
+In: calls that may fail. Out: their result, or an `Outage` once nothing but failures comes, even for
+a harmless call: a few bad calls must not take the server from all others. A call that failed is
+made again after a wait of its own that doubles each time. A server that is busy is left alone by
+all callers, for as long as its Retry-After asks. Not covered: what an error means (`refusals`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from random import Random
 from time import monotonic
@@ -16,7 +17,7 @@ from typing import TypeVar
 import anyio
 
 from hierrouter.collect.backends import Outage
-from hierrouter.collect.backends.endpoint.refusals import Again, Busy, Refused
+from hierrouter.collect.backends.endpoint.refusals import Again, Busy, Doubtful, Refused
 
 PAUSES = 7  # in a row, without one answer in between; they double, so the last one is a minute
 FIRST_PAUSE_S = 1.0
@@ -24,8 +25,10 @@ FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 LONGEST_WAIT_S = 600.0  # what asks for more is not waited for
 SPREAD = 0.1  # of a pause, over which the callers come back
+WORTH_SAYING_S = 4.0  # a wait that a person wonders about
 TICK_S = 0.1  # how soon a waiting call hears that the collection is to stop
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -42,14 +45,22 @@ class Patience:
 
     Args:
         attempts: how often a call is made.
-        failures: so many failed attempts in a row, of any calls, are an outage.
+        failures: after so many failed attempts in a row, of any calls, the server is doubted.
         stopped: whether waiting is over because the collection stops.
+        probe: a call that a server in order answers; made before it is given up.
     """
 
-    def __init__(self, attempts: int, failures: int, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        attempts: int,
+        failures: int,
+        stopped: Callable[[], bool],
+        probe: Callable[[], Awaitable[object]],
+    ) -> None:
         self._attempts = attempts
         self._most_failures = failures
         self._stopped = stopped
+        self._probe = probe
         self._random = Random()  # noqa: S311 - spreads callers, protects nothing
         self._failures = 0
         self._pauses = 0
@@ -70,22 +81,31 @@ class Patience:
             try:
                 return await self._admitted(call)
             except Refused as refused:
-                self._failed(str(refused))
+                await self._failed(str(refused), isinstance(refused, Doubtful))
                 raise GaveUp(str(refused)) from None
             except Again as again:
                 detail = str(again)
-                self._failed(detail)
+                await self._failed(detail)
         raise GaveUp(f"{detail} ({self._attempts} attempts)")
 
-    def _failed(self, detail: str) -> None:
+    async def _failed(self, detail: str, doubtful: bool = False) -> None:
         """One more attempt that gave nothing.
 
         Raises:
-            Outage: there have been too many in a row.
+            Outage: there have been too many in a row, or it is doubtful, and the probe fails too.
         """
         self._failures += 1
         if self._failures >= self._most_failures:
-            raise Outage(f"{detail}; {self._failures} failed attempts in a row")
+            detail = f"{detail}; {self._failures} failed attempts in a row"
+        elif not doubtful:
+            return
+        if self._stopped():
+            return
+        self._failures = 0
+        try:
+            await self._admitted(self._probe)
+        except (Again, Refused):
+            raise Outage(detail) from None
 
     async def _admitted(self, call: Callable[[], Awaitable[T]]) -> T:
         """The call, made when the server takes calls."""
@@ -103,15 +123,18 @@ class Patience:
 
     def _pause(self, busy: Busy, sent_at: float) -> None:
         """Let nobody call for a while; what was sent before a pause began makes no second one."""
-        if sent_at >= self._pause_began:
+        is_new = sent_at >= self._pause_began
+        if is_new:
             self._pauses += 1
             self._pause_began = monotonic()
         if self._pauses > PAUSES:
-            raise Outage(f"{busy}; still so after {PAUSES} waits")
+            raise Doubtful(f"{busy}; still so after {PAUSES} waits")
         wait = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._pauses - 1)
         if wait > LONGEST_WAIT_S:
             raise Outage(f"{busy}; it asks to wait {wait:.0f} s, more than {LONGEST_WAIT_S:.0f}")
         self._pause_ends = max(self._pause_ends, monotonic() + wait)
+        if is_new and wait >= WORTH_SAYING_S:
+            LOG.warning("%s; nobody calls it for %.0f s", busy, wait)
 
     def _backoff(self, attempt: int) -> float:
         longest = min(FIRST_BACKOFF_S * 2.0 ** (attempt - 1), LONGEST_BACKOFF_S)

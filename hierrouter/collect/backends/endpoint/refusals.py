@@ -19,20 +19,24 @@ from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 from hierrouter.collect.backends import Failure, Outage
 
 TOO_LONG = re.compile(
-    r"context.{0,12}(length|window|size)|maximum.{0,20}context|too (long|many tokens)"
+    r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
+    r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
     r"|max_new_tokens`? must be|exceeds? the (maximum|available|limit)|token count exceeds"
     r"|must have less than \d+ tokens|max_tokens must be at least 1",
     re.IGNORECASE,
 )
 FILTERED = re.compile(
-    r"content.?(filter|policy|management)|safety (filter|system|settings)", re.IGNORECASE
+    r"content.?(filter|policy|management)|safety (filter|system|settings)"
+    r"|(input|prompt|content|message|request|text)s?.{0,12}flagged",
+    re.IGNORECASE,
 )
 SAID = 150  # characters of the server's own words
 OTHER_LIMIT = "max_completion_tokens"  # what newer hosted models want in place of max_tokens
 BUSY = (429, 503, 529)
 UNLUCKY = (408, 409, 425)
-LOCKED = (401, 402, 403)
+LOCKED = (401, 402)
 MISSING = (404, 405)
+KEY_RIGHT = "is the API key right? api_key_env names its variable"
 
 
 class Again(Exception):
@@ -41,6 +45,10 @@ class Again(Exception):
 
 class Refused(Exception):
     """The server will not answer this prompt, for a reason that we do not know."""
+
+
+class Doubtful(Refused):
+    """So may every other prompt be: a harmless one tells."""
 
 
 class Broken(Again):
@@ -83,9 +91,9 @@ def meaning(error: APIError, address: str, hidden: Callable[[str], str]) -> Fail
     if isinstance(error, APITimeoutError):
         return Unreachable(f"cannot connect to {address}: timed out")
     if isinstance(error, APIConnectionError):
-        return _no_connection(error, address)
+        return _no_connection(error, address, hidden)
     if isinstance(error, APIStatusError):
-        return _refusal(error, address, hidden(_said(error)))
+        return _refusal(error, address, hidden)
     return Again(hidden(f"{address}: {error}"))
 
 
@@ -94,34 +102,43 @@ def timed_out(address: str, seconds: float) -> Again:
     return Again(f"no answer from {address}: timed out after {seconds:g} s")
 
 
-def _no_connection(error: APIConnectionError, address: str) -> Exception:
+def _no_connection(
+    error: APIConnectionError, address: str, hidden: Callable[[str], str]
+) -> Exception:
     """Nobody there, which a restart may change, or a line that was cut."""
-    detail = _reason(_deepest(error))
+    detail = hidden(_reason(_deepest(error)))
     if type(error.__cause__).__name__ == "ConnectError":
         return Unreachable(f"cannot connect to {address}: {detail.lower()}")
     return Again(f"connection to {address} was cut: {detail}")
 
 
-def _refusal(error: APIStatusError, address: str, said: str) -> Failure | Exception:
-    status = error.status_code
+def _refusal(
+    error: APIStatusError, address: str, hidden: Callable[[str], str]
+) -> Failure | Exception:
+    """By its status; by its words only where the status leaves open what is wrong."""
+    status, said = error.status_code, _said(error, hidden)
     detail = f"{address} answered {status}: {said}"
+    if status < 400:
+        target = hidden(error.response.headers.get("location", "nowhere").partition("?")[0])
+        return Outage(f"{address} answered with a redirect, not followed: {target:.80}")
     if status in LOCKED:
-        return Outage(f"{detail}; is the API key right? api_key_env names its variable")
+        return Outage(f"{detail}; {KEY_RIGHT}")
     if status == 429 and error.code == "insufficient_quota":
         return Outage(detail)
     if status in BUSY:
         return Busy(detail, wait_of(error.response.headers.get("retry-after")))
+    if status in UNLUCKY or status > 500:
+        return Broken(detail)
     if failure := refused_prompt(said, detail):  # llama.cpp has sent these with 400 and 500
         return failure
-    if status in UNLUCKY or status >= 500:
+    if status == 500:
         return Broken(detail)
-    if status < 400:
-        target = error.response.headers.get("location", "nowhere")
-        return Outage(f"{address} answered with a redirect, not followed: {target:.80}")
     if status in MISSING:
         return NotThere(f"{detail}; is the model there, and base_url right (often .../v1)?")
     if status == 413:
         return Failure("too_long", detail)
+    if status == 403:
+        return Doubtful(f"{detail}; {KEY_RIGHT}")
     return OtherLimit(detail) if OTHER_LIMIT in said else Refused(detail)
 
 
@@ -150,13 +167,13 @@ def _until(date: str) -> float:
         return float("nan")
 
 
-def _said(error: APIStatusError) -> str:
+def _said(error: APIStatusError, hidden: Callable[[str], str]) -> str:
     """The server's own words, and its code, which tells filters apart."""
     body = error.body
     if isinstance(body, dict):
         words = body.get("message") or body.get("detail") or body.get("error") or ""
         body = f"{words} {body.get('code') or body.get('type') or ''}".strip()
-    text = str(body or "")
+    text = hidden(str(body or ""))
     return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:SAID]
 
 

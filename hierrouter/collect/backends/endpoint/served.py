@@ -28,9 +28,10 @@ async def require_served(client: Client, model: str) -> None:
     Raises:
         Outage: there is no server, it refuses the key, or this model is not on its list.
     """
-    patience = Patience(ATTEMPTS, ATTEMPTS + 1, never)
+    ask = partial(_listed, client)
+    patience = Patience(ATTEMPTS, ATTEMPTS + 1, never, ask)
     try:
-        names = await patience.tried(partial(_listed, client))
+        names = await patience.tried(ask)
     except GaveUp as error:
         raise Outage(str(error)) from None
     # `transformers serve` lists what it has from the hub, but serves folders as well; Ollama
@@ -63,5 +64,6 @@ async def _listed(client: Client) -> list[str]:
             "(it often ends in /v1)?"
         ) from None
     entries = parsed.get("data") if isinstance(parsed, dict) else None
-    found = [entry.get("id") for entry in entries or [] if isinstance(entry, dict)]
+    listed = entries if isinstance(entries, list) else []
+    found = [entry.get("id") for entry in listed if isinstance(entry, dict)]
     return [name for name in found if isinstance(name, str)]
