@@ -30,14 +30,15 @@ def test_the_two_marked_commands_are_there() -> None:
         assert found[1].splitlines()[-1] == command
 
 
-def test_the_commands_after_the_quickstart_run(home: Path, hierrouter: Run) -> None:
+def test_the_commands_after_the_quickstart_run(home: Path, tmp_path: Path, hierrouter: Run) -> None:
+    work = shutil.copytree(home, tmp_path / "work")
     shown = [block for block in blocks("bash") if "pip install" not in block]
     commands = "".join(shown).splitlines()
     assert len(commands) == 9
     for command in commands:
         name, *arguments = shlex.split(command, comments=True)
         assert name == "hierrouter"
-        done = hierrouter(*arguments, cwd=home)
+        done = hierrouter(*arguments, cwd=work)
         assert done.returncode == 0, done.stderr
 
 

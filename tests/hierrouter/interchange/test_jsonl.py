@@ -102,12 +102,12 @@ def test_only_the_last_status_of_a_failed_call_travels(small: Path, tmp_path: Pa
     root = tmp_path / "small"
     call = CacheReader(root).sql("SELECT key, step, context, model FROM calls").to_pylist()[0]
     failed = Call(call["key"], call["step"], call["context"], "prompt")
-    for status in ("filtered", "empty"):
+    for status in ("filtered", "error"):
         rows = failures_table(call["model"], [(failed, Failure(status, "why"))], 1)
         PartWriter(root).append("failures", rows)
     assert export_jsonl(root, tmp_path / "failed.jsonl")["failures"] == 1
     import_jsonl(tmp_path / "failed.jsonl", tmp_path / "back")
-    assert CacheReader(tmp_path / "back").failures() == {call["key"]: "empty"}
+    assert CacheReader(tmp_path / "back").failures() == {call["key"]: "error"}
 
 
 def test_plans_that_are_merged_meanwhile_are_exported(tmp_path: Path) -> None:
