@@ -8,7 +8,7 @@ Not covered: which calls make up a tree (`walk`), embeddings (`embeddings`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError
+from hierrouter_cache.errors import CacheError, NoCache
+from hierrouter_cache.fingerprint import DIGEST_LENGTH
 from hierrouter_cache.parts import Part, quarantined_plan, sound_parts
 from hierrouter_cache.schema import ADDED, IDENTITY, KINDS, LAST_WINS
 
@@ -72,11 +73,12 @@ class CacheReader:
                     raise
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
-    def sql(self, query: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """The whole answer to a query of ours, as an Arrow table."""
+    def sql(self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table) -> pa.Table:
+        """The whole answer to a query of ours, which can name `tables`, as an Arrow table."""
         for _ in range(REOPENINGS):
             try:
-                return self.connection.sql(query, params=list(parameters)).to_arrow_table()
+                with _Registered(self.connection, tables):
+                    return self.connection.sql(query, params=list(parameters)).to_arrow_table()
             except duckdb.IOException:
                 if not self.lost_a_part():
                     raise
@@ -91,9 +93,11 @@ class CacheReader:
         """Whether a compaction has taken a part away since it was looked at."""
         return not all(part.path.exists() for part in self.parts)
 
-    def columns(self, query: str, parameters: Sequence[Any] = ()) -> dict[str, NDArray[Any]]:
+    def columns(
+        self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table
+    ) -> dict[str, NDArray[Any]]:
         """The answer to a query of numbers, as one array a column, rows in the parts' order."""
-        table = self.sql(query, parameters)
+        table = self.sql(query, parameters, **tables)
         for name in table.column_names:
             if table[name].null_count:
                 raise CacheError(
@@ -109,8 +113,8 @@ class CacheReader:
         They have no meaning outside of this connection.
         """
         texts = pa.table({"text": pa.array(digests, pa.string())})
-        with self._registered("texts", texts):
-            return self.columns("SELECT hash(text) AS h FROM texts")["h"].astype(np.uint64)
+        found = self.columns("SELECT hash(text) AS h FROM texts", texts=texts)["h"]
+        return found.astype(np.uint64)
 
     def latest_plan(self) -> StoredPlan:
         """The collection that was asked for last: the last row of the last part.
@@ -170,15 +174,40 @@ class CacheReader:
     def texts(self, calls: NDArray[np.uint64]) -> dict[int, StoredCall]:
         """The texts of some calls, by the hash of their key."""
         wanted = pa.table({"h": np.unique(calls)})
-        with self._registered("wanted_calls", wanted):
-            rows = self.sql(
-                "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608
-                f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}"
-            ).to_pylist()
+        rows = self.sql(
+            "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608
+            f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
+            wanted_calls=wanted,
+        ).to_pylist()
         return {row.pop("h"): StoredCall(**row) for row in reversed(rows)}
 
-    def _registered(self, name: str, table: pa.Table) -> _Registered:
-        return _Registered(self.connection, name, table)
+    def answers(self, calls: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """uint64[*calls.shape]: hash of the digest of each call's response, see `text_digest`.
+
+        Args:
+            calls: hashes of the keys of committed calls.
+        """
+        wanted = pa.table({"h": np.unique(calls)})
+        rows = self.columns(
+            "SELECT hash(key) AS call, "  # noqa: S608
+            f"hash(left(sha256(response), {DIGEST_LENGTH})) AS answer FROM calls_rows "
+            f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
+            wanted_calls=wanted,
+        )
+        found: NDArray[np.uint64] = rows["answer"][first_match(calls, rows["call"])]
+        return found
+
+
+def reader_of(root: Path) -> CacheReader | None:
+    """The open cache, None where nothing was collected yet.
+
+    Raises:
+        DamagedPart: a part is not what its name promises.
+    """
+    try:
+        return CacheReader(root)
+    except NoCache:
+        return None
 
 
 def connect(parts: Sequence[Part], schema: str = "main") -> duckdb.DuckDBPyConnection:
@@ -211,7 +240,7 @@ def _create_views(
         nothing = KINDS[kind].empty_table()
         for name, type in (("filename", pa.string()), ("file_row_number", pa.int64())):
             nothing = nothing.append_column(name, pa.array([], type))
-        with _Registered(connection, "nothing", nothing):
+        with _Registered(connection, {"nothing": nothing}):
             connection.execute(f"CREATE TABLE {view}_rows AS SELECT * FROM nothing")  # noqa: S608
     connection.execute(
         f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608
@@ -227,17 +256,18 @@ def _added(kind: str) -> str:
 
 @dataclass(frozen=True)
 class _Registered:
-    """An Arrow table that a query can name while the block lasts."""
+    """Arrow tables that a query can name while the block lasts."""
 
     connection: duckdb.DuckDBPyConnection
-    name: str
-    table: pa.Table
+    tables: Mapping[str, pa.Table]
 
     def __enter__(self) -> None:
-        self.connection.register(self.name, self.table)
+        for name, table in self.tables.items():
+            self.connection.register(name, table)
 
     def __exit__(self, *_: object) -> None:
-        self.connection.unregister(self.name)
+        for name in self.tables:
+            self.connection.unregister(name)
 
 
 def first_match(wanted: NDArray[np.uint64], among: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -23,13 +23,8 @@ from hierrouter.collect.summary import Progress, Summary
 from hierrouter.collect.worker import REPORT_S, Board, Job, work
 from hierrouter.pool import Pool
 from hierrouter.query import Query
-from hierrouter_cache.errors import (
-    HierRouterError,
-    Interrupted,
-    NoCache,
-    WorldError,
-)
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.errors import HierRouterError, Interrupted, WorldError
+from hierrouter_cache.reader import reader_of
 from hierrouter_cache.remote import Pulled, exchange, pull
 from hierrouter_cache.stores import store_at
 from hierrouter_cache.writer import PartWriter
@@ -172,9 +167,8 @@ def added(summaries: Sequence[Summary]) -> Summary:
 
 def _stored(root: Path) -> tuple[int, int, int]:
     """(calls, tokens in, tokens out) of the cache."""
-    try:
-        reader = CacheReader(root)
-    except NoCache:
+    reader = reader_of(root)
+    if reader is None:
         return 0, 0, 0
     (row,) = reader.sql(
         "SELECT count(*) AS calls, coalesce(sum(tokens_in), 0)::BIGINT AS tokens_in, "

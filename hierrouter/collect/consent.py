@@ -13,8 +13,8 @@ from hierrouter.collect.backends import Engines, backend
 from hierrouter.collect.estimate import Estimate, estimate
 from hierrouter.pool import Pool
 from hierrouter.query import Query
-from hierrouter_cache.errors import InputError, NoCache
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.reader import reader_of
 
 # A collection beyond either is not started without consent.
 MOST_CALLS = 100_000
@@ -61,9 +61,8 @@ def refuse_large(found: Estimate) -> None:
 
 def _slowest(root: Path) -> float:
     """Seconds that a call of the slowest kind took on average; 0 where nothing is known."""
-    try:
-        reader = CacheReader(root)
-    except NoCache:
+    reader = reader_of(root)
+    if reader is None:
         return 0.0
     means = reader.sql("SELECT avg(latency_s) AS seconds FROM calls_rows GROUP BY step")
     return max((mean for mean in means["seconds"].to_pylist() if mean), default=0.0)

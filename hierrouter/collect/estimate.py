@@ -20,8 +20,8 @@ from hierrouter.collect.levels import Stage, direct_stages, distinct, hop_stages
 from hierrouter.collect.survey import Known, Seen, Survey, survey
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
-from hierrouter_cache.errors import NoCache, WorldError
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.errors import WorldError
+from hierrouter_cache.reader import CacheReader, reader_of
 from hierrouter_cache.walk import TreeSpec
 
 # English questions and answers; text in LaTeX has 2.4, see docs/decisions.md.
@@ -103,11 +103,7 @@ def estimate(
         CacheError: the cache is damaged.
     """
     identities, absent = _identities(pool.everyone, engines)
-    try:
-        reader = CacheReader(root)
-    except NoCache:
-        reader = None
-    found = estimate_calls(pool, pool.tree_spec(identities), queries, reader)
+    found = estimate_calls(pool, pool.tree_spec(identities), queries, reader_of(root))
     if not absent:
         return found
     note = f"not reached from here, so all calls count as new: {', '.join(absent)}"

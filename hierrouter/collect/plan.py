@@ -19,9 +19,9 @@ from hierrouter.endpoint import OPENAI
 from hierrouter.pool import Identity, Pool
 from hierrouter.pool_file import stored_pool
 from hierrouter.query import Query, stored_choices
-from hierrouter_cache.errors import CacheError, InputError, NoCache
+from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.fingerprint import plan_key, root_context
-from hierrouter_cache.reader import CacheReader, StoredPlan
+from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.schema import PLANS
 from hierrouter_cache.writer import PartWriter
 
@@ -41,9 +41,8 @@ def planned(root: Path) -> Plan | None:
         CacheError: the cache is damaged, or holds no plan.
         InputError: the plan was imported: nobody can call its models.
     """
-    try:
-        reader = CacheReader(root)
-    except NoCache:
+    reader = reader_of(root)
+    if reader is None:
         return None
     stored = reader.latest_plan()
     pool = stored_pool(stored.pool, f"the last plan of {root}")[0]

@@ -43,10 +43,10 @@ from hierrouter.collect.shards import Shard, held, require_alike, starting
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
-from hierrouter_cache.errors import Interrupted, NoCache, WorldError
+from hierrouter_cache.errors import Interrupted, WorldError
 from hierrouter_cache.fingerprint import next_context, root_context
 from hierrouter_cache.pricing import Rate
-from hierrouter_cache.reader import CacheReader, StoredPlan
+from hierrouter_cache.reader import StoredPlan, reader_of
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
 
@@ -286,7 +286,7 @@ def collect(
     with held(root, shard):
         sweep_drafts(root)
         with starting(root, shard):
-            reader = _opened(root)
+            reader = reader_of(root)
             require_alike(reader, plan, shard)
             if reader and (changed := changed_queries(reader, queries)):
                 progress.on_changed(changed)
@@ -310,13 +310,6 @@ def collect(
         if collection.summary.failed:
             collection.count_missing()
     return collection.summary
-
-
-def _opened(root: Path) -> CacheReader | None:
-    try:
-        return CacheReader(root)
-    except NoCache:
-        return None
 
 
 def identify(models: Iterable[ModelSpec], engines: Engines = backend) -> dict[str, Identity]:

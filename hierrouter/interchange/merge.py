@@ -16,9 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from hierrouter_cache.errors import NoCache
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.reader import CacheReader, reader_of
 from hierrouter_cache.schema import IDENTITY, KINDS
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 
@@ -115,10 +114,6 @@ def merging(root: Path) -> Iterator[Merge]:
     writer = PartWriter(root)
     with collector_lock(root):
         sweep_drafts(root)
-        try:
-            reader = CacheReader(root)
-        except NoCache:
-            reader = None
-        merge = Merge(writer, reader)
+        merge = Merge(writer, reader_of(root))
         yield merge
         merge.flush()

@@ -73,6 +73,20 @@ class Failure:
         return STATUSES[self.status]
 
 
+def too_long(length: int, new_tokens: int, window: int) -> Failure:
+    """The failure of a prompt that leaves no room for its response.
+
+    Args:
+        length: tokens of the prompt as the model sees it.
+        new_tokens: the most that it may generate.
+        window: tokens that the model takes in all.
+    """
+    return Failure(
+        "too_long",
+        f"{length} tokens of prompt and {new_tokens} new ones exceed the window of {window}",
+    )
+
+
 Answer = Response | Failure
 Stop = Callable[[], bool]
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import Answer, Failure, Response, Stop, never
+from hierrouter.collect.backends import Answer, Response, Stop, never, too_long
 from hierrouter.collect.backends.continuous import ContinuousBatches, require_continuous
 from hierrouter.collect.backends.devices import device_kind, placement
 from hierrouter.collect.backends.sampling import prompt_seed
@@ -136,25 +136,16 @@ class TransformersGenerator:
         Raises:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
+        new = self._generation.max_new_tokens
         fitting: dict[int, Prompt] = {}
         for place, prompt in enumerate(prompts):
             tokens = self._encode(prompt)
-            if self._fits(len(tokens)):
+            if self._window is None or len(tokens) + new <= self._window:
                 fitting[place] = Prompt(tokens, self._seed(prompt))
             else:
-                yield place, self._too_long(len(tokens))
+                yield place, too_long(len(tokens), new, self._window)
         for place, generated in self._decoder.decode(fitting, stop):
             yield place, self._response(len(fitting[place].tokens), generated)
-
-    def _fits(self, length: int) -> bool:
-        return self._window is None or length + self._generation.max_new_tokens <= self._window
-
-    def _too_long(self, length: int) -> Failure:
-        return Failure(
-            "too_long",
-            f"{length} tokens of prompt and {self._generation.max_new_tokens} new ones exceed the "
-            f"window of {self._window}",
-        )
 
     def _seed(self, prompt: str) -> int:
         return prompt_seed(self._weights, self._generation.seed, prompt)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from hierrouter.collect.backends import Answer, Failure, Response, Stop, never
+from hierrouter.collect.backends import Answer, Failure, Response, Stop, never, too_long
 from hierrouter.collect.backends.devices import BALANCED, device_kind
 from hierrouter.collect.backends.sampling import prompt_seed
 from hierrouter.collect.backends.weights import weight_bytes
@@ -107,8 +107,7 @@ class VllmGenerator:
         new = self._generation.max_new_tokens
         fitting = [n for n, length in enumerate(lengths) if length + new <= self._window]
         for place in sorted(set(range(len(prompts))) - set(fitting)):
-            detail = f"{lengths[place]} tokens of prompt and {new} new ones exceed the window"
-            yield place, Failure("too_long", f"{detail} of {self._window}")
+            yield place, too_long(lengths[place], new, self._window)
         for start in range(0, len(fitting), PORTION):
             if stop():
                 return

@@ -52,6 +52,20 @@ def notes(tmp_path: Path, after: int = 0) -> noted.Noted:
     return noted.Noted(tmp_path / "log", after, noted.die if after else None)
 
 
+def said_by(script: str, folder: Path) -> str:
+    """What a script prints in a process of its own, given the folder of a cache."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)],
+        cwd=SOURCES,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared-disk", "mirror"])
 def test_a_killed_worker_costs_only_what_it_was_doing(
@@ -129,16 +143,7 @@ print(summary.calls, summary.earlier, *sorted(seen), len(me.children(recursive=T
 
 def test_a_cluster_of_our_own_is_open_to_this_machine_only_and_ends(whole: Path) -> None:
     """In a process of its own, as the command starts it; a collected cache needs no call."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK, str(whole)],
-        cwd=SOURCES,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    calls, earlier, *addresses, children = done.stdout.split()
+    calls, earlier, *addresses, children = said_by(LOOK, whole).split()
     assert (calls, earlier, children) == ("0", str(len(noted.rows(whole))), "0")
     assert set(addresses) == {"127.0.0.1", "::ffff:127.0.0.1"}
 
@@ -239,17 +244,9 @@ except InputError as error:
 
 
 def test_no_cluster_at_an_address_is_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NOWHERE, str(tmp_path)],
-        cwd=SOURCES,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("no Ray cluster: nowhere: Invalid address format")
-    assert done.stdout.count("\n") == 1
+    said = said_by(NOWHERE, tmp_path)
+    assert said.startswith("no Ray cluster: nowhere: Invalid address format")
+    assert said.count("\n") == 1
 
 
 def test_without_ray_another_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
