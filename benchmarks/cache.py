@@ -43,7 +43,7 @@ from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import CALLS, PLANS, QUERIES, SCORES
 from hierrouter_cache.scores import stored_scores
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, StatePart
 from hierrouter_cache.walk import TreeSpec, walk
 from hierrouter_cache.writer import PartWriter
 
@@ -133,7 +133,9 @@ def open_ours(root: Path) -> RouteTree:
     score, accuracy = (stored_scores(reader, forest, scorer) for scorer in SCORERS)
     prices = dict.fromkeys(MODELS, Rate.base(0.003))
     store = EmbeddingStore(reader, "random")
-    return load_tree(reader, SPEC, forest, store, prices, score, accuracy, SCORERS[0])
+    row = store.rows(forest.tree.outcome[:, : SPEC.routes.states])
+    parts = (StatePart(store.vectors(), row),)
+    return load_tree(reader, SPEC, forest, parts, "random", prices, score, accuracy, SCORERS[0])
 
 
 def make_flat(root: Path, folder: Path) -> None:
@@ -242,7 +244,10 @@ def run_side(side: str, place: Path) -> None:
     if isinstance(result, dict) and "after_loading" in result:
         found["after_loading"] = result["after_loading"]
     if isinstance(result, RouteTree):
-        arrays = (result.score, result.accuracy, result.tokens_in, result.tokens_out, result.state)
+        arrays = (
+            *(result.score, result.accuracy, result.tokens_in, result.tokens_out),
+            *(part.row for part in result.parts),
+        )
         found["arrays_mb"] = sum(array.nbytes for array in arrays) / 2**20
     print(json.dumps(found))
 

@@ -1,8 +1,8 @@
 """Open a cache as a tree.
 
 In: the cache's folder, optionally another pool, fewer models, hops or datasets, another encoder,
-scorer or price list. Out: a `RouteTree`, with what is derived (scores, embeddings) computed first
-where it is not there. No language model is called. Not covered: collecting what is missing
+view, scorer or price list. Out: a `RouteTree`, with what is derived (scores, embeddings) computed
+first where it is not there. No language model is called. Not covered: collecting what is missing
 (`hierrouter.collect.scheduler`).
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from hierrouter.collect.embed import embed_states
 from hierrouter.collect.encoders import BUILT_IN, load_encoder
+from hierrouter.collect.views import DEFAULT_VIEW, text_kinds
 from hierrouter.learn.config import PAPER_SCORER
 from hierrouter.opened_pool import OpenedPool, opened_pool
 from hierrouter.pool import suggestion
@@ -47,6 +48,7 @@ class Selection:
         datasets: names among those collected; None is all of them.
         limit: at most so many queries a dataset, the first ones.
         encoder: name of the encoder.
+        view: what a policy sees of a state's texts; see `collect.views`.
         scorer: name of Q.
         prices: prices that replace those of the pool, by model; see `price_lists`.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
@@ -58,6 +60,7 @@ class Selection:
     datasets: Sequence[str] | None = None
     limit: int | None = None
     encoder: str = BUILT_IN
+    view: str = DEFAULT_VIEW
     scorer: str = PAPER_SCORER
     prices: Mapping[str, Price] = field(default_factory=dict)
     allow_incomplete: bool = False
@@ -77,7 +80,8 @@ def open_tree(
 
     Raises:
         CacheError: nothing there, damaged, or incomplete for this pool.
-        InputError: a dataset that was not collected, or an unknown pool, model, encoder or scorer.
+        InputError: a dataset that was not collected, or an unknown pool, model, encoder,
+            scorer or view.
     """
     selection = selection or Selection()
     return open_trees(root, selection, [selection.prices], on_done)[0]
@@ -97,6 +101,7 @@ def open_trees(
     Raises:
         HierRouterError: as `open_tree`.
     """
+    text_kinds(selection.view)  # refused before anything is read
     scorer = scorer_named(selection.scorer)
     # Where Q is what the source of an import said, right and wrong are too.
     accuracy = GIVEN if scorer is GIVEN else scorer_named(ACCURACY)
@@ -108,21 +113,24 @@ def open_trees(
     prices = [prices_of(pool, given, known) for given in price_lists]
     forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
-    store = embed_states(
-        reader, spec, whole, load_encoder(selection.encoder), _told(on_done, "embed")
-    )
+    encoder = load_encoder(selection.encoder)
     tree = load_tree(
         reader,
         spec,
         whole,
-        store,
+        embed_states(reader, spec, whole, encoder, selection.view, _told(on_done, "embed")),
+        encoder.description,
         rates_of(prices[0]),
         score_forest(reader, whole, scorer, _told(on_done, "score")),
         score_forest(reader, whole, accuracy, _told(on_done, "score")),
         scorer.name,
     )
     tree = replace(
-        tree, left_out=len(forest.keys) - len(whole.keys), context_free=pool.context_free
+        tree,
+        left_out=len(forest.keys) - len(whole.keys),
+        context_free=pool.context_free,
+        encoder=selection.encoder,
+        view=selection.view,
     )
     return [_priced(tree, table) for table in prices]
 

@@ -1,9 +1,9 @@
-"""Embedded contexts: derived data, beside the truth.
+"""Embedded texts: derived data, beside the truth.
 
 `<cache>/derived/<encoder digest>/emb-<seq>-<writer>-r<rows>-<sha256[:16]>.npy` holds rows of
-(context digest, float32 vector). It is memory-mapped: opening costs nothing at any size. Its bytes
-are checked against its name before vectors are handed on. It can be deleted and rebuilt at will.
-Not covered: computing vectors (`hierrouter.collect.encoders`).
+(digest, float32 vector), of contexts or of answers alone. It is memory-mapped: opening costs
+nothing at any size. Its bytes are checked against its name before vectors are handed on. It can be
+deleted and rebuilt at will. Not covered: computing vectors (`hierrouter.collect.encoders`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from hierrouter_cache.writer import writable, write_derived
 NAME = re.compile(
     r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
 )
+
+# What the texts of a folder are, and what their digests are of.
+CONTEXTS = "contexts"  # a question and all answers so far; `next_context`
+ANSWERS = "answers"  # one answer alone; `text_digest`
 
 CHUNK = 65_536  # rows looked at together
 
@@ -110,20 +114,22 @@ def _damaged(file: EmbeddingFile, why: str) -> DamagedPart:
 
 
 class EmbeddingStore:
-    """Vectors by context, for one encoder.
+    """Vectors by digest of a text, for one encoder and one kind of text.
 
     Args:
-        reader: the open cache; contexts are looked up by its hashes.
-        encoder: the encoder's description; it decides the folder, so vectors of two encoders
-            never meet.
+        reader: the open cache; digests are looked up by its hashes.
+        encoder: the encoder's description; with `texts` it decides the folder, so vectors of two
+            encoders never meet.
+        texts: `CONTEXTS` or `ANSWERS`.
 
     Raises:
         DamagedPart: a file is not what its name promises.
     """
 
-    def __init__(self, reader: CacheReader, encoder: str) -> None:
+    def __init__(self, reader: CacheReader, encoder: str, texts: str = CONTEXTS) -> None:
         self.encoder = encoder
-        self.folder = reader.root / "derived" / digest(["encoder", encoder])
+        named = ["encoder", encoder, *([] if texts == CONTEXTS else [texts])]
+        self.folder = reader.root / "derived" / digest(named)
         self._reader = reader
         self._map()
 

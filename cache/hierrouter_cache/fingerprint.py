@@ -31,6 +31,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
+def text_digest(text: str) -> str:
+    """Digest of a text alone; in DuckDB's SQL it is `left(sha256(text), 32)`."""
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
 def step_key(model: Mapping[str, Any], generation: Mapping[str, Any], instruction: str) -> str:
     """Digest of one way of calling: model identity, generation settings, stage instruction."""
     return digest(["step", PROMPT_LAYOUT, model, generation, instruction])

@@ -1,7 +1,7 @@
 """From what was found in a cache to dense arrays.
 
-In: a `Forest`, its scores, an `EmbeddingStore`, prices. Out: `RouteTree`. Prices are joined here,
-at the very end, so that repricing needs no new call. Not covered: finding (`walk`), scoring.
+In: a `Forest`, its scores, what is seen of its states, prices. Out: `RouteTree`. Prices are joined
+here, at the very end, so that repricing needs no new call. Not covered: finding (`walk`), scoring.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.pricing import Rate, rate_table
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.scores import Scores
-from hierrouter_cache.tree import DirectCalls, RouteTree
+from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
 from hierrouter_cache.walk import Forest, TreeSpec
 
 
@@ -27,7 +26,8 @@ def load_tree(
     reader: CacheReader,
     spec: TreeSpec,
     forest: Forest,
-    embeddings: EmbeddingStore,
+    parts: tuple[StatePart, ...],
+    encoder: str,
     prices: Mapping[str, Rate],
     score: Scores,
     accuracy: Scores,
@@ -39,14 +39,15 @@ def load_tree(
         reader: the cache that the forest comes from.
         spec: the pool as content keys.
         forest: what was found.
-        embeddings: vectors of the encoder to use.
+        parts: what a policy sees of each state's texts.
+        encoder: description of the encoder; the content is named by it, whatever the parts.
         prices: rate of every model of `spec`, direct ones included.
         score: the values of Q.
         accuracy: the values that tell right from wrong.
         scorer: name of Q.
 
     Raises:
-        IncompleteTree: a node, a direct call, a score or an embedding is missing.
+        IncompleteTree: a node, a direct call or a score is missing.
     """
     if lack := holes(forest, spec.routes):
         raise IncompleteTree(f"the tree is incomplete: {lack}: {reader.root}")
@@ -71,8 +72,7 @@ def load_tree(
         tokens_in=tree.tokens_in,
         tokens_out=tree.tokens_out,
         rate=rate,
-        state=embeddings.rows(tree.outcome[:, : routes.states]),
-        vectors=embeddings.vectors(),
+        parts=parts,
         direct=DirectCalls(
             models=tuple(name for name, _ in spec.direct),
             score=score.direct,
@@ -83,7 +83,7 @@ def load_tree(
         ),
         scorer=scorer,
         content=_content(
-            [spec.models, spec.steps, spec.direct, scorer, embeddings.encoder, forest.keys],
+            [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys],
             *measured,
         ),
     )

@@ -14,11 +14,13 @@ Not covered: prices, scores, or which nodes have been collected.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 SEPARATOR = ">"
+Number = TypeVar("Number", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Routes:
         """The node numbers at depth `level`."""
         return slice(self.level_start(level), self.level_start(level + 1))
 
-    def child(self, node: NDArray[np.int64], action: NDArray[np.int64]) -> NDArray[np.int64]:
+    def child(self, node: Number, action: Number) -> Number:
         """Node reached from `node` by calling model `action`; works on arrays and on ints."""
         return node * self.models + 1 + action
 

@@ -1,7 +1,8 @@
 """The cache as dense arrays: what everybody reads.
 
 In: what `reader` found for a pool. Out: `RouteTree`, frozen arrays indexed by query and node
-number (`routes`), with prices joined in. Not covered: policies, which live in `hierrouter`.
+number (`routes`), with prices joined in. What a policy sees of a state's texts is a row of vectors
+in each of the tree's parts. Not covered: policies, which live in `hierrouter`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,29 @@ class DirectCalls:
 
 
 @dataclass(frozen=True)
+class StatePart:
+    """What a policy sees of one text of each state: the context, say, or the question alone.
+
+    Attributes:
+        vectors: float32[rows, width], the encoder's vectors; where one file holds them all, mapped
+            and not copied.
+        row: int64[queries, states], row of `vectors` at each state.
+    """
+
+    vectors: NDArray[np.float32]
+    row: NDArray[np.int64]
+
+    @property
+    def width(self) -> int:
+        """Length of a vector."""
+        return int(self.vectors.shape[1])
+
+    def select(self, rows: NDArray[np.int64]) -> StatePart:
+        """The same for the queries at positions `rows` only; the vectors are shared."""
+        return replace(self, row=self.row[rows])
+
+
+@dataclass(frozen=True)
 class RouteTree:
     """Every route of every query, computed once (paper section 3.1, the deterministic MDP).
 
@@ -74,9 +98,8 @@ class RouteTree:
         tokens_in: int64[queries, nodes], prompt tokens of the call that made the node.
         tokens_out: int64[queries, nodes], generated tokens of that call.
         rate: float64[M, 2], cost of a token in and of a token out of each model.
-        vectors: float32[contexts, dim], the encoder's vectors; where one file holds them all,
-            mapped and not copied.
-        state: int64[queries, states], row of `vectors` with the context at each state.
+        parts: what a policy sees of each state's texts, side by side; stage and cost are part of
+            a state whatever these are. None where no text is seen.
         direct: the single-model calls.
         scorer: name of Q.
         content: digest of pool, queries, scores, tokens and encoder, without prices. A selection
@@ -85,6 +108,8 @@ class RouteTree:
         context_free: whether later hops are the models' own independent answers, imported from
             a table of single calls: no answer was seen by the next model.
         priced_by: who gave the rate of each model, in words.
+        encoder: name of the encoder, as it was given; "" where there is none.
+        view: which texts `parts` are of, see `hierrouter.collect.views`.
     """
 
     models: tuple[str, ...]
@@ -97,14 +122,15 @@ class RouteTree:
     tokens_in: NDArray[np.int64]
     tokens_out: NDArray[np.int64]
     rate: NDArray[np.float64]
-    vectors: NDArray[np.float32]
-    state: NDArray[np.int64]
+    parts: tuple[StatePart, ...]
     direct: DirectCalls
     scorer: str
     content: str
     left_out: int = 0
     context_free: bool = False
     priced_by: Mapping[str, str] = field(default_factory=dict)
+    encoder: str = ""
+    view: str = "context"
 
     @cached_property
     def routes(self) -> Routes:
@@ -123,13 +149,29 @@ class RouteTree:
 
     @property
     def dim(self) -> int:
-        """Length of an embedding."""
-        return int(self.vectors.shape[1])
+        """Length of an embedding: the sum over the parts, 0 without any."""
+        return sum(part.width for part in self.parts)
 
     @property
     def embedding(self) -> NDArray[np.float32]:
-        """float32[queries, states, dim]: the context at each state; a copy on every access."""
-        return self.vectors[self.state]
+        """float32[queries, states, dim]: what is seen of each state; a copy on every access."""
+        query, node = np.indices((len(self), self.routes.states), sparse=True)
+        return self.embedding_at(query, node)
+
+    def embedding_at(
+        self, query: NDArray[np.int64], node: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """float32[n, dim]: the vectors of all parts at some states, side by side; a copy.
+
+        Args:
+            query: int64[n], positions of queries.
+            node: int64[n], numbers of states. Both may have more dimensions than one.
+        """
+        seen = [part.vectors[part.row[query, node]] for part in self.parts]
+        if len(seen) == 1:
+            return seen[0]
+        shape = np.broadcast_shapes(query.shape, node.shape)
+        return np.concatenate([np.empty((*shape, 0), np.float32), *seen], axis=-1)
 
     @property
     def base_rate(self) -> NDArray[np.float64]:
@@ -144,8 +186,11 @@ class RouteTree:
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
         """float64[queries, leaves]: R = Q - alpha * C at the end of each route."""
-        leaves = self.routes.leaves
-        return self.score[:, leaves] - alpha * self.cost[:, leaves]
+        return self.node_reward(alpha)[:, self.routes.leaves]
+
+    def node_reward(self, alpha: float) -> NDArray[np.float64]:
+        """float64[queries, nodes]: R = Q - alpha * C where an episode ends at the node."""
+        return self.score - alpha * self.cost
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -161,7 +206,7 @@ class RouteTree:
             accuracy=self.accuracy[rows],
             tokens_in=self.tokens_in[rows],
             tokens_out=self.tokens_out[rows],
-            state=self.state[rows],
+            parts=tuple(part.select(rows) for part in self.parts),
             direct=self.direct.select(rows),
         )
 

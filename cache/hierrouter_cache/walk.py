@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError
+from hierrouter_cache.fingerprint import text_digest
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.routes import Routes
 
@@ -242,6 +243,17 @@ def states(
         )
         for path, query in zip((key.tolist() for key in keys), queries.to_pylist(), strict=True)
     ]
+
+
+def newest_answers(reader: CacheReader, spec: TreeSpec, forest: Forest) -> NDArray[np.uint64]:
+    """uint64[queries, states]: hash of the digest of the newest answer's text at each state.
+
+    Equal answers have equal hashes, whatever came before them. At the root it is the empty text.
+    """
+    calls = forest.tree.key[:, 1 : spec.routes.states]
+    nothing = reader.hashes([text_digest("")])
+    root = np.repeat(nothing[:, None], len(calls), axis=0)
+    return np.concatenate([root, reader.answers(calls)], axis=1)
 
 
 def _ancestors(routes: Routes, node: int) -> list[int]:

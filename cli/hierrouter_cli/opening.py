@@ -25,6 +25,7 @@ def select(
     datasets: str | None = None,
     limit: int | None = None,
     encoder: str | None = None,
+    state: str | None = None,
     scorer: str = options.DEFAULT_SCORER,
     allow_incomplete: bool = False,
     prices: list[Path] | None = None,
@@ -36,6 +37,7 @@ def select(
         InputError: several price files; only a report shows them side by side.
     """
     from hierrouter.collect.encoders import BUILT_IN
+    from hierrouter.collect.views import DEFAULT_VIEW
     from hierrouter.price_lists import price_lists
     from hierrouter.trees import Selection
 
@@ -54,6 +56,7 @@ def select(
         datasets=options.split_names(datasets),
         limit=limit,
         encoder=encoder or BUILT_IN,
+        view=DEFAULT_VIEW if state is None else state,
         scorer=scorer,
         prices=given.prices,
         allow_incomplete=allow_incomplete,
@@ -81,7 +84,7 @@ def open_trees(
     from hierrouter.pricing import guesses
     from hierrouter.trees import open_trees as open_selected
 
-    labels = {"embed": "embed contexts", "score": "score responses"}
+    labels = {"embed": "embed states", "score": "score responses"}
     with console.progress_bars() as bars:
         task = bars.add_task("open", total=None, note="")
 

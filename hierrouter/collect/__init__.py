@@ -2,5 +2,5 @@
 
 `datasets` gives queries, `backends` run models, `scheduler` walks the tree level by level and
 commits what it learns as `rows` (`plan` says what was asked for, `summary` what came of it),
-`encoders` embed the contexts a policy will see.
+`encoders` embed what a policy will see (`views`).
 """

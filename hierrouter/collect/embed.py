@@ -1,20 +1,28 @@
-"""Embed every context that a policy can see.
+"""Embed what a policy can see of every state.
 
-In: a cache, its forest, an encoder. Out: vectors in the cache's derived data, computed once for
-each distinct context. Leaves are not embedded: no decision is taken there.
+In: a cache, its forest, an encoder, a view. Out: one `StatePart` for each text that the view shows,
+its vectors in the cache's derived data, computed once for each distinct text. Leaves are not
+embedded: no decision is taken there. Not covered: which texts these are (`views`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hierrouter.collect.encoders import Encoder
-from hierrouter.collect.prompts import context_text
-from hierrouter_cache.embeddings import EmbeddingStore
-from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.walk import Forest, TreeSpec, states
+from hierrouter.collect.views import ANSWER, DEFAULT_VIEW, QUESTION, state_texts, text_kinds
+from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
+from hierrouter_cache.fingerprint import text_digest
+from hierrouter_cache.reader import CacheReader, first_match
+from hierrouter_cache.tree import StatePart
+from hierrouter_cache.walk import Forest, TreeSpec, newest_answers, states
 
 TEXTS_PER_FILE = 16_384
+
+OnTexts = Callable[[int, int], None]
 
 
 def embed_states(
@@ -22,22 +30,58 @@ def embed_states(
     spec: TreeSpec,
     forest: Forest,
     encoder: Encoder,
-    on_texts: Callable[[int, int], None] = lambda done, total: None,
-) -> EmbeddingStore:
-    """The encoder's store, after every state of these trees has a vector in it.
+    view: str = DEFAULT_VIEW,
+    on_texts: OnTexts = lambda done, total: None,
+) -> tuple[StatePart, ...]:
+    """What the view shows of every state of these trees, as vectors.
 
     Args:
         reader: an open cache.
         spec: the pool as content keys.
         forest: what was found, without holes.
         encoder: computes what is missing.
-        on_texts: told (done, total) after each file.
+        view: one of `views.VIEWS`.
+        on_texts: told (done, total) after each file, for each part anew.
+
+    Raises:
+        InputError: an unknown view.
     """
-    store = EmbeddingStore(reader, encoder.description)
-    missing = store.missing(forest.tree.outcome[:, : spec.routes.states].T)
+    kinds = text_kinds(view)
+    return tuple(
+        _part(reader, spec, forest, encoder, view, number, on_texts) for number in range(len(kinds))
+    )
+
+
+def _part(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    encoder: Encoder,
+    view: str,
+    number: int,
+    on_texts: OnTexts,
+) -> StatePart:
+    """The text of every state that stands at place `number` among those that the view shows."""
+    kind = text_kinds(view)[number]
+    alone = kind == ANSWER
+    names = _names(reader, spec, forest, kind)
+    store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
+    missing = store.missing(names.T)
     for start in range(0, len(missing), TEXTS_PER_FILE):
-        found = states(reader, spec, forest, missing[start : start + TEXTS_PER_FILE])
-        texts = [context_text(state.question, state.responses) for state in found]
-        store.append([state.context for state in found], encoder.encode(texts))
+        where = first_match(missing[start : start + TEXTS_PER_FILE], names.ravel())
+        contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
+        found = states(reader, spec, forest, contexts)
+        texts = [state_texts(view, state.question, state.responses)[number] for state in found]
+        contexts_of = [state.context for state in found]
+        digests = [text_digest(text) for text in texts] if alone else contexts_of
+        store.append(digests, encoder.encode(texts))
         on_texts(start + len(found), len(missing))
-    return store
+    return StatePart(store.vectors(), store.rows(names))
+
+
+def _names(reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str) -> NDArray[np.uint64]:
+    """uint64[queries, states]: hash of the digest that stands for the text of each state."""
+    contexts = forest.tree.outcome[:, : spec.routes.states]
+    if kind == ANSWER:
+        return newest_answers(reader, spec, forest)
+    return np.broadcast_to(contexts[:, :1], contexts.shape) if kind == QUESTION else contexts

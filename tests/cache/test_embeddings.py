@@ -6,6 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hierrouter_cache.embeddings import (
+    ANSWERS,
     EmbeddingStore,
     embedding_fault,
     embedding_files,
@@ -60,6 +61,17 @@ def test_encoders_never_meet(reader: CacheReader) -> None:
     assert len(other.missing(reader.hashes(CONTEXTS))) == 300
     with pytest.raises(IncompleteTree, match="300 states have no embedding"):
         other.rows(reader.hashes(CONTEXTS))
+
+
+def test_answers_alone_never_meet_contexts(reader: CacheReader) -> None:
+    contexts = filled(reader)
+    answers = EmbeddingStore(reader, "e", ANSWERS)
+    assert contexts.folder.name == digest(["encoder", "e"])  # where caches of before have them
+    assert len(answers.missing(reader.hashes(CONTEXTS))) == 300
+    answers.append(CONTEXTS, -VECTORS)
+    assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
+    assert np.array_equal(gathered(EmbeddingStore(reader, "e", ANSWERS), reader), -VECTORS)
+    assert merge_embeddings(reader.root) == 0
 
 
 def test_missing_keeps_the_order_and_says_each_once(reader: CacheReader) -> None:

@@ -9,7 +9,7 @@ from hierrouter_cache.loading import load_tree
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.scores import stored_scores
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, StatePart
 from hierrouter_cache.walk import TreeSpec, states, walk
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
@@ -39,7 +39,9 @@ def load(root: Path, spec: TreeSpec, rate: float = 1.0) -> RouteTree:
         store.append(contexts, np.arange(len(missing) * 2, dtype=np.float32).reshape(-1, 2))
     prices = {name: Rate.base(rate if name == spec.models[0] else 1.0) for name in spec.models}
     score, accuracy = (stored_scores(reader, forest, name) for name in ("token_f1", "exact_match"))
-    return load_tree(reader, spec, forest, store, prices, score, accuracy, "token_f1")
+    row = store.rows(forest.tree.outcome[:, : spec.routes.states])
+    parts = (StatePart(store.vectors(), row),)
+    return load_tree(reader, spec, forest, parts, "test", prices, score, accuracy, "token_f1")
 
 
 def test_a_tree_is_dense(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import CacheError
-from hierrouter_cache.fingerprint import root_context
+from hierrouter_cache.fingerprint import next_context, root_context, text_digest
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.scores import stored_scores
-from hierrouter_cache.walk import states, walk
+from hierrouter_cache.walk import newest_answers, states, walk
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 from tests.cache.test_loading import KEYS, fill
@@ -47,6 +47,8 @@ def test_of_thousands_of_rivals_the_first_part_counts(tmp_path: Path) -> None:
     found = [call.response for call in reader.texts(keys).values()]
     assert len(found) == 6000
     assert all(response.startswith("first ") for response in found)
+    first = {text_digest(f"first {n}") for n in range(6000)}
+    assert set(reader.answers(keys).tolist()) == set(reader.hashes(list(first)).tolist())
 
 
 def test_a_number_that_is_missing_is_refused(tmp_path: Path) -> None:
@@ -130,3 +132,43 @@ def test_a_compaction_under_an_open_reader_changes_nothing(tmp_path: Path) -> No
     assert all(not part.path.name.startswith("calls-00000004") for part in reader.parts)
     for name in ("found", "key", "tokens_in"):
         assert np.array_equal(getattr(before.tree, name), getattr(after.tree, name))
+
+
+def test_equal_answers_have_equal_hashes_whatever_came_before(tmp_path: Path) -> None:
+    said = {"a": "ja, naïve ✓ \x00\n", "b": ""}
+    calls = []
+    for question in ("one", "two"):
+        context = root_context(question)
+        calls += [(step, context, said[step]) for step in "ab"]
+        for first in "ab":
+            after = next_context(context, said[first])
+            calls += [(step, after, said[step]) for step in "ab"]
+    writer = PartWriter(tmp_path)
+    writer.append("queries", rows.queries("one", "two"))
+    writer.append("calls", rows.calls(*calls))
+    reader = CacheReader(tmp_path)
+    spec = rows.spec("ab", 3)
+    found = newest_answers(reader, spec, walk(reader, spec, KEYS))
+    a, b = (int(reader.hashes([text_digest(said[step])])[0]) for step in "ab")
+    assert found.tolist() == [[b, a, b, a, b, a, b]] * 2
+
+
+def test_one_hop_has_no_answer_to_see(tmp_path: Path) -> None:
+    fill(tmp_path)
+    reader = CacheReader(tmp_path)
+    spec = rows.spec("ab", 1)
+    nothing = reader.hashes([text_digest("")]).tolist()
+    assert newest_answers(reader, spec, walk(reader, spec, KEYS)).tolist() == [nothing] * 2
+
+
+def test_texts_are_found_after_a_compaction_under_an_open_reader(tmp_path: Path) -> None:
+    fill(tmp_path)
+    fill(tmp_path)
+    reader = CacheReader(tmp_path)
+    calls = walk(reader, rows.spec("ab", 2), KEYS).tree.key[:, 1:]
+    compact(tmp_path)
+    assert len(reader.texts(calls)) == calls.size
+    fill(tmp_path)
+    reader = CacheReader(tmp_path)
+    compact(tmp_path)
+    assert len(np.unique(reader.answers(calls))) == 6
