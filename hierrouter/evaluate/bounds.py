@@ -2,7 +2,8 @@
 
 In: trees. Out: the outcomes of the best fixed route, the best route per dataset, chance and the
 tree oracle. Whatever is chosen is chosen on one tree (the training fold) and applied to another.
-Ties in reward are broken by cost, then by the lower node number, everywhere.
+Ties in reward are broken by cost, then by the lower node number, everywhere. With `allow_stop`
+routes of fewer than L calls are in the choice too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.outcome import Outcome, at_nodes, fixed_route, from_leaves
+from hierrouter.actions import Actions
+from hierrouter.evaluate.outcome import Outcome, at_nodes, fixed_route, from_endings
 from hierrouter_cache.tree import RouteTree
 
 # The share of a smaller gap is the quotient of two noises.
@@ -32,43 +34,51 @@ def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDA
     return column
 
 
-def best_leaf(tree: RouteTree, alpha: float) -> int:
+def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
     """Node number at the end of the fixed route with the highest mean reward on `tree`."""
-    reward = tree.reward(alpha).mean(axis=0, keepdims=True)
-    cost = tree.cost[:, tree.routes.leaves].mean(axis=0, keepdims=True)
-    return tree.routes.states + int(cheapest_best(reward, cost)[0])
+    endings = Actions(tree.routes, allow_stop).endings
+    reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
+    cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
+    return int(endings.start + cheapest_best(reward, cost)[0])
 
 
-def best_fixed_route(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome:
+def best_fixed_route(
+    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+) -> Outcome:
     """The fixed route that is best on `chosen_on`, taken on `tree`."""
-    return fixed_route(tree, best_leaf(chosen_on, alpha))
+    return fixed_route(tree, best_ending(chosen_on, alpha, allow_stop))
 
 
-def best_route_per_dataset(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome:
+def best_route_per_dataset(
+    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+) -> Outcome:
     """The best route of each dataset of `chosen_on`, taken on `tree`: a perfect classifier.
 
     Queries of a dataset that `chosen_on` does not have take its best route over all.
     """
-    overall = best_leaf(chosen_on, alpha)
+    overall = best_ending(chosen_on, alpha, allow_stop)
     datasets = np.array(chosen_on.datasets)
     choice = {
-        name: best_leaf(chosen_on.select(np.flatnonzero(datasets == name)), alpha)
+        name: best_ending(chosen_on.select(np.flatnonzero(datasets == name)), alpha, allow_stop)
         for name in set(chosen_on.datasets)
     }
     node = np.array([choice.get(name, overall) for name in tree.datasets], dtype=np.int64)
     return at_nodes(tree, node, "best route per dataset", "baseline")
 
 
-def oracle(tree: RouteTree, alpha: float) -> Outcome:
+def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Outcome:
     """The best route of every query, chosen knowing all answers: no policy does better."""
-    leaf = cheapest_best(tree.reward(alpha), tree.cost[:, tree.routes.leaves])
-    return at_nodes(tree, tree.routes.states + leaf, "oracle", "oracle")
+    endings = Actions(tree.routes, allow_stop).endings
+    choice = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
+    return at_nodes(tree, endings.start + choice, "oracle", "oracle")
 
 
-def random_policy(tree: RouteTree) -> Outcome:
-    """Every route with the same probability."""
-    leaves = tree.routes.nodes - tree.routes.states
-    return from_leaves(tree, np.full((len(tree), leaves), 1 / leaves), "random", "baseline")
+def random_policy(tree: RouteTree, allow_stop: bool = False) -> Outcome:
+    """Every route with the same probability; with stop, the shorter ones too."""
+    endings = Actions(tree.routes, allow_stop).endings
+    probability = np.zeros((len(tree), tree.routes.nodes))
+    probability[:, endings] = 1 / (endings.stop - endings.start)
+    return from_endings(tree, probability, "random", "baseline")
 
 
 def gap_closed(router: float, fixed: float, best: float) -> float | None:

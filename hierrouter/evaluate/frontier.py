@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.actions import Actions
 from hierrouter_cache.tree import RouteTree
 
 
@@ -55,14 +56,17 @@ def break_points(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDA
     return slopes[::-1]
 
 
-def oracle_break_points(tree: RouteTree) -> NDArray[np.float64]:
+def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np.float64]:
     """The alphas at which the tree oracle takes another route on some query, ascending.
+
+    Args:
+        allow_stop: whether the oracle may take routes of fewer than L calls.
 
     Returns:
         float64[changes], one entry for each change of each query.
     """
-    leaves = tree.routes.leaves
-    rows = zip(tree.cost[:, leaves], tree.score[:, leaves], strict=True)
+    endings = Actions(tree.routes, allow_stop).endings
+    rows = zip(tree.cost[:, endings], tree.score[:, endings], strict=True)
     return np.sort(np.concatenate([break_points(cost, quality) for cost, quality in rows]))
 
 

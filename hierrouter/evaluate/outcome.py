@@ -13,9 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.actions import Actions
+from hierrouter_cache.routes import SEPARATOR
 from hierrouter_cache.tree import RouteTree
 
 Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
+# Ends the name of a route of fewer than L calls: `first>stop` is not the direct call of `first`,
+# which has no stage instruction.
+STOP = f"{SEPARATOR}stop"
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Outcome:
     """Expected result of one policy on each query of a tree.
 
     Attributes:
-        name: how tables call the policy; a fixed route is `first>second`.
+        name: how tables call the policy; a fixed route is `first>second`, one that stops early
+            `first>stop`.
         kind: a direct call of a pool model ("single") or of a larger one ("reference"), a fixed
             route, a trained router, the tree oracle, or another baseline.
         quality: float64[queries], expected Q, in [0, 1].
@@ -42,18 +48,17 @@ class Outcome:
         return self.quality - alpha * self.cost
 
 
-def from_leaves(
-    tree: RouteTree, leaf_probability: NDArray[np.float64], name: str, kind: Kind
+def from_endings(
+    tree: RouteTree, probability: NDArray[np.float64], name: str, kind: Kind
 ) -> Outcome:
-    """The outcome of ending at each leaf with a given probability.
+    """The outcome of ending at each node with a given probability.
 
     Args:
-        leaf_probability: float64[queries, leaves], rows sum to 1.
+        probability: float64[queries, nodes], rows sum to 1.
     """
-    leaves = tree.routes.leaves
 
     def expected(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = (leaf_probability * values[:, leaves]).sum(axis=1)
+        total: NDArray[np.float64] = (probability * values).sum(axis=1)
         return total
 
     return Outcome(name, kind, expected(tree.score), expected(tree.accuracy), expected(tree.cost))
@@ -86,16 +91,21 @@ def single_calls(tree: RouteTree) -> list[Outcome]:
     ]
 
 
-def fixed_routes(tree: RouteTree) -> list[Outcome]:
-    """Each of the M^L routes taken on every query, in the order of the leaves."""
-    leaves = range(tree.routes.nodes)[tree.routes.leaves]
-    return [fixed_route(tree, leaf) for leaf in leaves]
+def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
+    """Each of the M^L routes taken on every query, in the order of their nodes.
+
+    Args:
+        allow_stop: the shorter routes too, `first>stop`.
+    """
+    endings = range(tree.routes.nodes)[Actions(tree.routes, allow_stop).endings]
+    return [fixed_route(tree, node) for node in endings]
 
 
-def fixed_route(tree: RouteTree, leaf: int) -> Outcome:
-    """The route that ends at node number `leaf`, taken on every query."""
-    node = np.full(len(tree), leaf, dtype=np.int64)
-    return at_nodes(tree, node, tree.routes.name(leaf, tree.models), "route")
+def fixed_route(tree: RouteTree, node: int) -> Outcome:
+    """The route that ends at this node number, taken on every query."""
+    nodes = np.full(len(tree), node, dtype=np.int64)
+    name = tree.routes.name(node, tree.models)
+    return at_nodes(tree, nodes, name + STOP if node < tree.routes.states else name, "route")
 
 
 def mean_points(outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -103,3 +113,15 @@ def mean_points(outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArr
     cost = np.array([outcome.cost.mean() for outcome in outcomes])
     quality = np.array([outcome.quality.mean() for outcome in outcomes])
     return cost, quality
+
+
+def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """One policy drawn anew for each query, as with several seeds: means within each query."""
+    first = outcomes[0]
+    return Outcome(
+        name=first.name,
+        kind=first.kind,
+        quality=np.mean([outcome.quality for outcome in outcomes], axis=0),
+        accuracy=np.mean([outcome.accuracy for outcome in outcomes], axis=0),
+        cost=np.mean([outcome.cost for outcome in outcomes], axis=0),
+    )

@@ -2,7 +2,7 @@
 
 In: `Rollouts`. Out: a Tianshou `ReplayBuffer` written in one piece, whose observations are state
 numbers, 8 bytes each. It replaces Tianshou's `Collector` and its per-environment bookkeeping:
-episodes are complete and of equal length, so there is nothing unfinished to keep apart.
+episodes are complete, so there is nothing unfinished to keep apart.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ def to_buffer(rollouts: Rollouts) -> ReplayBuffer:
     `obs_next` of a last hop is state 0: an episode that has terminated has no next state, and
     Tianshou masks its value.
     """
-    following = np.zeros_like(rollouts.state)
+    made, following = rollouts.alive, np.zeros_like(rollouts.state)
     following[:, :-1] = rollouts.state[:, 1:]
-    terminated = np.zeros(rollouts.state.shape, dtype=bool)
-    terminated[:, -1] = True
+    terminated = rollouts.last[made]
     return ReplayBuffer.from_data(
-        obs=rollouts.state.ravel(),
-        act=rollouts.action.ravel(),
-        rew=rollouts.reward.ravel(),
-        terminated=terminated.ravel(),
-        truncated=np.zeros(terminated.size, dtype=bool),
-        done=terminated.ravel(),
-        obs_next=following.ravel(),
+        obs=rollouts.state[made],
+        act=rollouts.action[made],
+        rew=rollouts.reward[made],
+        terminated=terminated,
+        truncated=np.zeros(len(terminated), dtype=bool),
+        done=terminated,
+        obs_next=following[made],
     )

@@ -1,7 +1,7 @@
 """The cached tree as a Gymnasium environment.
 
 In: a `RouteTree` and alpha. Out: `ReplayEnv`, the paper's finite-horizon MDP with every model
-call looked up instead of made. Not covered: fast rollouts for training; see `rollouts`.
+call looked up instead of made. Not covered: many episodes at once; see `vector` and `rollouts`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from hierrouter.actions import Actions
 from hierrouter_cache.tree import RouteTree
 
 Observation = dict[str, Any]
@@ -23,21 +24,23 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     """Multi-hop routing of one query at a time (paper section 3.1 and appendix A).
 
     ## Description
-    A router has a pool of M models and exactly L hops. At each hop it calls one model on the
-    context so far; the response r_t is appended, c_{t+1} = c_t || r_t. Every response has been
-    collected beforehand, so a transition is a lookup and the same actions on the same query give
-    the same episode.
+    A router has a pool of M models and L hops. At each hop it calls one model on the context so
+    far; the response r_t is appended, c_{t+1} = c_t || r_t. Every response has been collected
+    beforehand, so a transition is a lookup and the same actions on the same query give the same
+    episode.
 
     ## Action Space
-    `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. There is no
-    stop action.
+    `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. With
+    `allow_stop` it is `Discrete(2M)`: action M + i calls model i, and the episode ends with that
+    call. At the last hop it ends anyway, so M + i does there what i does.
 
     ## Observation Space
     `Dict` with the three parts of the state s_t = (c_t, l_t, C_t):
 
     | key         | space                     | meaning                                        |
     |-------------|---------------------------|------------------------------------------------|
-    | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t |
+    | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t,|
+    |             |                           | or of what else the tree's `view` shows        |
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
     | `cost`      | `Box(float32, (1,))`      | C_t, in price * token                          |
 
@@ -49,20 +52,21 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     `reset(options={"query": i})` takes the query at position i of the tree instead.
 
     ## Rewards
-    0 before the last hop; then R = Q(c_L) - alpha * C_L, with Q the score of the last response and
-    C_L the cost of all L calls.
+    0 before the last call; then R = Q(c_T) - alpha * C_T, with Q the score of the last response and
+    C_T the cost of all calls.
 
     ## Episode End
-    The episode terminates after L calls. It is never truncated.
+    The episode terminates after L calls, or after a call that stops. It is never truncated.
 
     ## Information
     `reset()` and `step()` return the query's id under `query`, the `node` number (see
     `hierrouter_cache.routes.Routes`), and under `state` the number of the state in the tree,
-    `position * states + node`, or -1 where the episode has ended.
+    `position * states + node`, or `len(tree) * states` where the episode has ended.
 
     ## Arguments
     * `tree`: the queries to route, e.g. `tree.split("train")`.
     * `alpha`: reward lost per unit of cost; 0.005 in the paper.
+    * `allow_stop`: whether an episode may end before L calls.
 
     ## Version History
     * v0: first version.
@@ -70,14 +74,15 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
-    def __init__(self, tree: RouteTree, alpha: float) -> None:
+    def __init__(self, tree: RouteTree, alpha: float, allow_stop: bool = False) -> None:
         self.tree = tree
         self.alpha = alpha
-        self.action_space = spaces.Discrete(len(tree.models))
-        self.observation_space = _observation_space(tree)
+        self.action_space = spaces.Discrete(Actions(tree.routes, allow_stop).count)
+        self.observation_space = feature_space(tree)
         self._query = 0
         self._node = 0
         self._stage = 0
+        self._ended = True
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -88,24 +93,26 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._query = int(self.np_random.integers(len(self.tree)) if chosen is None else chosen)
         self._node = 0
         self._stage = 0
+        self._ended = False
         return self._observe(), self._info()
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Call one model.
 
         Raises:
-            gymnasium.error.ResetNeeded: the episode has ended.
+            gymnasium.error.ResetNeeded: the episode has ended, or none has begun.
+            gymnasium.error.InvalidAction: there is no such action.
         """
-        if self._terminated:
-            raise gymnasium.error.ResetNeeded("the episode has ended; call reset()")
-        self._node = self.tree.routes.node((*self.tree.routes.path(self._node), int(action)))
+        if self._ended:
+            raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
+        if not 0 <= action < self.action_space.n:
+            raise gymnasium.error.InvalidAction(f"no action {action} among {self.action_space.n}")
+        stop, model = divmod(int(action), len(self.tree.models))
+        self._node = self.tree.routes.child(self._node, model)
         self._stage += 1
-        reward = self._return() if self._terminated else 0.0
-        return self._observe(), reward, self._terminated, False, self._info()
-
-    @property
-    def _terminated(self) -> bool:
-        return self._stage == self.tree.hops
+        self._ended = bool(stop) or self._stage == self.tree.hops
+        reward = self._return() if self._ended else 0.0
+        return self._observe(), reward, self._ended, False, self._info()
 
     @property
     def _cost(self) -> float:
@@ -122,23 +129,27 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         }
 
     def _embedding(self) -> NDArray[np.float32]:
-        if self._terminated:
+        if self._ended:
             return np.zeros(self.tree.dim, dtype=np.float32)
-        row = self.tree.state[self._query, self._node]
-        context: NDArray[np.float32] = self.tree.vectors[row].copy()
-        return context
+        place = np.array([self._query]), np.array([self._node])
+        embedding: NDArray[np.float32] = self.tree.embedding_at(*place)[0]
+        return embedding
 
     def _info(self) -> Info:
-        state = self._query * self.tree.routes.states + self._node
+        states = self.tree.routes.states
+        begun = self._query * states + self._node
         return {
             "query": self.tree.query_ids[self._query],
             "node": self._node,
-            "state": -1 if self._terminated else state,
+            "state": len(self.tree) * states if self._ended else begun,
         }
 
 
-def _observation_space(tree: RouteTree) -> spaces.Dict:
-    longest = float(np.abs(tree.vectors).max(initial=1.0))
+def feature_space(tree: RouteTree) -> spaces.Dict:
+    """The space of one observation."""
+    longest = max(
+        (float(np.abs(part.vectors).max(initial=1.0)) for part in tree.parts), default=1.0
+    )
     dearest = float(np.float32(tree.cost.max(initial=0.0)))
     return spaces.Dict(
         {

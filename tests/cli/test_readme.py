@@ -43,6 +43,7 @@ def test_the_commands_after_the_quickstart_run(home: Path, tmp_path: Path, hierr
 
 
 PAGES = sorted((SOURCES / "docs").glob("*.md"))
+FILE = re.compile(r"# (\w+\.\w+)\b")  # how a block begins that is a file of its own
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -53,7 +54,7 @@ def test_the_commands_of_a_page_run(
     work = shutil.copytree(home, tmp_path / "work")
     for language in ("toml", "python", "json"):
         for block in blocks(language, page):
-            if named := re.match(r"# (\w+\.\w+)\b", block):
+            if named := FILE.match(block):
                 (work / named[1]).write_text(block)
     for command in "".join(blocks("bash", page)).splitlines():
         name, *arguments = shlex.split(command, comments=True)
@@ -62,13 +63,26 @@ def test_the_commands_of_a_page_run(
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
-def test_the_python_example_runs(home: Path) -> None:
-    (example,) = blocks("python")
+def run_python(code: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", example], cwd=home, env=environment(), capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert ">" in done.stdout
+    return done.stdout
+
+
+def test_the_python_example_runs(home: Path) -> None:
+    (example,) = blocks("python")
+    assert ">" in run_python(example, home)
+
+
+def test_the_examples_of_the_environment_run_from_top_to_bottom(home: Path) -> None:
+    page = SOURCES / "docs" / "env.md"
+    told = run_python("".join(blocks("python", page)), home)
+    exact = {name: float(value) for value, name in re.findall(r"exact, test: (\S+) (.+)", told)}
+    fixed, learned, best = exact.values()
+    assert list(exact)[1:] == ["own loop", "oracle"]
+    assert fixed < learned < best
 
 
 def test_the_documented_defaults_are_the_real_ones() -> None:

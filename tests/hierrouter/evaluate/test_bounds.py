@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import (
     best_fixed_route,
     best_route_per_dataset,
@@ -26,32 +27,44 @@ alphas = st.floats(0, 5)
 ROUNDING = 1e-9
 
 
-@given(trees, alphas, st.integers(0, 2**16))
+@given(trees, st.booleans(), alphas, st.integers(0, 2**16))
 def test_nothing_beats_the_oracle_or_loses_to_the_worst_route(
-    tree: RouteTree, alpha: float, seed: int
+    tree: RouteTree, stop: bool, alpha: float, seed: int
 ) -> None:
-    best = oracle(tree, alpha).reward(alpha)
-    worst = tree.reward(alpha).min(axis=1)
-    anything = policy_outcome(tree, random_table(tree, seed), "x", "router")
-    for outcome in [*fixed_routes(tree), anything, random_policy(tree)]:
+    actions = Actions(tree.routes, stop)
+    best = oracle(tree, alpha, stop).reward(alpha)
+    worst = tree.node_reward(alpha)[:, actions.endings].min(axis=1)
+    table = random_table(tree, seed, allow_stop=stop)
+    anything = policy_outcome(tree, actions, table, "x", "router")
+    for outcome in [*fixed_routes(tree, stop), anything, random_policy(tree, stop)]:
         assert (outcome.reward(alpha) <= best + ROUNDING).all()
         assert (outcome.reward(alpha) >= worst - ROUNDING).all()
 
 
+@given(trees, st.booleans(), alphas)
+def test_the_best_fixed_route_is_best_where_it_was_chosen(
+    tree: RouteTree, stop: bool, alpha: float
+) -> None:
+    chosen = best_fixed_route(tree, alpha, tree, stop).reward(alpha).mean()
+    routes = fixed_routes(tree, stop)
+    assert chosen >= max(route.reward(alpha).mean() for route in routes) - ROUNDING
+    informed = best_route_per_dataset(tree, alpha, tree, stop).reward(alpha).mean()
+    best = oracle(tree, alpha, stop).reward(alpha).mean()
+    assert chosen - ROUNDING <= informed <= best + ROUNDING
+
+
 @given(trees, alphas)
-def test_the_best_fixed_route_is_best_where_it_was_chosen(tree: RouteTree, alpha: float) -> None:
-    chosen = best_fixed_route(tree, alpha, tree).reward(alpha).mean()
-    assert chosen >= max(route.reward(alpha).mean() for route in fixed_routes(tree)) - ROUNDING
-    informed = best_route_per_dataset(tree, alpha, tree).reward(alpha).mean()
-    assert chosen - ROUNDING <= informed <= oracle(tree, alpha).reward(alpha).mean() + ROUNDING
+def test_being_allowed_to_stop_costs_the_oracle_nothing(tree: RouteTree, alpha: float) -> None:
+    free, bound = (oracle(tree, alpha, stop).reward(alpha) for stop in (True, False))
+    assert (free >= bound).all()
 
 
-@given(trees)
-def test_the_oracle_breaks_ties_by_cost(tree: RouteTree) -> None:
-    leaves = tree.routes.leaves
-    quality, cost = tree.score[:, leaves], tree.cost[:, leaves]
+@given(trees, st.booleans())
+def test_the_oracle_breaks_ties_by_cost(tree: RouteTree, stop: bool) -> None:
+    endings = Actions(tree.routes, stop).endings
+    quality, cost = tree.score[:, endings], tree.cost[:, endings]
     cheapest = np.where(quality == quality.max(axis=1, keepdims=True), cost, np.inf).min(axis=1)
-    np.testing.assert_array_equal(oracle(tree, 0.0).cost, cheapest)
+    np.testing.assert_array_equal(oracle(tree, 0.0, stop).cost, cheapest)
 
 
 def test_equal_routes_go_to_the_cheaper_then_to_the_lower_number() -> None:

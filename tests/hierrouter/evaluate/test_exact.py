@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import random_policy
-from hierrouter.evaluate.exact import greedy, policy_outcome, reach
+from hierrouter.evaluate.exact import ending, greedy, policy_outcome
 from hierrouter.evaluate.outcome import fixed_routes, single_calls
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
@@ -18,31 +19,61 @@ from tests.hierrouter.trees import random_tree
 
 shapes = st.builds(Routes, st.integers(1, 4), st.integers(1, 3))
 trees = st.builds(random_tree, shapes, st.integers(1, 5), st.integers(0, 2**16))
+all_actions = st.builds(Actions, shapes, st.booleans())
 
 
-def random_table(tree: RouteTree, seed: int) -> np.ndarray:
-    shape = (len(tree), tree.routes.states)
-    return np.random.default_rng(seed).dirichlet(np.ones(len(tree.models)), shape)
+def random_table(
+    tree: RouteTree, seed: int, *, allow_stop: bool = False, legal: bool = True
+) -> np.ndarray:
+    """Some policy, that chooses among what is legal, or among all."""
+    actions = Actions(tree.routes, allow_stop)
+    shape = (len(tree), tree.routes.states, actions.count)
+    weight = np.random.default_rng(seed).gamma(1.0, size=shape)
+    weight *= actions.legal() if legal else 1
+    return weight / weight.sum(axis=2, keepdims=True)
 
 
-@given(trees, st.integers(0, 2**16))
-def test_reach_is_the_product_of_the_decisions_on_the_way(tree: RouteTree, seed: int) -> None:
-    routes, table = tree.routes, random_table(tree, seed)
-    arriving = reach(routes, table)
-    np.testing.assert_allclose(arriving.sum(axis=1), 1)
-    for path in itertools.product(range(routes.models), repeat=routes.hops):
-        leaf = routes.node(path) - routes.states
-        decisions = [table[:, routes.node(path[:hop]), action] for hop, action in enumerate(path)]
-        np.testing.assert_allclose(arriving[:, leaf], np.prod(decisions, axis=0))
+def every_episode(actions: Actions) -> Iterator[tuple[list[int], int]]:
+    """The actions of each episode that can be, legal or not, and the node where it ends."""
+    begun = [([], 0)]
+    while begun:
+        made, node = begun.pop()
+        for action in range(actions.count):
+            child = actions.routes.child(node, actions.model(action))
+            if actions.ends(child, action):
+                yield [*made, action], child
+            else:
+                begun.append(([*made, action], child))
 
 
-@given(trees)
-def test_always_taking_a_route_is_worth_that_route(tree: RouteTree) -> None:
-    for outcome in fixed_routes(tree):
-        actions = [tree.models.index(name) for name in outcome.name.split(">")]
-        depth = tree.routes.depth()[: tree.routes.states]
-        table = np.eye(len(tree.models))[np.array(actions)[depth]]
-        followed = policy_outcome(tree, np.tile(table, (len(tree), 1, 1)), "x", "router")
+@given(trees, st.booleans(), st.booleans(), st.integers(0, 2**16))
+def test_an_ending_is_the_product_of_the_decisions_on_the_way(
+    tree: RouteTree, allow_stop: bool, legal: bool, seed: int
+) -> None:
+    routes, actions = tree.routes, Actions(tree.routes, allow_stop)
+    table = random_table(tree, seed, allow_stop=allow_stop, legal=legal)
+    ends = ending(actions, table)
+    np.testing.assert_allclose(ends.sum(axis=1), 1)
+    expected = np.zeros_like(ends)
+    for made, node in every_episode(actions):
+        path = routes.path(node)
+        decisions = [table[:, routes.node(path[:hop]), action] for hop, action in enumerate(made)]
+        expected[:, node] += np.prod(decisions, axis=0)
+    np.testing.assert_allclose(ends, expected)
+
+
+@given(trees, st.booleans())
+def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: bool) -> None:
+    actions = Actions(tree.routes, allow_stop)
+    depth = tree.routes.depth()[: tree.routes.states]
+    for outcome in fixed_routes(tree, allow_stop):
+        named = outcome.name.removesuffix(">stop").split(">")
+        route = [tree.models.index(name) for name in named]
+        if len(route) < tree.hops:
+            route[-1] += len(tree.models)  # and stop
+        table = np.eye(actions.count)[np.resize(route, tree.hops)[depth]]
+        policy = np.tile(table, (len(tree), 1, 1))
+        followed = policy_outcome(tree, actions, policy, "x", "router")
         np.testing.assert_array_equal(followed.quality, outcome.quality)
         np.testing.assert_array_equal(followed.cost, outcome.cost)
         np.testing.assert_array_equal(followed.accuracy, outcome.accuracy)
@@ -51,9 +82,16 @@ def test_always_taking_a_route_is_worth_that_route(tree: RouteTree) -> None:
 @given(trees, st.floats(0, 10))
 def test_the_uniform_policy_is_worth_the_mean_of_all_routes(tree: RouteTree, alpha: float) -> None:
     table = np.full((len(tree), tree.routes.states, len(tree.models)), 1 / len(tree.models))
-    uniform = policy_outcome(tree, table, "x", "baseline")
+    uniform = policy_outcome(tree, Actions(tree.routes), table, "x", "baseline")
     np.testing.assert_allclose(uniform.reward(alpha), tree.reward(alpha).mean(axis=1), atol=1e-9)
     np.testing.assert_allclose(uniform.reward(alpha), random_policy(tree).reward(alpha), atol=1e-9)
+
+
+@given(trees, st.floats(0, 10))
+def test_chance_with_stop_is_the_mean_of_all_nodes(tree: RouteTree, alpha: float) -> None:
+    expected = tree.node_reward(alpha)[:, 1:].mean(axis=1)
+    chance = random_policy(tree, allow_stop=True).reward(alpha)
+    np.testing.assert_allclose(chance, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -62,15 +100,43 @@ def test_the_uniform_policy_is_worth_the_mean_of_all_routes(tree: RouteTree, alp
         ((0.2, 0.5, 0.3), (1.0, 1.0, 1.0), 1),
         ((0.4, 0.4, 0.2), (2.0, 1.0, 0.1), 1),
         ((0.4, 0.2, 0.4), (1.0, 0.1, 1.0), 0),
+        ((0.3, 0.2, 0.3, 0.2), (2.0, 1.0), 2),
+        ((0.3, 0.3, 0.3, 0.1), (2.0, 1.0), 1),
+        ((0.4, 0.1, 0.1, 0.4), (1.0, 1.0), 3),
+        ((0.2, 0.2, 0.3, 0.3), (1.0, 1.0), 2),
     ],
-    ids=["the most probable", "a tie goes to the cheaper", "then to the lower number"],
+    ids=[
+        "the most probable",
+        "a tie goes to the cheaper",
+        "then to the lower number",
+        "with stop, to stopping",
+        "but first to the cheaper",
+        "stopping goes before the lower number",
+        "which comes last",
+    ],
 )
-def test_greedy(probabilities: tuple[float], base_rate: tuple[float], expected: int) -> None:
+def test_greedy(
+    probabilities: tuple[float, ...], base_rate: tuple[float, ...], expected: int
+) -> None:
     table = greedy(np.array([probabilities]), np.array(base_rate))
-    np.testing.assert_array_equal(table, np.eye(3)[[expected]])
+    np.testing.assert_array_equal(table, np.eye(len(probabilities))[[expected]])
 
 
 def test_direct_calls_know_which_models_are_in_the_pool() -> None:
     tree = random_tree(Routes(2, 1), 3, 0)
     assert [call.kind for call in single_calls(tree)] == ["single", "single", "reference"]
     assert [call.name for call in single_calls(tree)] == ["model-0", "model-1", "large"]
+
+
+def test_routes_that_stop_early_are_no_direct_calls() -> None:
+    tree = random_tree(Routes(2, 2), 3, 0)
+    names = [route.name for route in fixed_routes(tree, allow_stop=True)]
+    assert names[:3] == ["model-0>stop", "model-1>stop", "model-0>model-0"]
+    assert names[2:] == [route.name for route in fixed_routes(tree)]
+    assert not set(names) & {call.name for call in single_calls(tree)}
+
+
+def test_a_tree_of_one_hop_has_no_shorter_routes() -> None:
+    tree = random_tree(Routes(2, 1), 3, 0)
+    names = [route.name for route in fixed_routes(tree, allow_stop=True)]
+    assert names == ["model-0", "model-1"]

@@ -47,14 +47,16 @@ def test_a_hand_made_frontier() -> None:
     assert break_points(cost, quality).tolist() == [1, 3]
 
 
-@given(trees)
-def test_the_oracle_changes_at_its_break_points_and_nowhere_else(tree: RouteTree) -> None:
-    turns = np.unique(oracle_break_points(tree).round(9))
+@given(trees, st.booleans())
+def test_the_oracle_changes_at_its_break_points_and_nowhere_else(
+    tree: RouteTree, stop: bool
+) -> None:
+    turns = np.unique(oracle_break_points(tree, stop).round(9))
     edges = np.concatenate([[0], turns, [turns.max(initial=0) + 1]])
     for low, high in itertools.pairwise(edges):
-        early, late = (oracle(tree, low + share * (high - low)) for share in (0.25, 0.75))
+        early, late = (oracle(tree, low + share * (high - low), stop) for share in (0.25, 0.75))
         np.testing.assert_array_equal(early.cost, late.cost)
-    changes = [oracle(tree, (low + high) / 2) for low, high in itertools.pairwise(edges)]
+    changes = [oracle(tree, (low + high) / 2, stop) for low, high in itertools.pairwise(edges)]
     cost, quality = mean_points(changes)
     assert (np.diff(cost) < 0).all()
     assert (np.diff(quality) < 0).all()

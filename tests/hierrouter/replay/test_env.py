@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from hierrouter.evaluate.bounds import random_policy
 from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.routes import Routes
-from tests.hierrouter.trees import planted_tree, random_tree
+from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 ALPHA = 0.05
 
@@ -22,12 +22,22 @@ def env() -> ReplayEnv:
     return ReplayEnv(planted_tree(dim=8, hops=3), ALPHA)
 
 
+@pytest.mark.parametrize("allow_stop", [False, True])
 @pytest.mark.parametrize("hops", [1, 2, 3])
-def test_gymnasium_has_nothing_to_complain_about(hops: int) -> None:
+def test_gymnasium_has_nothing_to_complain_about(hops: int, allow_stop: bool) -> None:
+    env = ReplayEnv(planted_tree(dim=8, hops=hops), ALPHA, allow_stop)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # Without a registered spec the checker cannot build the other render modes: there are none.
-        check_env(ReplayEnv(planted_tree(dim=8, hops=hops), ALPHA), skip_render_check=True)
+        check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("view", ["query+answer", "query", "stage"])
+def test_nor_about_other_views(view: str) -> None:
+    env = ReplayEnv(two_step_tree(view=view), ALPHA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env, skip_render_check=True)
 
 
 def test_an_episode_is_a_route_of_its_query(env: ReplayEnv) -> None:
@@ -46,9 +56,39 @@ def test_an_episode_is_a_route_of_its_query(env: ReplayEnv) -> None:
     leaf = tree.routes.node(actions)
     assert terminated
     assert reward == tree.score[query, leaf] - ALPHA * tree.cost[query, leaf]
-    assert info == {"query": "q7", "node": leaf, "state": -1}
+    assert info == {"query": "q7", "node": leaf, "state": len(tree) * tree.routes.states}
     assert not observation["embedding"].any()
     assert observation["stage"] == 3
+
+
+def test_an_action_of_the_second_half_stops() -> None:
+    env = ReplayEnv(planted_tree(dim=8, hops=3), ALPHA, allow_stop=True)
+    tree, query, models = env.tree, 7, 3
+    assert env.action_space.n == 2 * models
+    for made, path in [((3 + 2,), (2,)), ((1, 3 + 2), (1, 2)), ((1, 2, 3 + 0), (1, 2, 0))]:
+        env.reset(options={"query": query})
+        steps = [env.step(np.int64(action)) for action in made]
+        assert [terminated for _, _, terminated, _, _ in steps] == [False] * (len(made) - 1) + [
+            True
+        ]
+        observation, reward, _, _, info = steps[-1]
+        node = tree.routes.node(path)
+        assert info["node"] == node
+        assert reward == tree.score[query, node] - ALPHA * tree.cost[query, node]
+        assert observation["stage"] == len(made)
+        assert not observation["embedding"].any()
+
+
+def test_a_step_before_the_first_reset_is_an_error(env: ReplayEnv) -> None:
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+        env.step(np.int64(0))
+
+
+@pytest.mark.parametrize("action", [-1, 3])
+def test_an_action_that_is_not_there_is_an_error(env: ReplayEnv, action: int) -> None:
+    env.reset(seed=0)
+    with pytest.raises(gymnasium.error.InvalidAction, match=f"no action {action} among 3"):
+        env.step(np.int64(action))
 
 
 def test_a_step_after_the_end_is_an_error(env: ReplayEnv) -> None:

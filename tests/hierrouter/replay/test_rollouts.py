@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,12 +16,13 @@ from tianshou.data import Batch, Collector, VectorReplayBuffer
 from tianshou.data.buffer import manager
 from tianshou.env import DummyVectorEnv
 
+from hierrouter.actions import Actions
 from hierrouter.replay.bridge import to_buffer
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.rollouts import QueryStream, Rollouts, walk
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.evaluate.test_exact import shapes
+from tests.hierrouter.evaluate.test_exact import all_actions
 from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.05
@@ -32,18 +34,38 @@ def scripted(models: int, state: np.ndarray) -> np.ndarray:
     return (7919 * state + state // 3) % models
 
 
-@given(shapes, st.integers(0, 2**16))
-def test_walking_together_is_walking_alone(routes: Routes, seed: int) -> None:
-    tree = random_tree(routes, 4, seed)
+@given(all_actions, st.integers(0, 2**16))
+def test_walking_together_is_walking_alone(actions: Actions, seed: int) -> None:
+    tree = random_tree(actions.routes, 4, seed)
     query = np.random.default_rng(seed).integers(0, 4, 9)
-    rollouts = walk(routes, tree.reward(ALPHA), query, lambda s: scripted(routes.models, s))
-    env = ReplayEnv(tree, ALPHA)
+    rollouts = walk(actions, tree.node_reward(ALPHA), query, partial(scripted, actions.count))
+    env = ReplayEnv(tree, ALPHA, actions.allow_stop)
     for episode, position in enumerate(query):
         _, info = env.reset(options={"query": position})
-        for hop in range(routes.hops):
+        terminated, hop = False, 0
+        while not terminated:
+            assert rollouts.alive[episode, hop]
             assert rollouts.state[episode, hop] == info["state"]
-            _, reward, _, _, info = env.step(rollouts.action[episode, hop])
+            _, reward, terminated, _, info = env.step(rollouts.action[episode, hop])
             assert rollouts.reward[episode, hop] == reward
+            assert rollouts.last[episode, hop] == terminated
+            hop += 1
+        assert rollouts.length[episode] == hop
+        assert not rollouts.alive[episode, hop:].any()
+        assert not rollouts.reward[episode, hop:].any()
+
+
+def test_the_policy_is_asked_about_episodes_that_go_on_and_no_others() -> None:
+    actions, asked = Actions(Routes(2, 3), allow_stop=True), []
+
+    def act(state: np.ndarray) -> np.ndarray:
+        asked.append(state // actions.routes.states)
+        return np.where(asked[-1] % 2, 2, 0)  # odd queries stop at once
+
+    tree = random_tree(actions.routes, 4, 0)
+    rollouts = walk(actions, tree.node_reward(ALPHA), np.arange(4), act)
+    assert [queries.tolist() for queries in asked] == [[0, 1, 2, 3], [0, 2], [0, 2]]
+    assert rollouts.length.tolist() == [3, 1, 3, 1]
 
 
 @given(st.integers(1, 30), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 99))
@@ -63,11 +85,20 @@ def test_there_must_be_a_query_to_draw() -> None:
         QueryStream(0, np.random.default_rng(0))
 
 
-class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
-    """`ReplayEnv` on one query, its observation the state number, 0 where the episode has ended."""
+@given(st.integers(1, 6), st.lists(st.integers(0, 40), max_size=8), st.integers(0, 99))
+def test_the_order_does_not_depend_on_how_many_are_drawn_at_once(
+    queries: int, draws: list[int], seed: int
+) -> None:
+    stream, alone = (QueryStream(queries, np.random.default_rng(seed)) for _ in range(2))
+    drawn = [query for count in draws for query in stream.draw(count)]
+    assert drawn == [int(alone.draw(1)[0]) for _ in drawn]
 
-    def __init__(self, tree: RouteTree, query: int) -> None:
-        self.env = ReplayEnv(tree, ALPHA)
+
+class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
+    """`ReplayEnv` on one query or all, its observation the state number, 0 after the end."""
+
+    def __init__(self, tree: RouteTree, allow_stop: bool, query: int | None = None) -> None:
+        self.env = ReplayEnv(tree, ALPHA, allow_stop)
         self.query = query
         self.action_space = self.env.action_space
         self.observation_space = spaces.Discrete(len(tree) * tree.routes.states)
@@ -78,7 +109,7 @@ class NumberedEnv(gymnasium.Env):  # type: ignore[misc]
 
     def step(self, action: np.int64) -> tuple[int, float, bool, bool, dict[str, Any]]:
         _, reward, terminated, truncated, info = self.env.step(action)
-        return max(info["state"], 0), reward, terminated, truncated, {}
+        return info["state"] * (not terminated), reward, terminated, truncated, {}
 
 
 class ScriptedPolicy(Policy):  # type: ignore[misc]
@@ -100,16 +131,20 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("allow_stop", [False, True])
 @pytest.mark.parametrize("routes", [Routes(3, 2), Routes(2, 3)])
-def test_the_buffer_is_the_one_that_the_stock_collector_fills(routes: Routes) -> None:
-    tree = random_tree(routes, QUERIES, seed=1)
-    envs = DummyVectorEnv([lambda q=q: NumberedEnv(tree, q) for q in range(QUERIES)])
+def test_the_buffer_is_the_one_that_the_stock_collector_fills(
+    routes: Routes, allow_stop: bool
+) -> None:
+    tree, actions = random_tree(routes, QUERIES, seed=1), Actions(routes, allow_stop)
+    query, act = np.arange(QUERIES), partial(scripted, actions.count)
+    envs = DummyVectorEnv([lambda q=q: NumberedEnv(tree, allow_stop, q) for q in query])
     stock = VectorReplayBuffer(QUERIES * routes.hops, QUERIES)
     collector = Collector(ScriptedPolicy(action_space=envs.action_space[0]), envs, stock)
     collector.reset()
     collector.collect(n_episode=QUERIES)
-    query = np.arange(QUERIES)
-    rollouts = walk(routes, tree.reward(ALPHA), query, lambda s: scripted(routes.models, s))
+    rollouts = walk(actions, tree.node_reward(ALPHA), query, act)
+    assert (len(set(rollouts.length)) > 1) == allow_stop
     ours = to_buffer(rollouts)
     theirs, batch = stock.sample(0)[0], ours.sample(0)[0]
     for key in ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next"):
@@ -117,8 +152,44 @@ def test_the_buffer_is_the_one_that_the_stock_collector_fills(routes: Routes) ->
     assert ours.unfinished_index().size == stock.unfinished_index().size == 0
 
 
+class HalfStop(ScriptedPolicy):
+    """Stops after the first call on even queries, never on odd ones."""
+
+    def __init__(self, routes: Routes, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.routes = routes
+
+    def forward(self, batch: Any, state: Any = None, **_: Any) -> Batch:
+        return Batch(act=self.act(np.asarray(batch.obs)), state=None)
+
+    def act(self, state: np.ndarray) -> np.ndarray:
+        return np.where(state // self.routes.states % 2, 0, self.routes.models)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_short_episodes_are_not_favoured_as_they_are_in_a_fixed_number_of_steps() -> None:
+    """Half of the episodes take 1 call and half 4, so the mean is 2.5."""
+    actions, episodes = Actions(Routes(2, 4), allow_stop=True), 32
+    tree = random_tree(actions.routes, QUERIES, seed=1)
+    envs = DummyVectorEnv([lambda: NumberedEnv(tree, True) for _ in range(episodes)])
+    envs.seed(0)
+    policy = HalfStop(actions.routes, action_space=envs.action_space[0])
+    collector = Collector(policy, envs, VectorReplayBuffer(8 * episodes, episodes))
+    queries = QueryStream(QUERIES, np.random.default_rng(0))
+    theirs, ours = [], []
+    for _ in range(QUERIES):
+        collector.reset()
+        theirs.extend(collector.collect(n_step=3 * episodes).lens)
+        ours.extend(
+            walk(actions, tree.node_reward(ALPHA), queries.draw(episodes), policy.act).length
+        )
+    assert len(ours) == QUERIES * episodes
+    assert np.mean(ours) == 2.5
+    assert np.mean(theirs) < 2
+
+
 def test_an_observation_takes_eight_bytes() -> None:
     state = np.arange(6).reshape(3, 2)
-    buffer = to_buffer(Rollouts(state, state, state.astype(np.float64)))
+    buffer = to_buffer(Rollouts(state, state, state.astype(np.float64), np.full(3, 2)))
     assert len(buffer) == 6
     assert buffer.obs.itemsize * buffer.obs[0].size == 8

@@ -1,0 +1,175 @@
+"""Thousands of episodes at once are the same episodes as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hierrouter.actions import Actions
+from hierrouter.replay.env import ReplayEnv
+from hierrouter.replay.vector import ReplayVectorEnv
+from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluate.test_exact import all_actions
+from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
+
+ALPHA = 0.05
+QUERIES = 7
+EPISODES = 5
+
+
+@pytest.fixture
+def tree() -> RouteTree:
+    return random_tree(Routes(2, 3), QUERIES, seed=0)
+
+
+@given(all_actions, st.integers(0, 2**16))
+def test_every_step_is_that_of_single_environments(actions: Actions, seed: int) -> None:
+    tree = random_tree(actions.routes, QUERIES, seed)
+    single = [ReplayEnv(tree, ALPHA, actions.allow_stop) for _ in range(EPISODES)]
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop, observation="features")
+    observations, infos = envs.reset(seed=seed)
+    begin(single, infos, range(EPISODES), observations)
+    rng = np.random.default_rng(seed)
+    for _ in range(3 * actions.routes.hops):
+        chosen = rng.integers(0, actions.count, EPISODES)
+        observations, reward, ended, truncated, infos = envs.step(chosen)
+        steps = [env.step(action) for env, action in zip(single, chosen, strict=True)]
+        assert reward.tolist() == [step[1] for step in steps]
+        assert ended.tolist() == [step[2] for step in steps]
+        assert not truncated.any()
+        for number, (observation, *_, info) in enumerate(steps):
+            if ended[number]:
+                same(infos["final_obs"][number], observation)
+                assert row(infos["final_info"], number) == info
+            else:
+                same({key: value[number] for key, value in observations.items()}, observation)
+                assert row(infos, number) == info
+        begin(single, infos, np.flatnonzero(ended), observations)
+
+
+def begin(single: list[ReplayEnv], infos: dict[str, Any], which: Any, observations: Any) -> None:
+    """Start the episodes that the vector environment has started."""
+    for number in which:
+        env = single[number]
+        position = env.tree.query_ids.index(infos["query"][number])
+        observation, info = env.reset(options={"query": position})
+        assert row(infos, number) == info
+        same({key: value[number] for key, value in observations.items()}, observation)
+
+
+def row(infos: dict[str, Any], number: int) -> dict[str, Any]:
+    assert all(infos[f"_{key}"][number] for key in ("query", "node", "state"))
+    return {key: infos[key][number] for key in ("query", "node", "state")}
+
+
+def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_array_equal(ours[key], value, err_msg=key)
+
+
+@given(all_actions, st.integers(0, 2**16))
+def test_an_observation_is_the_number_of_the_state(actions: Actions, seed: int) -> None:
+    tree = random_tree(actions.routes, QUERIES, seed)
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop)
+    state, infos = envs.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(3 * actions.routes.hops):
+        assert state.dtype == np.int64
+        assert state in envs.observation_space
+        np.testing.assert_array_equal(state, infos["state"])
+        state, _, ended, _, infos = envs.step(rng.integers(0, actions.count, EPISODES))
+        assert ("final_obs" in infos) == ended.any()
+        if ended.any():
+            assert set(infos["final_obs"][ended]) == {len(tree) * actions.routes.states}
+            assert set(infos["final_obs"][~ended]) <= {None}
+
+
+@pytest.mark.parametrize("view", ["context", "query+answer", "query", "stage"])
+def test_what_is_observed_lies_in_the_space(view: str) -> None:
+    envs = ReplayVectorEnv(two_step_tree(view=view), ALPHA, 6, True, observation="features")
+    envs.action_space.seed(0)
+    observations, _ = envs.reset(seed=0)
+    for _ in range(6):
+        assert observations in envs.observation_space
+        observations, *_, infos = envs.step(envs.action_space.sample())
+        for last in infos.get("final_obs", []):
+            assert last is None or last in envs.single_observation_space
+
+
+@pytest.mark.parametrize("allow_stop", [False, True])
+def test_no_query_comes_twice_before_all_have_come_once(tree: RouteTree, allow_stop: bool) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, allow_stop)
+    drawn = [*envs.reset(seed=0)[1]["query"]]
+    envs.action_space.seed(0)
+    for _ in range(20):
+        _, _, ended, _, infos = envs.step(envs.action_space.sample())
+        drawn.extend(infos["query"][ended])
+    for start in range(0, len(drawn), QUERIES):
+        epoch = drawn[start : start + QUERIES]
+        assert len(set(epoch)) == len(epoch)
+
+
+def test_a_seed_begins_anew_and_no_seed_goes_on(tree: RouteTree) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, 3)
+    first, second = envs.reset(seed=4)[0], envs.reset()[0]
+    assert set(first).isdisjoint(second)
+    np.testing.assert_array_equal(envs.reset(seed=4)[0], first)
+    np.testing.assert_array_equal(envs.reset()[0], second)
+
+
+def test_queries_can_be_chosen(tree: RouteTree) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, 3)
+    _, infos = envs.reset(options={"query": [4, 4, 1]})
+    assert infos["query"].tolist() == ["q4", "q4", "q1"]
+
+
+def test_what_was_handed_out_does_not_change(tree: RouteTree) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, allow_stop=True)
+    state, infos = envs.reset(seed=0)
+    kept = state.copy(), {key: value.copy() for key, value in infos.items()}
+    for action in (0, 3, 1):
+        envs.step(np.full(EPISODES, action))
+    np.testing.assert_array_equal(state, kept[0])
+    for key, value in infos.items():
+        np.testing.assert_array_equal(value, kept[1][key])
+
+
+def test_gymnasiums_wrappers_count_whole_episodes() -> None:
+    tree = planted_tree(dim=8, hops=3)
+    envs = RecordEpisodeStatistics(ReplayVectorEnv(tree, ALPHA, 4))
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    _, infos = envs.reset(seed=0)
+    ids = infos["query"]
+    for action in (2, 0, 1):
+        *_, infos = envs.step(np.full(4, action))
+    position = [tree.query_ids.index(name) for name in ids]
+    leaf = tree.routes.node((2, 0, 1))
+    assert infos["episode"]["l"].tolist() == [3] * 4
+    np.testing.assert_array_equal(infos["episode"]["r"], tree.node_reward(ALPHA)[position, leaf])
+
+
+def test_a_step_before_the_first_reset_is_an_error(tree: RouteTree) -> None:
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+        ReplayVectorEnv(tree, ALPHA, 2).step(np.zeros(2, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [([0, 2], "not among 2"), ([-1, 0], "not among 2"), ([0], r"2 actions wanted, .* \(1,\)")],
+)
+def test_actions_that_are_not_there_are_an_error(
+    tree: RouteTree, actions: list[int], message: str
+) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, 2)
+    envs.reset(seed=0)
+    with pytest.raises(gymnasium.error.InvalidAction, match=message):
+        envs.step(actions)
