@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import DirectCalls, RouteTree
+from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
 
 FOLDS = ("train", "validation", "test")
 
@@ -60,8 +60,7 @@ def planted_tree(
         tokens_in=tokens_in,
         tokens_out=tokens_out,
         rate=np.stack([rate, rate], axis=1),
-        vectors=_embeddings(routes, family, right, dim, noise, rng).reshape(-1, dim),
-        state=np.arange(queries * routes.states).reshape(queries, -1),
+        parts=one_part(_embeddings(routes, family, right, dim, noise, rng)),
         direct=_direct(names, rate, queries, rng),
         scorer="token_f1",
         content=hashlib.sha256(score.tobytes()).hexdigest()[:32],
@@ -86,12 +85,101 @@ def random_tree(routes: Routes, queries: int, seed: int) -> RouteTree:
         tokens_in=rng.integers(1, 4, shape),
         tokens_out=rng.integers(1, 4, shape),
         rate=np.stack([rate, rate], axis=1),
-        vectors=rng.normal(size=(queries * routes.states, 4)).astype(np.float32),
-        state=np.arange(queries * routes.states).reshape(queries, -1),
+        parts=one_part(rng.normal(size=(queries, routes.states, 4))),
         direct=_direct(names, rate, queries, rng),
         scorer="token_f1",
         content=f"{seed:032x}",
     )
+
+
+def two_step_tree(
+    *,
+    models: int = 3,
+    copies: tuple[int, int, int] = (10, 5, 5),
+    view: str = "context",
+    dim: int = 16,
+) -> RouteTree:
+    """Two hops; the question tells the right first model, its answer the right second one.
+
+    Question k of M wants model k first. Of M + 1 queries that ask it, the answer names model k + 1
+    to two and each other model to one; who calls it second is right. After a wrong first call the
+    answer is blank and nothing is right. Every call costs 1. So the mean score is at most
+
+        1                  for who sees question and answer,
+        2 / (M + 1)        for who sees the question only,
+        2 / (M * (M + 1))  for who sees neither.
+
+    All folds hold the same queries, the train fold `copies[0]` times.
+    """
+    routes = Routes(models, 2)
+    asked, named, splits = _two_step_queries(models, copies)
+    queries = len(asked)
+    score = np.zeros((queries, routes.nodes))
+    score[np.arange(queries), routes.child(1 + asked, named)] = 1
+    tokens = np.full((queries, routes.nodes), 50)
+    tokens[:, 0] = 0
+    names = tuple(f"model-{number}" for number in range(models))
+    rng = np.random.default_rng(0)
+    return RouteTree(
+        models=names,
+        hops=2,
+        query_ids=tuple(f"q{number}" for number in range(queries)),
+        datasets=tuple(f"question-{number}" for number in asked),
+        splits=tuple(splits.tolist()),
+        score=score,
+        accuracy=score,
+        tokens_in=tokens,
+        tokens_out=tokens,
+        rate=np.full((models, 2), 0.01),
+        parts=_two_step_parts(view, asked, named, models, dim, rng),
+        direct=_direct(names, np.full(models, 0.01), queries, rng),
+        scorer="token_f1",
+        content=hashlib.sha256(score.tobytes()).hexdigest()[:32],
+        view=view,
+    )
+
+
+def _two_step_queries(
+    models: int, copies: tuple[int, int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.str_]]:
+    """Of each query: the question, the model that the right first answer names, and the fold."""
+    asked = np.repeat(np.arange(models), models + 1)
+    named = (asked + 1 + np.tile([0, *range(models)], models)) % models
+    repeats = sum(copies)
+    splits = np.repeat(np.repeat(FOLDS, copies), len(asked))
+    return np.tile(asked, repeats), np.tile(named, repeats), splits
+
+
+def _two_step_parts(
+    view: str,
+    asked: NDArray[np.int64],
+    named: NDArray[np.int64],
+    models: int,
+    dim: int,
+    rng: np.random.Generator,
+) -> tuple[StatePart, ...]:
+    """What a view shows. Answers: 0 is none yet, 1 + m names model m, the last is blank."""
+    questions = _directions(models, dim, rng).astype(np.float32)
+    answers = _directions(models + 2, dim, rng).astype(np.float32)
+    calls = np.arange(models)
+    first = np.where(calls == asked[:, None], 1 + named[:, None], models + 1)
+    answer = np.pad(first, ((0, 0), (1, 0)))
+    question = np.broadcast_to(asked[:, None], answer.shape)
+    contexts = np.concatenate([questions[:, None], questions[:, None] + answers[1:]], axis=1)
+    parts = {
+        "context": (StatePart(contexts.reshape(-1, dim), question * (models + 2) + answer),),
+        "query+answer": (StatePart(questions, question), StatePart(answers, answer)),
+        "query": (StatePart(questions, question),),
+        "stage": (),
+    }
+    return parts[view]
+
+
+def one_part(embedding: NDArray[np.floating]) -> tuple[StatePart, ...]:
+    """Every state, [queries, states, dim], with a vector of its own."""
+    queries, states, dim = embedding.shape
+    row = np.arange(queries * states).reshape(queries, states)
+    return (StatePart(embedding.reshape(-1, dim).astype(np.float32), row),)
 
 
 def _right_paths(
