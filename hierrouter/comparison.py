@@ -3,7 +3,7 @@
 In: a tree with its folds, a trained router, the routers of a sweep. Out: `Report`: direct calls,
 fixed routes, baselines chosen on the train fold, the tree oracle and the router, all evaluated
 exactly on the fold asked for, under one price list or several. Not covered: how it is shown
-(`hierrouter.report`).
+(`hierrouter.report`), and what has to be said beside the figures (`remarks`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierrouter.evaluate.bounds import best_route_per_dataset, oracle, random_policy
+from hierrouter.evaluate.depth import Depth, DepthPoint, by_depth, depth_curve
+from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
+from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.report.build import FrontierPoint, build_report
+from hierrouter.remarks import remarks
+from hierrouter.report.build import build_report
 from hierrouter.report.priced import priced_rows
 from hierrouter.report.results import COST_UNIT, COST_UNIT_IN_OUT, Bootstrap, Report
+from hierrouter.report.swept import FrontierPoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SPLITS, RouteTree
 
@@ -27,7 +33,7 @@ def compare(
     tree: RouteTree,
     alpha: float,
     trained: TrainedRouter | None,
-    swept: Sequence[TrainedRouter],
+    sweep: Sweep | None,
     provenance: Mapping[str, Any],
     split: str = "test",
     bootstrap: Bootstrap | None = None,
@@ -39,7 +45,7 @@ def compare(
         tree: all folds; what is chosen from data is chosen on "train".
         alpha: cost penalty of the reward R = Q - alpha * C.
         trained: the router, or None where nothing has been trained yet.
-        swept: routers trained at other alphas, for the frontier.
+        sweep: routers for other alphas, for the frontier.
         provenance: where all this came from.
         split: the fold to evaluate on.
         bootstrap: how intervals are made.
@@ -65,9 +71,9 @@ def compare(
         scorer=tree.scorer,
         provenance=provenance,
         bootstrap=bootstrap,
-        frontier=_frontier(fold, swept),
+        frontier=_frontier(fold, sweep),
         cost_unit=_cost_unit([tree, *lists.values()]),
-        notes=[*_data_notes(tree), *_price_notes(trained, swept, lists, tree)],
+        notes=remarks(tree, fold, alpha, trained, sweep, lists),
         price_lists=[
             priced_rows(
                 name,
@@ -77,28 +83,68 @@ def compare(
             )
             for name, priced in lists.items()
         ],
+        depths=_depths(fold, trained),
+        deferral=_deferral(fold, sweep),
     )
 
 
 def _outcomes(
     tree: RouteTree, alpha: float, trained: TrainedRouter | None, split: str
 ) -> list[Outcome]:
-    """Every policy on a fold, under the prices of `tree`."""
-    fold = tree.split(split)
-    outcomes = [*single_calls(fold), *fixed_routes(fold), *_baselines(tree, alpha, fold)]
+    """Every policy on a fold, under the prices of `tree`.
+
+    Where the router may stop early, fixed routes and bounds may, too.
+    """
+    fold, stop = tree.split(split), trained is not None and trained.objective.allow_stop
+    outcomes = [*single_calls(fold), *fixed_routes(fold, stop)]
+    outcomes += _baselines(tree, alpha, fold, stop)
     return [*outcomes, trained.outcome(fold)] if trained else outcomes
 
 
-def _baselines(tree: RouteTree, alpha: float, fold: RouteTree) -> list[Outcome]:
+def _baselines(tree: RouteTree, alpha: float, fold: RouteTree, stop: bool) -> list[Outcome]:
     chosen_on = tree.split("train")
-    informed = [best_route_per_dataset(chosen_on, alpha, fold)] if len(chosen_on) else []
-    return [random_policy(fold), *informed, oracle(fold, alpha)]
+    informed = [best_route_per_dataset(chosen_on, alpha, fold, stop)] if len(chosen_on) else []
+    return [random_policy(fold, stop), *informed, oracle(fold, alpha, stop)]
 
 
-def _frontier(fold: RouteTree, swept: Sequence[TrainedRouter]) -> list[FrontierPoint]:
-    learned = [FrontierPoint(router.alpha, router.outcome(fold)) for router in swept]
-    bound = [FrontierPoint(point.alpha, oracle(fold, point.alpha)) for point in learned]
+def _frontier(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+    """The learned points, each the mean of its seeds, and the bound at the same alphas."""
+    if sweep is None:
+        return []
+    stop = _may_stop(sweep)
+    learned = [
+        FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
+        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
+    ]
+    bound = [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
     return learned + bound
+
+
+def _depths(fold: RouteTree, trained: TrainedRouter | None) -> list[Depth]:
+    """Where the router stops, if it may."""
+    if trained is None or not trained.objective.allow_stop:
+        return []
+    return by_depth(fold, _endings(trained, fold))
+
+
+def _deferral(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
+    """Where the routers of a sweep stop, if they may: each point the mean of its seeds."""
+    if sweep is None or not _may_stop(sweep):
+        return []
+    endings = {
+        alpha: np.mean([_endings(router, fold) for router in routers], axis=0)
+        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
+    }
+    return depth_curve(fold, endings)
+
+
+def _may_stop(sweep: Sweep) -> bool:
+    return sweep.routers[0][0].objective.allow_stop
+
+
+def _endings(router: TrainedRouter, fold: RouteTree) -> NDArray[np.float64]:
+    """float64[queries, nodes]: where the greedy policy ends."""
+    return ending(router.actions, greedy(router.probabilities(fold), fold.base_rate))
 
 
 def _cost_unit(trees: Sequence[RouteTree]) -> str:
@@ -106,38 +152,3 @@ def _cost_unit(trees: Sequence[RouteTree]) -> str:
     rates = np.concatenate([rate for tree in trees for rate in (tree.rate, tree.direct.rate)])
     single = bool((rates[:, 0] == rates[:, 1]).all())
     return COST_UNIT if single else COST_UNIT_IN_OUT
-
-
-def _data_notes(tree: RouteTree) -> list[str]:
-    """What a reader must know of the data."""
-    notes = []
-    if tree.context_free:
-        notes.append(
-            "Later hops are independent answers of the models, as imported: "
-            "no model saw an earlier answer."
-        )
-    if tree.left_out:
-        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
-    return notes
-
-
-def _price_notes(
-    trained: TrainedRouter | None,
-    swept: Sequence[TrainedRouter],
-    lists: Mapping[str, RouteTree],
-    tree: RouteTree,
-) -> list[str]:
-    """Which routers learned under other prices than they are shown under."""
-    strange = [name for name, priced in lists.items() if trained and _other_prices(trained, priced)]
-    notes = []
-    if strange:
-        notes.append(f"HierRouter was trained under other prices than {', '.join(strange)}.")
-    elif trained and _other_prices(trained, tree):
-        notes.append("HierRouter was trained under other prices than these.")
-    if any(_other_prices(router, tree) for router in swept):
-        notes.append("The sweep was trained under other prices than its frontier shows.")
-    return notes
-
-
-def _other_prices(trained: TrainedRouter, tree: RouteTree) -> bool:
-    return trained.fingerprint != tree.fingerprint and tree.same_content(trained.fingerprint)

@@ -15,6 +15,8 @@ RUNS = Path("runs")
 CACHE = Path("caches/default")
 # The file whose presence says that a run is finished: it is written last.
 DONE = {"train": "policy.json", "sweep-alpha": "sweep.json"}
+# The file whose presence says that a run was begun and not finished.
+BEGUN = "unfinished"
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,43 @@ def new_run(command: str, out: Path | None) -> Path:
     return out
 
 
+def begin_run(command: str, out: Path | None) -> Path:
+    """Make the folder of a run that can be gone on with until `end_run`; or go on with it.
+
+    Raises:
+        InputError, WorldError: as `new_run`.
+    """
+    if out is not None and is_begun(out):
+        return out
+    run = new_run(command, out)
+    try:
+        (run / BEGUN).touch()
+    except OSError as error:
+        raise WorldError(f"cannot write into: {run}: {error.strerror}") from error
+    return run
+
+
+def end_run(run: Path) -> None:
+    """The run is finished."""
+    (run / BEGUN).unlink(missing_ok=True)
+
+
+def is_begun(run: Path) -> bool:
+    """Whether a run was begun in this folder and not finished."""
+    return (run / BEGUN).is_file()
+
+
 def check_out(out: Path | None) -> None:
     """Refuse an output folder before any work is done for it.
 
     Raises:
-        InputError: it holds something already, or its parent does not exist.
+        InputError: it holds something already and no unfinished run, or its parent does not exist.
     """
     if out is None:
         return
     _check_parent(out)
+    if is_begun(out):
+        return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"output exists: {out}; choose another --out or remove it")
 

@@ -19,6 +19,7 @@ DEFAULT_CACHE = CACHE
 DEFAULT_ALPHA = PAPER_ALPHA
 DEFAULT_SEED = PAPER_SEED
 DEFAULT_SCORER = PAPER_SCORER
+POINTS = 6  # of an automatic grid of alphas
 FORMATS = ("text", "json", "md", "latex", "csv")
 
 Cache = Annotated[
@@ -53,6 +54,14 @@ Encoder = Annotated[
         "--encoder",
         metavar="NAME|DIR",
         help="hashed-ngrams (built in), paper, or a sentence-transformers model.",
+    ),
+]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="context|query+answer|query|stage",
+        help="Texts of a state that a policy sees; stage and cost it always sees.",
     ),
 ]
 Data = Annotated[
@@ -92,6 +101,32 @@ Price = Annotated[
 Preset = Annotated[
     str, typer.Option("--preset", metavar="default|paper", help="Training hyperparameters.")
 ]
+Algo = Annotated[
+    str | None,
+    typer.Option(
+        "--algo", metavar="ppo|exact", help="ppo samples episodes; exact enumerates the tree."
+    ),
+]
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", metavar="N", min=1, help="Length of the training.")
+]
+AllowStop = Annotated[
+    bool, typer.Option("--allow-stop", help="The router may stop before the last hop.")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", metavar="C", help="Mean cost of a query: finds the alpha that meets it."
+    ),
+]
+MaxCost = Annotated[
+    str | None,
+    typer.Option("--max-cost", metavar="C", help="Limit for each query: dearer calls are masked."),
+]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write the learning curve into the run's folder.")
+]
+CheckOnly = Annotated[bool, typer.Option("--dry-run", help="Check everything, then stop.")]
 
 Backend = Annotated[
     str | None,
@@ -175,6 +210,41 @@ def parse_alphas(text: str) -> tuple[float, ...] | None:
     if not all(items):
         raise InputError(f"empty item in alphas: --alphas {text!r}; e.g. --alphas 0,0.005,0.02")
     return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
+
+
+def parse_cost(text: str | None, flag: str) -> float | None:
+    """A finite number above 0; None stays None.
+
+    Raises:
+        InputError: anything else.
+    """
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8") from None
+    if not math.isfinite(value) or value <= 0:
+        raise InputError(f"a cost must be finite and above 0: {flag} {text}")
+    return value
+
+
+def algorithm(name: str | None, budget: bool, limit: bool) -> str:
+    """The algorithm to train with: PPO, and enumeration for a budget.
+
+    Raises:
+        InputError: a budget with another algorithm, or with a limit for each query.
+    """
+    if not budget:
+        return name or "ppo"
+    if name not in (None, "exact"):
+        raise InputError(
+            f"a budget needs a router for every alpha: --budget with --algo {name}; "
+            "leave --algo out"
+        )
+    if limit:
+        raise InputError("--budget and --max-cost together are not supported; give one of them")
+    return "exact"
 
 
 def check_split(name: str) -> None:

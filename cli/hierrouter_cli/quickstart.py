@@ -11,8 +11,8 @@ from hierrouter_cli import console, options
 from hierrouter_cli.collect import load_queries
 from hierrouter_cli.collecting import run_collect
 from hierrouter_cli.report import make_report, show_summary, write
-from hierrouter_cli.sweep import automatic, run_sweep, table, train_once
-from hierrouter_cli.train import report_line
+from hierrouter_cli.sweep import automatic, run_sweep, table
+from hierrouter_cli.train import report_line, run_training
 
 
 def quickstart(
@@ -28,21 +28,21 @@ def quickstart(
 
     About two minutes on two cores. Interrupted, it goes on where it stopped.
     """
-    from hierrouter.learn.config import preset
+    from hierrouter.learn.config import SWEEP, preset
+    from hierrouter.learn.objective import Objective
     from hierrouter.pool_file import load_pool
     from hierrouter.runs import quickstart_folders
 
     value = options.parse_alpha(alpha)
-    config = preset("default")
     folders = quickstart_folders(out)
     console.say("1/4 collect: every route of every question, each model call once")
     queries = load_queries(["testbed"], limit, seed, Path("data"))
     tree = run_collect(folders.cache, load_pool("testbed"), queries, None)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
-    trained = train_once(tree, value, config, seed, None, folders.train)
+    trained = run_training(tree, Objective(value), preset("default"), seed, folders.train)
     console.say(f"trained: {report_line(trained, tree)}")
-    console.say("3/4 sweep-alpha: the same tree under other prices of cost")
-    swept = run_sweep(tree, automatic(tree), config, seed, None, folders.sweep, [trained])
+    console.say("3/4 sweep-alpha: one network for every price of cost, by enumeration")
+    swept = run_sweep(tree, automatic(tree), SWEEP, [seed], folders.sweep)
     console.put(table(swept, tree) + "\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
     result = make_report(tree, value, folders.cache, folders.train, folders.sweep)

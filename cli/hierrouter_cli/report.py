@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
+from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.opening import open_trees, select
-from hierrouter_cli.train import say_if_few
 
 if TYPE_CHECKING:
+    from hierrouter.learn.sweep import Sweep
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter.report.results import Report
     from hierrouter_cache.tree import RouteTree
@@ -32,6 +33,7 @@ def report(
     datasets: options.Datasets = None,
     limit: options.Limit = None,
     encoder: options.Encoder = None,
+    state: options.State = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
     prices: options.PriceFiles = None,
     price: options.Price = None,
@@ -61,8 +63,9 @@ def report(
     check_out(out)
     value = None if alpha is None else options.parse_alpha(alpha)
     lists = price_lists(prices or [], price or [])
-    if checkpoint and not encoder:
-        encoder = load_checkpoint(checkpoint).encoder
+    if checkpoint:
+        origin = load_checkpoint(checkpoint).origin
+        encoder, state = encoder or origin.encoder, state or origin.view
     selection = select(
         pool=pool,
         models=models,
@@ -70,6 +73,7 @@ def report(
         datasets=datasets,
         limit=limit,
         encoder=encoder,
+        state=state,
         scorer=scorer,
         allow_incomplete=allow_incomplete,
     )
@@ -90,14 +94,19 @@ def report(
 
 
 def latest_for(tree: RouteTree, command: str) -> Path | None:
-    """The newest finished run of a command that learned from this very tree.
+    """The newest finished run of a command that learned from this very tree, seen in this way.
 
     Where there is none, the newest one that learned from it under other prices.
     """
-    from hierrouter.learn.checkpoint import fingerprint_of
+    from hierrouter.learn.checkpoint import description_of
     from hierrouter.runs import finished_runs
 
-    found = [(run, fingerprint_of(run) or "") for run in finished_runs(command)]
+    found = [
+        (run, str(said["fingerprint"]))
+        for run in finished_runs(command)
+        if (said := description_of(run))
+        and (said["view"], said["encoder"]) == (tree.view, tree.encoder)
+    ]
     same = [run for run, fingerprint in found if fingerprint == tree.fingerprint]
     repriced = [run for run, fingerprint in found if tree.same_content(fingerprint)]
     return next(iter(same + repriced), None)
@@ -114,27 +123,48 @@ def make_report(
 ) -> Report:
     """Load what was trained and compare it on one fold, under one price list or several."""
     from hierrouter.comparison import compare
-    from hierrouter.learn.checkpoint import load_checkpoint
+    from hierrouter.learn.checkpoint import router_at
     from hierrouter.learn.sweep import load_sweep
 
-    trained = load_checkpoint(trained_in) if trained_in else None
-    swept = load_sweep(swept_in) if swept_in else []
-    if trained is None:
-        console.say("report: no router trained on this tree; baselines only (`hierrouter train`)")
-    elif trained.fingerprint != tree.fingerprint:
-        what = "under other prices" if tree.same_content(trained.fingerprint) else "on other data"
-        console.say(f"report: the router was trained {what} than shown here")
+    sweep = load_sweep(swept_in) if swept_in else None
+    trained = router_at(trained_in, alpha) if trained_in else None
     if alpha is None:
         alpha = trained.alpha if trained else options.DEFAULT_ALPHA
-    if trained and trained.alpha != alpha:
-        console.say(
-            f"report: the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}"
-        )
+    trained = _shown(trained, sweep, alpha)
+    _say_origin(trained, tree, alpha)
     say_if_few(tree, split, "every figure rests on them")
     _say_sources(trained_in, swept_in, split, alpha)
     several = price_lists if price_lists and len(price_lists) > 1 else {}
     source = provenance(tree, cache, trained_in, trained, swept_in, several)
-    return compare(tree, alpha, trained, swept, source, split, price_lists=several)
+    return compare(tree, alpha, trained, sweep, source, split, price_lists=several)
+
+
+def _shown(
+    trained: TrainedRouter | None, sweep: Sweep | None, alpha: float
+) -> TrainedRouter | None:
+    """The router of the table: the one trained at this alpha, or that of a sweep's network."""
+    if (trained and trained.alpha == alpha) or sweep is None:
+        return trained
+    from_sweep = sweep.at(alpha)
+    if not from_sweep:
+        return trained
+    console.say(f"report: no router was trained at alpha {alpha:g}; the sweep's is shown")
+    return from_sweep[0]
+
+
+def _say_origin(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> None:
+    """Where the router shown is not quite what a reader would think."""
+    if trained is None:
+        console.say("report: no router trained on this tree; baselines only (`hierrouter train`)")
+        return
+    fingerprint = trained.origin.fingerprint
+    if fingerprint != tree.fingerprint:
+        what = "under other prices" if tree.same_content(fingerprint) else "on other data"
+        console.say(f"report: the router was trained {what} than shown here")
+    if trained.alpha != alpha:
+        console.say(
+            f"report: the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}"
+        )
 
 
 def _say_sources(trained_in: Path | None, swept_in: Path | None, split: str, alpha: float) -> None:
@@ -164,11 +194,15 @@ def provenance(
         "context_free": tree.context_free,
         "checkpoint": str(trained_in) if trained_in else None,
         "sweep": str(swept_in) if swept_in else None,
-        "seed": trained.seed if trained else None,
-        "preset": trained.config.preset if trained else None,
-        "encoder": trained.encoder if trained else None,
+        "seed": trained.origin.seed if trained else None,
+        "algo": trained.origin.config.algo if trained else None,
+        "preset": trained.origin.config.preset if trained else None,
+        "encoder": trained.origin.encoder if trained else None,
+        "view": trained.origin.view if trained else None,
         "trained_alpha": trained.alpha if trained else None,
-        "trained_on": trained.fingerprint if trained else None,
+        "allow_stop": trained.objective.allow_stop if trained else None,
+        "max_cost": trained.objective.max_cost if trained else None,
+        "trained_on": trained.origin.fingerprint if trained else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""`hierrouter sweep-alpha`: one policy for each alpha."""
+"""`hierrouter sweep-alpha`: routers for every alpha, in one job."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
+from hierrouter_cli.learning import describe, resumable_run, train_alphas, train_router
 from hierrouter_cli.opening import open_tree, select
-from hierrouter_cli.train import run_training
 
 if TYPE_CHECKING:
-    from hierrouter.learn.config import PPOConfig
+    from hierrouter.learn.conditioned import TrainedSweep
+    from hierrouter.learn.config import TrainConfig
+    from hierrouter.learn.sweep import Sweep
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter_cache.tree import RouteTree
-
-POINTS = 6  # of the automatic grid
 
 
 def sweep_alpha(
@@ -32,24 +32,41 @@ def sweep_alpha(
     datasets: options.Datasets = None,
     limit: options.Limit = None,
     encoder: options.Encoder = None,
+    state: options.State = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
     prices: options.PriceFiles = None,
     price: options.Price = None,
     allow_incomplete: options.AllowIncomplete = False,
+    algo: Annotated[
+        str,
+        typer.Option(
+            "--algo", metavar="exact|ppo", help="exact: one network for all; ppo: one for each."
+        ),
+    ] = "exact",
     preset: options.Preset = "default",
+    epochs: options.Epochs = None,
+    allow_stop: options.AllowStop = False,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", min=1, help="Trainings, with following seeds.")
+    ] = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, then stop.")
-    ] = False,
+    tensorboard: options.TensorBoard = False,
+    dry_run: options.CheckOnly = False,
 ) -> None:
-    """Train one router for each alpha, all on the same cached tree."""
+    """Train routers for all alphas on the same cached tree.
+
+    By default one network that is told alpha, so that `report --alpha X` needs no training at any
+    X afterwards; with --algo ppo one training for each alpha.
+    """
+    from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
     from hierrouter.runs import check_out
     from hierrouter.trees import require_folds
 
     given = options.parse_alphas(alphas)
-    config = config_of(preset)
+    chosen = config_of(preset, algo)
+    config = shortened(SWEEP if algo == "exact" else chosen, epochs)
     check_out(out)
     selection = select(
         pool=pool,
@@ -58,6 +75,7 @@ def sweep_alpha(
         datasets=datasets,
         limit=limit,
         encoder=encoder,
+        state=state,
         scorer=scorer,
         prices=prices,
         price=price,
@@ -65,83 +83,73 @@ def sweep_alpha(
     )
     tree = open_tree(cache, selection)
     require_folds(tree)
-    grid = given or automatic(tree)
-    console.say(f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)})")
+    grid = given or automatic(tree, allow_stop)
+    each = range(seed, seed + seeds)
+    console.say(
+        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
+    )
     if dry_run:
         return
-    from hierrouter.runs import new_run
-
-    run = new_run("sweep-alpha", out)
-    trained = run_sweep(tree, grid, config, seed, encoder, run)
-    console.put(table(trained, tree))
+    with resumable_run("sweep-alpha", out) as run:
+        sweep = run_sweep(tree, grid, config, each, run, allow_stop, tensorboard)
+    console.put(table(sweep, tree))
     console.put(f"{run}\n")
 
 
-def automatic(tree: RouteTree) -> tuple[float, ...]:
+def automatic(tree: RouteTree, allow_stop: bool = False) -> tuple[float, ...]:
     """The grid that the data suggest."""
     from hierrouter.learn.sweep import alpha_grid
 
-    return alpha_grid(tree, POINTS)
+    return alpha_grid(tree, options.POINTS, allow_stop)
 
 
 def run_sweep(
     tree: RouteTree,
     grid: tuple[float, ...],
-    config: PPOConfig,
-    seed: int,
-    encoder: str | None,
+    config: TrainConfig,
+    seeds: Sequence[int],
     run: Path,
-    known: Sequence[TrainedRouter] = (),
-) -> list[TrainedRouter]:
-    """Train at every alpha of the grid; what is there or `known` is not trained again."""
-    from hierrouter.learn.checkpoint import save_checkpoint
-    from hierrouter.learn.sweep import finish_sweep, point_folder
+    allow_stop: bool = False,
+    tensorboard: bool = False,
+) -> Sweep:
+    """Train with every seed at every alpha; what is there is not trained again."""
+    from hierrouter.learn.config import ExactConfig
+    from hierrouter.learn.objective import Objective
+    from hierrouter.learn.sweep import Sweep, finish_sweep, member_folder
 
-    for router in known:
-        if router.alpha in grid:
-            save_checkpoint(router, point_folder(run, router.alpha))
-    trained = [
-        train_once(tree, alpha, config, seed, encoder, point_folder(run, alpha)) for alpha in grid
+    def network(seed: int, config: ExactConfig) -> TrainedSweep:
+        objective = Objective(grid[0], allow_stop)
+        folder = member_folder(run, seed)
+        return train_alphas(tree, grid, objective, config, seed, folder, tensorboard)
+
+    def router(seed: int, alpha: float) -> TrainedRouter:
+        objective = Objective(alpha, allow_stop)
+        folder = member_folder(run, seed, alpha)
+        return train_router(tree, objective, config, seed, folder, tensorboard)
+
+    members: list[TrainedSweep | tuple[TrainedRouter, ...]] = [
+        network(seed, config)
+        if isinstance(config, ExactConfig)
+        else tuple(router(seed, alpha) for alpha in grid)
+        for seed in seeds
     ]
-    finish_sweep(run, trained)
-    return trained
+    sweep = Sweep(grid, tuple(members))
+    finish_sweep(run, sweep, seeds)
+    return sweep
 
 
-def train_once(
-    tree: RouteTree,
-    alpha: float,
-    config: PPOConfig,
-    seed: int,
-    encoder: str | None,
-    folder: Path,
-) -> TrainedRouter:
-    """Train, or take the checkpoint in `folder` where it is of this very training."""
-    from hierrouter.learn.checkpoint import load_checkpoint
-    from hierrouter.runs import DONE
+def table(sweep: Sweep, tree: RouteTree) -> str:
+    """Alpha, quality, cost and reward, means over the seeds, on the fold that chose the weights."""
+    from hierrouter.evaluate.outcome import mean_outcome
 
-    if (folder / DONE["train"]).is_file():
-        found = load_checkpoint(folder)
-        if (found.fingerprint, found.alpha, found.config, found.seed) == (
-            tree.fingerprint,
-            alpha,
-            config,
-            seed,
-        ):
-            console.say(f"train: alpha {alpha:g}: already there, {folder}")
-            return found
-    folder.mkdir(parents=True, exist_ok=True)
-    return run_training(tree, alpha, config, seed, encoder, folder)
-
-
-def table(trained: list[TrainedRouter], tree: RouteTree) -> str:
-    """Alpha, quality, cost and reward of each policy on the fold that chose its weights."""
     name = "validation" if "validation" in tree.splits else "train"
     fold = tree.split(name)
     lines = [f"alpha      Q      C      R    ({name} fold)"]
-    for router in trained:
-        reached = router.outcome(fold)
+    for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
+        reached = mean_outcome([router.outcome(fold) for router in routers])
         lines.append(
-            f"{router.alpha:<8.4g}{reached.quality.mean():6.3f}{reached.cost.mean():7.3f}"
-            f"{reached.reward(router.alpha).mean():7.3f}"
+            f"{alpha:<8.4g}{reached.quality.mean():6.3f}{reached.cost.mean():7.3f}"
+            f"{reached.reward(alpha).mean():7.3f}"
         )
     return "\n".join(lines) + "\n"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from hierrouter_cli import console, options
+from hierrouter_cli.learning import (
+    describe,
+    resumable_run,
+    say_if_few,
+    train_alphas,
+    train_router,
+)
 from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
-    from hierrouter.learn.config import PPOConfig
+    from hierrouter.learn.config import ExactConfig, TrainConfig
+    from hierrouter.learn.objective import Objective
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter_cache.tree import RouteTree
-
-FEW_QUERIES = 30
 
 
 def train(
@@ -27,27 +31,41 @@ def train(
     datasets: options.Datasets = None,
     limit: options.Limit = None,
     encoder: options.Encoder = None,
+    state: options.State = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
     prices: options.PriceFiles = None,
     price: options.Price = None,
     allow_incomplete: options.AllowIncomplete = False,
+    algo: options.Algo = None,
     preset: options.Preset = "default",
+    epochs: options.Epochs = None,
+    allow_stop: options.AllowStop = False,
+    budget: options.Budget = None,
+    max_cost: options.MaxCost = None,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, then stop.")
-    ] = False,
+    tensorboard: options.TensorBoard = False,
+    dry_run: options.CheckOnly = False,
 ) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
-    The validation fold chooses the checkpoint; the test fold is not looked at.
+    The validation fold chooses the checkpoint; the test fold is not looked at. An interrupted
+    training goes on where it was, with the same flags and its folder as --out.
     """
+    from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
+    from hierrouter.learn.objective import Objective
     from hierrouter.runs import check_out
     from hierrouter.trees import require_folds
 
     value = options.parse_alpha(alpha)
-    config = config_of(preset)
+    limits = [
+        options.parse_cost(text, flag)
+        for text, flag in ((budget, "--budget"), (max_cost, "--max-cost"))
+    ]
+    algo = options.algorithm(algo, budget is not None, max_cost is not None)
+    config = shortened(config_of(preset, algo), epochs)
+    objective = Objective(value, allow_stop, limits[1])
     check_out(out)
     selection = select(
         pool=pool,
@@ -56,6 +74,7 @@ def train(
         datasets=datasets,
         limit=limit,
         encoder=encoder,
+        state=state,
         scorer=scorer,
         prices=prices,
         price=price,
@@ -64,57 +83,66 @@ def train(
     tree = open_tree(cache, selection)
     require_folds(tree)
     if dry_run:
-        console.say(f"train: alpha {value}, preset {preset}, seed {seed}: {describe(tree)}")
+        console.say(f"train: {told(objective, config)}, seed {seed}: {describe(tree)}")
         return
-    from hierrouter.runs import new_run
-
-    run = new_run("train", out)
-    trained = run_training(tree, value, config, seed, encoder, run)
+    with resumable_run("train", out) as run:
+        if limits[0] is None:
+            trained = run_training(tree, objective, config, seed, run, tensorboard)
+        else:
+            every = shortened(SWEEP, epochs)
+            trained = within_budget(tree, limits[0], objective, every, seed, run, tensorboard)
     console.say(f"trained: {report_line(trained, tree)}")
     console.put(f"{run}\n")
 
 
 def run_training(
     tree: RouteTree,
-    alpha: float,
-    config: PPOConfig,
+    objective: Objective,
+    config: TrainConfig,
     seed: int,
-    encoder: str | None,
     folder: Path,
+    tensorboard: bool = False,
 ) -> TrainedRouter:
-    """Train with a bar and save the checkpoint in `folder`."""
-    from hierrouter.collect.encoders import BUILT_IN
-    from hierrouter.learn.checkpoint import save_checkpoint
-    from hierrouter.learn.ppo import train as train_router
-
-    console.say(f"train: alpha {alpha:g}, preset {config.preset}, seed {seed}: {describe(tree)}")
+    """Train for one alpha with a bar; the checkpoint is in `folder`."""
+    console.say(f"train: {told(objective, config)}, seed {seed}: {describe(tree)}")
     say_if_few(tree, "validation", "they choose the checkpoint")
-    with console.progress_bars() as bars:
-        task = bars.add_task(f"train {alpha:g}", total=None, note="")
+    return train_router(tree, objective, config, seed, folder, tensorboard)
 
-        def on_progress(done: int, total: int, training: float, validation: float) -> None:
-            note = f"R {training:.3f} train, {validation:.3f} validation"
-            bars.update(task, completed=done, total=total, note=note)
 
-        trained = train_router(tree, alpha, config, seed, on_progress, encoder=encoder or BUILT_IN)
+def within_budget(
+    tree: RouteTree,
+    budget: float,
+    objective: Objective,
+    config: ExactConfig,
+    seed: int,
+    folder: Path,
+    tensorboard: bool,
+) -> TrainedRouter:
+    """Train for every alpha, keep the router of the smallest one that meets the budget."""
+    from hierrouter.evaluate.budget import optimum_at_mean_cost
+    from hierrouter.learn.budget import meet_budget
+    from hierrouter.learn.checkpoint import save_checkpoint
+    from hierrouter.learn.sweep import alpha_grid
+
+    fold = tree.split("validation")
+    best = optimum_at_mean_cost(fold, budget, objective.allow_stop).outcome
+    grid = alpha_grid(tree, options.POINTS, objective.allow_stop)
+    sweep = train_alphas(tree, grid, objective, config, seed, folder / "alphas", tensorboard)
+    trained = meet_budget(sweep, tree, budget)
     save_checkpoint(trained, folder)
+    reached = trained.outcome(fold)
+    console.say(
+        f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
+        f"at C {reached.cost.mean():.3f}; with hindsight at most Q {best.quality.mean():.3f}"
+    )
     return trained
 
 
-def describe(tree: RouteTree) -> str:
-    """The size of a tree, in words."""
-    from hierrouter_cache.tree import SPLITS
-
-    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in SPLITS)
-    routes = tree.routes
-    return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
-
-
-def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
-    """Warn where a fold is too small to trust what is read off it."""
-    found = tree.splits.count(fold)
-    if found < FEW_QUERIES:
-        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
+def told(objective: Objective, config: TrainConfig) -> str:
+    """What is trained and how, in words."""
+    stop = ", may stop early" if objective.allow_stop else ""
+    limit = "" if objective.max_cost is None else f", at most {objective.max_cost:g} a query"
+    return f"alpha {objective.alpha:g}{stop}{limit}, {config.algo}, preset {config.preset}"
 
 
 def report_line(trained: TrainedRouter, tree: RouteTree) -> str:
@@ -124,8 +152,20 @@ def report_line(trained: TrainedRouter, tree: RouteTree) -> str:
     fold = tree.split("validation")
     if not len(fold):
         return "no validation fold to measure on"
-    alpha = trained.alpha
+    alpha, stop = trained.alpha, trained.objective.allow_stop
     reached = trained.outcome(fold).reward(alpha).mean()
-    fixed = best_fixed_route(tree.split("train"), alpha, fold).reward(alpha).mean()
-    bound = oracle(fold, alpha).reward(alpha).mean()
-    return f"R {reached:.3f} on validation (best fixed route {fixed:.3f}, oracle {bound:.3f})"
+    fixed = best_fixed_route(tree.split("train"), alpha, fold, stop).reward(alpha).mean()
+    bound = oracle(fold, alpha, stop).reward(alpha).mean()
+    line = f"R {reached:.3f} on validation (best fixed route {fixed:.3f}, oracle {bound:.3f})"
+    return line if trained.objective.max_cost is None else f"{line}; {limit_line(trained, fold)}"
+
+
+def limit_line(trained: TrainedRouter, fold: RouteTree) -> str:
+    """How a router that is limited in each query keeps its limit, and what it costs."""
+    from hierrouter.learn.limits import under_limit
+
+    found = under_limit(trained, fold)
+    return (
+        f"{found.share_over:.1%} of queries cost more than {found.limit:g}; within it R is at most "
+        f"{found.bound:.3f}, and {found.masked:.3f} with calls that are sure to be within it"
+    )

@@ -1,51 +1,45 @@
 """Tianshou's PPO, wired to the router.
 
 In: a `Router`, the states it trains on, a `PPOConfig`. Out: `EpisodePPO`, Tianshou's algorithm
-with its own loss and update loop. Observations are state numbers; the frozen table stands inside
-the network. Not covered: rollouts and the training loop, see `ppo`.
+with a leaner update of the same mathematics. Observations are state numbers; the frozen table
+stands inside the network. Not covered: rollouts and the training loop, see `ppo`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 from tianshou.algorithm import PPO
+from tianshou.algorithm.modelfree.a2c import A2CTrainingStats
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
-from tianshou.algorithm.optim import OptimizerFactory, ParamsType
+from tianshou.data import SequenceSummaryStats
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.router import Router, StateTable
+from hierrouter.learn.optimiser import AdamFactory
+from hierrouter.learn.router import Router
+from hierrouter.learn.states import NoisyTable
 
 # Rows that Tianshou evaluates at once before an update.
 LARGEST_BATCH = 65_536
 
 
 class SharedTrunk:
-    """Features of states, computed once for both heads.
+    """Features of states by number, which both heads read."""
 
-    Tianshou asks the actor and then the critic about the very same array; the second answer
-    comes from the first one's features.
-    """
-
-    def __init__(self, router: Router, table: StateTable) -> None:
+    def __init__(self, router: Router, table: NoisyTable) -> None:
         self.router = router
         self.table = table
-        self._pending: tuple[object, bool, Tensor] | None = None
 
-    def __call__(self, state: NDArray[np.int64]) -> Tensor:
-        """float32[n, hidden] of the states with these numbers, int64[n]."""
-        pending, self._pending = self._pending, None
-        if pending and pending[0] is state and pending[1] == torch.is_grad_enabled():
-            return pending[2]
-        features = self.router.features(*self.table.rows(torch.from_numpy(state)))
-        self._pending = state, torch.is_grad_enabled(), features
-        return features
+    def __call__(self, state: Tensor | NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Features float32[n, hidden] and legality bool[n, A] of these states, int64[n]."""
+        states = self.table.rows(torch.as_tensor(state))
+        return self.router.features(states), states.legal
 
 
 class Actor(nn.Module):
@@ -59,8 +53,8 @@ class Actor(nn.Module):
     def forward(
         self, obs: NDArray[np.int64], state: Any = None, info: Any = None
     ) -> tuple[Tensor, Any]:
-        """Logits float32[n, M], not probabilities: the distribution must be told so."""
-        return self.router.policy(self.trunk(obs)), state
+        """Logits float32[n, A], not probabilities: the distribution must be told so."""
+        return self.router.logits(*self.trunk(obs)), state
 
 
 class Critic(nn.Module):
@@ -73,7 +67,7 @@ class Critic(nn.Module):
 
     def forward(self, obs: NDArray[np.int64]) -> Tensor:
         """float32[n, 1]."""
-        value: Tensor = self.router.value(self.trunk(obs))
+        value: Tensor = self.router.value(self.trunk(obs)[0])
         return value
 
 
@@ -86,11 +80,7 @@ class RouterPolicy(DiscreteActorPolicy):  # type: ignore[misc]
 
 
 class EpisodePPO(PPO):  # type: ignore[misc]
-    """Tianshou's PPO for complete episodes of L steps each."""
-
-    def __init__(self, hops: int, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.hops = hops
+    """Tianshou's PPO for buffers of complete episodes, each of them in consecutive rows."""
 
     def compute_episodic_return(
         self,
@@ -107,51 +97,100 @@ class EpisodePPO(PPO):  # type: ignore[misc]
         The same numbers as Tianshou's, all episodes at once: its own loop over single steps
         needs a compiler that takes longer to start than a training here takes.
         """
-        shape = (-1, self.hops)
-        value, following = v_s.reshape(shape), v_s_.reshape(shape)
-        reward = batch.rew.reshape(shape)
-        advantage = np.zeros(reward.shape)
-        carried = np.zeros(len(reward))
-        for hop in reversed(range(self.hops)):
-            ahead = 0.0 if hop == self.hops - 1 else following[:, hop]
-            carried = reward[:, hop] + gamma * (ahead + gae_lambda * carried) - value[:, hop]
-            advantage[:, hop] = carried
-        return (advantage + value).ravel(), advantage.ravel()
+        last = np.flatnonzero(batch.done)
+        length = np.diff(last, prepend=-1)
+        ahead = np.where(batch.done, 0.0, gamma * v_s_.ravel())
+        advantage = batch.rew + ahead - v_s.ravel()
+        for back in range(1, int(length.max(initial=1))):
+            row = last[length > back] - back
+            advantage[row] += gamma * gae_lambda * advantage[row + 1]
+        return advantage + v_s.ravel(), advantage
+
+    def _update_with_batch(
+        self, batch: Any, batch_size: int | None, repeat: int
+    ) -> A2CTrainingStats:
+        """Gradient steps on random parts of `batch`, all of it `repeat` times (arXiv:1707.06347).
+
+        Tianshou's update as `build_algorithm` configures it: the same parts, the same losses, the
+        same weights but for rounding. Tianshou's own calls the trunk once for each head, draws
+        actions that nobody takes, and cuts whole batches where a few tensors do.
+        """
+        rows = Transitions(
+            torch.as_tensor(batch.obs), batch.act.long(), batch.logp_old, batch.adv, batch.returns
+        )
+        size, weights = batch_size or len(batch), self._weights()
+        made = []
+        for _ in range(repeat):
+            order = np.random.permutation(len(batch))
+            for part in np.split(order, np.arange(1, len(batch) // size) * size):
+                terms = self._terms(rows.take(torch.from_numpy(part)))
+                self.optim.step(terms @ weights)
+                made.append(terms.detach())
+        return _statistics(torch.stack(made), weights)
+
+    def _weights(self) -> Tensor:
+        """float32[3]: of the terms in the loss."""
+        return torch.tensor([1.0, self.vf_coef, -self.ent_coef])
+
+    def _terms(self, rows: Transitions) -> Tensor:
+        """float32[3]: clipped surrogate, value loss and entropy, each its mean over the rows."""
+        trunk = self.policy.actor.trunk
+        features, legal = trunk(rows.state)
+        logged = torch.log_softmax(trunk.router.logits(features, legal), dim=1)
+        ratio = (logged.gather(1, rows.action[:, None])[:, 0] - rows.log_chance).exp()
+        advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std() + self._eps)
+        clipped = ratio.clamp(1 - self.eps_clip, 1 + self.eps_clip)
+        surrogate = torch.min(ratio * advantage, clipped * advantage)
+        missed = rows.returns - trunk.router.value(features)[:, 0]
+        entropy = -(logged.exp() * logged).sum(dim=1)
+        return torch.stack([-surrogate.mean(), missed.square().mean(), entropy.mean()])
 
 
-class ScheduledAdam(OptimizerFactory):  # type: ignore[misc]
-    """Adam whose learning rate follows the configuration, gradient step by gradient step."""
+class Transitions(NamedTuple):
+    """What a gradient step reads, a row each.
 
-    def __init__(self, config: PPOConfig) -> None:
-        super().__init__()
-        self.config = config
+    Attributes:
+        state: int64[n].
+        action: int64[n].
+        log_chance: float32[n], log-probability of the action when it was taken.
+        advantage: float32[n].
+        returns: float32[n].
+    """
 
-    def _create_optimizer_for_params(self, params: ParamsType) -> torch.optim.Optimizer:
-        config = self.config
-        adam = torch.optim.Adam(params, lr=config.learning_rate, eps=config.adam_eps, fused=True)
-        scheduler = torch.optim.lr_scheduler.LambdaLR(adam, self._factor)
-        adam.register_step_post_hook(lambda *_: scheduler.step())
-        return adam
+    state: Tensor
+    action: Tensor
+    log_chance: Tensor
+    advantage: Tensor
+    returns: Tensor
 
-    def _factor(self, step: int) -> float:
-        config = self.config
-        rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-        falling = 1 - step / config.gradient_steps if config.decay else 1.0
-        return rising * max(falling, 0.0)
+    def take(self, row: Tensor) -> Transitions:
+        """Some rows, int64[n]."""
+        return Transitions(*(column[row] for column in self))
 
 
-def build_algorithm(trunk: SharedTrunk, config: PPOConfig) -> EpisodePPO:
-    """PPO for the trunk's router with the numbers of `config`."""
+def _statistics(terms: Tensor, weights: Tensor) -> A2CTrainingStats:
+    """What Tianshou tells of an update, from the terms of each step, float32[steps, 3]."""
+    surrogate, value, entropy = terms.T.numpy()
+    return A2CTrainingStats(
+        loss=SequenceSummaryStats.from_sequence((terms @ weights).numpy()),
+        actor_loss=SequenceSummaryStats.from_sequence(surrogate),
+        vf_loss=SequenceSummaryStats.from_sequence(value),
+        ent_loss=SequenceSummaryStats.from_sequence(entropy),
+        gradient_steps=len(terms),
+    )
+
+
+def build_algorithm(trunk: SharedTrunk, config: PPOConfig, steps: int) -> EpisodePPO:
+    """PPO for the trunk's router with the numbers of `config`, over `steps` gradient steps."""
     policy = RouterPolicy(
         actor=Actor(trunk),
-        action_space=Discrete(trunk.router.shape.models),
+        action_space=Discrete(trunk.router.shape.actions),
         dist_fn=lambda logits: Categorical(logits=logits, validate_args=False),
     )
     return EpisodePPO(
-        hops=trunk.router.shape.hops,
         policy=policy,
         critic=Critic(trunk),
-        optim=ScheduledAdam(config),
+        optim=AdamFactory(config, steps),
         eps_clip=config.clip,
         vf_coef=config.value_coefficient,
         ent_coef=config.entropy_coefficient,

@@ -1,9 +1,9 @@
-"""A trained router in a folder: weights and where they come from.
+"""A trained policy in a folder: weights and where they come from.
 
 `policy.safetensors` holds everything, its header the description; one file, so that a crash leaves
 the old checkpoint or the new one, whole. `policy.json` is the same description for people and
 scripts, and is written last. Neither holds a time or a path: same training, same bytes. Nothing is
-ever unpickled.
+ever unpickled. A policy is a `TrainedRouter` for one alpha, or a `TrainedSweep` for all of them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from hierrouter.learn.config import PPOConfig
+from hierrouter.evaluate.ceilings import Ceilings
+from hierrouter.learn.conditioned import AlphaRouter, TrainedSweep
+from hierrouter.learn.config import ALGORITHMS, TrainConfig
+from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import Router, RouterShape
-from hierrouter.learn.trained import TrainedRouter
+from hierrouter.learn.trained import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
 
 WEIGHTS = "policy.safetensors"
 DESCRIPTION = "policy.json"
 SUMMARY = "sweep.json"  # of a sweep, see `sweep`
-FORMAT = 1
+FORMAT = 2
 HEADER = "hierrouter"
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 RETRAIN = "train again"
+CEILINGS = ("ceilings.longest", "ceilings.growth")
 
 
-def save_checkpoint(trained: TrainedRouter, folder: Path) -> None:
+def save_checkpoint(trained: TrainedRouter | TrainedSweep, folder: Path) -> None:
     """Write both files into `folder`, replacing what is there.
 
     Raises:
@@ -42,12 +46,11 @@ def save_checkpoint(trained: TrainedRouter, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(describe(trained), sort_keys=True, indent=2, allow_nan=False)
-    weights = {name: value.contiguous() for name, value in trained.router.state_dict().items()}
-    write_atomically(folder / WEIGHTS, save(weights, metadata={HEADER: text}))
+    write_atomically(folder / WEIGHTS, save(_tensors(trained), metadata={HEADER: text}))
     write_atomically(folder / DESCRIPTION, f"{text}\n".encode())
 
 
-def load_checkpoint(path: Path) -> TrainedRouter:
+def load_checkpoint(path: Path) -> TrainedRouter | TrainedSweep:
     """Read a checkpoint.
 
     Args:
@@ -58,8 +61,7 @@ def load_checkpoint(path: Path) -> TrainedRouter:
             `save_checkpoint`, or its weights are not finite.
     """
     file = path / WEIGHTS if path.is_dir() else path
-    _check_start(file)
-    weights, text = _read(file)
+    weights, text = read_tensors(file)
     if not all(torch.isfinite(value).all() for value in weights.values()):
         raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
     try:
@@ -70,35 +72,92 @@ def load_checkpoint(path: Path) -> TrainedRouter:
         ) from error
 
 
-def fingerprint_of(run: Path) -> str | None:
-    """Fingerprint of the tree that a run of `train` or `sweep-alpha` learned from, if it says."""
+def router_at(path: Path, alpha: float | None) -> TrainedRouter:
+    """The router in a checkpoint, for `alpha` where it holds one for every alpha.
+
+    Args:
+        alpha: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
+
+    Raises:
+        InputError: see `load_checkpoint`.
+    """
+    found = load_checkpoint(path)
+    if isinstance(found, TrainedRouter):
+        return found
+    return found.at(found.alphas[0] if alpha is None else alpha)
+
+
+def description_of(run: Path) -> dict[str, Any]:
+    """What a run of `train` or `sweep-alpha` says it learned from; empty where it does not say.
+
+    Returns:
+        of the JSON values at least fingerprint, view and encoder.
+    """
     for name in (DESCRIPTION, SUMMARY):
         try:
-            return str(json.loads((run / name).read_text("utf-8"))["fingerprint"])
-        except (OSError, ValueError, KeyError, TypeError):
+            found = json.loads((run / name).read_text("utf-8"))
+            return dict(found) if {"fingerprint", "view", "encoder"} <= found.keys() else {}
+        except (OSError, ValueError, TypeError, AttributeError):
             continue
-    return None
+    return {}
 
 
-def describe(trained: TrainedRouter) -> dict[str, Any]:
+def describe(trained: TrainedRouter | TrainedSweep) -> dict[str, Any]:
     """Everything but the weights, as JSON values."""
-    shape = trained.router.shape
-    return {
+    origin = trained.origin
+    found = {
         "format": FORMAT,
-        "models": list(trained.models),
-        "base_rate": list(trained.base_rate),
-        "hops": shape.hops,
-        "dim": shape.dim,
-        "embedding_scale": shape.embedding_scale,
-        "cost_scale": shape.cost_scale,
-        "encoder": trained.encoder,
-        "alpha": trained.alpha,
-        "config": asdict(trained.config),
-        "seed": trained.seed,
-        "fingerprint": trained.fingerprint,
+        "models": list(origin.models),
+        "base_rate": list(origin.base_rate),
+        "hops": origin.hops,
+        "encoder": origin.encoder,
+        "view": origin.view,
+        "algo": origin.config.algo,
+        "config": asdict(origin.config),
+        "seed": origin.seed,
+        "fingerprint": origin.fingerprint,
+        "version": origin.version,
+        "objective": asdict(trained.objective),
         "history": list(trained.history),
-        "version": trained.version,
     }
+    if isinstance(trained, TrainedSweep):
+        return {**found, "shape": _shape(trained.network.base), "alphas": list(trained.alphas)}
+    return {**found, "shape": _shape(trained.router)}
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a file that this program wrote, and the text in its header.
+
+    Raises:
+        InputError: there is none, or it is something else.
+    """
+    _check_start(file)
+    try:
+        with safe_open(file, framework="pt") as opened:
+            text = (opened.metadata() or {}).get(HEADER)
+            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN}"
+        ) from error
+    if text is None:
+        raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN}")
+    return weights, text
+
+
+def _shape(router: Router) -> dict[str, Any]:
+    return asdict(router.shape)
+
+
+def _tensors(trained: TrainedRouter | TrainedSweep) -> dict[str, Tensor]:
+    """The weights and, where cost is limited, the ceilings."""
+    network = trained.network if isinstance(trained, TrainedSweep) else trained.router
+    tensors = {name: value.contiguous() for name, value in network.state_dict().items()}
+    ceilings = None if isinstance(trained, TrainedSweep) else trained.ceilings
+    if ceilings:
+        arrays = ceilings.longest, ceilings.growth
+        tensors |= dict(zip(CEILINGS, map(torch.from_numpy, arrays), strict=True))
+    return tensors
 
 
 def _check_start(file: Path) -> None:
@@ -121,47 +180,33 @@ def _check_start(file: Path) -> None:
         )
 
 
-def _read(file: Path) -> tuple[dict[str, Tensor], str]:
-    """Weights and description."""
-    try:
-        with safe_open(file, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(HEADER)
-            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN}"
-        ) from error
-    if text is None:
-        raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN}")
-    return weights, text
-
-
-def _rebuild(found: dict[str, Any], weights: dict[str, Tensor]) -> TrainedRouter:
+def _rebuild(found: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedRouter | TrainedSweep:
     if found["format"] != FORMAT:
         raise ValueError(f"format {found['format']}, expected {FORMAT}")
-    config = PPOConfig(**found["config"])
-    shape = RouterShape(
-        models=len(found["models"]),
-        hops=found["hops"],
-        dim=found["dim"],
-        hidden=config.hidden,
-        stage_dim=config.stage_dim,
-        embedding_scale=found["embedding_scale"],
-        cost_scale=found["cost_scale"],
-    )
-    if weights["context.weight"].shape != (shape.hidden, shape.dim):
-        raise ValueError("weights of another shape")
-    router = Router(shape)
-    router.load_state_dict(weights)
-    return TrainedRouter(
-        router=router.requires_grad_(False).eval(),
+    config: TrainConfig = ALGORITHMS[found["algo"]](**found["config"])
+    origin = Origin(
         models=tuple(found["models"]),
+        hops=found["hops"],
         base_rate=tuple(found["base_rate"]),
         encoder=found["encoder"],
-        alpha=found["alpha"],
+        view=found["view"],
         config=config,
         seed=found["seed"],
         fingerprint=found["fingerprint"],
-        history=tuple(found["history"]),
         version=found["version"],
     )
+    shape, objective = RouterShape(**found["shape"]), Objective(**found["objective"])
+    history, limits = tuple(found["history"]), [tensors.pop(name, None) for name in CEILINGS]
+    if "alphas" in found:
+        network = AlphaRouter(shape, tensors["scales"])
+        network.load_state_dict(tensors)
+        network.requires_grad_(False).eval()
+        return TrainedSweep(network, tuple(found["alphas"]), objective, origin, history)
+    if tensors["context.weight"].shape != (shape.hidden, shape.dim):
+        raise ValueError("weights of another shape")
+    router = Router(shape)
+    router.load_state_dict(tensors)
+    router.requires_grad_(False).eval()
+    longest, growth = (None if limit is None else limit.numpy() for limit in limits)
+    ceilings = None if longest is None or growth is None else Ceilings(longest, growth)
+    return TrainedRouter(router, objective, origin, history, ceilings)

@@ -1,11 +1,13 @@
 """The numbers of a training run.
 
-Out: `PPOConfig` and its presets. Not covered: alpha and the seed, which belong to one run.
+Out: `PPOConfig`, `ExactConfig` and their presets. Not covered: what is trained for (alpha, stop, a
+budget), see `objective`; the seed, which belongs to one run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from hierrouter_cache.errors import InputError
 
@@ -14,61 +16,42 @@ PAPER_SEED = 42
 PAPER_SCORER = "token_f1"  # Q, appendix C
 
 
-@dataclass(frozen=True)
-class PPOConfig:
-    """Settings of PPO and of the router it trains (paper appendix B).
-
-    An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
-    these. A learning-rate step is one mini-batch.
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What every algorithm needs to know, and the router it trains.
 
     Attributes:
         preset: name of the preset these numbers come from.
-        epochs: length of the training.
-        iterations: iterations an epoch.
-        rollouts: episodes an iteration.
-        minibatches: parts into which an iteration's `rollouts * L` transitions are cut.
-        update_epochs: passes over an iteration's transitions.
-        gamma: discount a hop.
-        gae_lambda: lambda of generalised advantage estimation.
-        clip: the probability ratio is clipped to 1 +- `clip`.
-        value_coefficient: weight of the value loss.
-        entropy_coefficient: weight of the entropy bonus.
-        max_grad_norm: gradients are cut to this length.
+        epochs: length of the training; what an epoch is, the algorithm says.
         learning_rate: Adam's, after the warm-up.
         adam_eps: Adam's epsilon.
         warmup_steps: gradient steps over which the learning rate rises from 0.
         decay: let the learning rate fall to 0 at the end, in a straight line.
         evaluate_every: epochs between exact evaluations, of which the best is kept.
-        checkpoint_every: epochs between calls of `on_checkpoint`.
+        patience: evaluations without a better one after which the training ends; 0 is never.
+        checkpoint_every: epochs between two points from which the training can be resumed.
         hidden: width of both layers of the router.
         stage_dim: length of the learned stage embedding.
         scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
             components weigh as much as those of the other inputs.
         embedding_noise: length of the random vector added to the embedding of each state visited,
-            drawn anew in each iteration of the training; keeps a router from learning single
+            drawn anew on each visit of the training; keeps a router from learning single
             questions by heart.
         standardise_reward: take from each reward the mean over all routes of its query, and
             divide by the standard deviation of the train fold. The best policy stays the best;
             what the queries differ in and routes do not is no noise any more.
     """
 
+    algo: ClassVar[str]
+
     preset: str = "default"
-    epochs: int = 24
-    iterations: int = 1
-    rollouts: int = 1024
-    minibatches: int = 8
-    update_epochs: int = 2
-    gamma: float = 1.0
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    value_coefficient: float = 0.1
-    entropy_coefficient: float = 0.1
-    max_grad_norm: float = 0.5
+    epochs: int
     learning_rate: float = 3e-3
     adam_eps: float = 1e-5
     warmup_steps: int = 0
     decay: bool = True
     evaluate_every: int = 1
+    patience: int = 0
     checkpoint_every: int = 5
     hidden: int = 128
     stage_dim: int = 16
@@ -76,23 +59,68 @@ class PPOConfig:
     embedding_noise: float = 1.0
     standardise_reward: bool = True
 
-    @property
-    def total_iterations(self) -> int:
-        """Iterations of the whole training."""
-        return self.epochs * self.iterations
 
-    @property
-    def gradient_steps(self) -> int:
-        """Mini-batches of the whole training."""
-        return self.total_iterations * self.update_epochs * self.minibatches
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(TrainConfig):
+    """Settings of PPO (paper appendix B).
+
+    An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
+    these. A learning-rate step is one mini-batch.
+
+    Attributes:
+        iterations: iterations an epoch.
+        rollouts: episodes an iteration.
+        minibatches: parts into which an iteration's transitions are cut.
+        update_epochs: passes over an iteration's transitions.
+        gamma: discount a hop.
+        gae_lambda: lambda of generalised advantage estimation.
+        clip: the probability ratio is clipped to 1 +- `clip`.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus at the start.
+        entropy_end: its weight at the end; in between a straight line.
+        max_grad_norm: gradients are cut to this length.
+    """
+
+    algo: ClassVar[str] = "ppo"
+
+    epochs: int = 48
+    iterations: int = 1
+    rollouts: int = 1024
+    minibatches: int = 32
+    update_epochs: int = 2
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    value_coefficient: float = 0.1
+    entropy_coefficient: float = 0.1
+    entropy_end: float = 0.0
+    max_grad_norm: float = 0.5
 
 
-PRESETS = {
-    "default": PPOConfig(),
+@dataclass(frozen=True, kw_only=True)
+class ExactConfig(TrainConfig):
+    """Settings of learning by enumeration; an epoch is one pass over the train fold.
+
+    Attributes:
+        queries: whole trees a gradient step.
+        temperature: of the improved policy that each step moves towards, in standard deviations
+            of the reward.
+    """
+
+    algo: ClassVar[str] = "exact"
+
+    epochs: int = 12
+    queries: int = 32
+    temperature: float = 0.1
+
+
+PRESETS: dict[tuple[str, str], TrainConfig] = {
+    ("default", "ppo"): PPOConfig(),
+    ("default", "exact"): ExactConfig(),
     # "8 iterations, 128 rollouts per iteration" and "200 epochs" are both the paper's; we read
     # an epoch as 8 iterations. Its "batch size of 96" contradicts 16 mini-batches of 128 two-hop
     # episodes (16 transitions each); the mini-batches are what PPO is configured by.
-    "paper": PPOConfig(
+    ("paper", "ppo"): PPOConfig(
         preset="paper",
         epochs=200,
         iterations=8,
@@ -102,6 +130,7 @@ PRESETS = {
         gamma=0.99,
         value_coefficient=0.5,
         entropy_coefficient=0.01,
+        entropy_end=0.01,
         max_grad_norm=0.3,
         learning_rate=1e-4,
         adam_eps=1e-4,
@@ -114,14 +143,36 @@ PRESETS = {
         standardise_reward=False,
     ),
 }
+# One network for every alpha learns more, and is valued at every alpha of a grid.
+SWEEP = ExactConfig(epochs=20, evaluate_every=4)
+ALGORITHMS: dict[str, type[TrainConfig]] = {"ppo": PPOConfig, "exact": ExactConfig}
 
 
-def preset(name: str) -> PPOConfig:
-    """The preset of this name.
+def preset(name: str, algo: str = "ppo") -> TrainConfig:
+    """The preset of this name for an algorithm.
 
     Raises:
-        InputError: there is no such preset.
+        InputError: there is no such algorithm, or it has no such preset.
     """
-    if name not in PRESETS:
-        raise InputError(f"unknown preset: {name}; known: {', '.join(sorted(PRESETS))}")
-    return PRESETS[name]
+    if algo not in ALGORITHMS:
+        raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(ALGORITHMS))}")
+    known = sorted(preset for preset, of in PRESETS if of == algo)
+    if name not in known:
+        raise InputError(f"unknown preset: {name}; known for {algo}: {', '.join(known)}")
+    return PRESETS[name, algo]
+
+
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def shortened(config: Config, epochs: int | None) -> Config:
+    """The same settings for so many epochs; None leaves them.
+
+    Raises:
+        InputError: fewer than 1.
+    """
+    if epochs is None:
+        return config
+    if epochs < 1:
+        raise InputError(f"epochs must be at least 1, got {epochs}")
+    return replace(config, epochs=epochs)

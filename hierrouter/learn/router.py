@@ -1,12 +1,13 @@
 """The paper's router as a torch module.
 
-In: states (embedding, stage, cost). Out: M logits and a value. The text encoder is frozen and
-runs elsewhere; its vectors come in. Not covered: how the weights are found, see `ppo`.
+In: `States`. Out: a logit for each action, and a value. The text encoder is frozen and runs
+elsewhere; its vectors come in. Not covered: how the weights are found, see `ppo` and `exact`.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.learn.config import PPOConfig
+from hierrouter.actions import Actions
+from hierrouter.learn.config import TrainConfig
+from hierrouter.learn.states import States, StateTable
 from hierrouter_cache.tree import RouteTree
 
 # States pushed through the network at once when a whole tree is evaluated.
 CHUNK = 16_384
+# The logit of what must not be chosen: its probability is 0, and no sum becomes NaN.
+NEVER = -1e9
 
 
 @dataclass(frozen=True)
@@ -26,16 +31,16 @@ class RouterShape:
     """What must be known to build a router.
 
     Attributes:
-        models: M.
+        actions: A, M or 2M.
         hops: L.
-        dim: length of an embedding.
+        dim: length of an embedding; 0 where no text is seen.
         hidden: width of both layers.
         stage_dim: length of the learned stage embedding.
         embedding_scale: factor on embeddings.
         cost_scale: costs are divided by it.
     """
 
-    models: int
+    actions: int
     hops: int
     dim: int
     hidden: int
@@ -44,10 +49,10 @@ class RouterShape:
     cost_scale: float
 
 
-def shape_for(tree: RouteTree, config: PPOConfig) -> RouterShape:
+def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
     """The router to train on `tree` with the settings `config`."""
     return RouterShape(
-        models=len(tree.models),
+        actions=actions.count,
         hops=tree.hops,
         dim=tree.dim,
         hidden=config.hidden,
@@ -69,29 +74,41 @@ class Router(nn.Module):
         super().__init__()
         self.shape = shape
         self.stage = nn.Embedding(shape.hops, shape.stage_dim)
-        self.context = nn.Linear(shape.dim, shape.hidden, bias=False)
+        # torch warns where there is nothing to initialise.
+        make = nn.Linear if shape.dim else _empty
+        self.context = make(shape.dim, shape.hidden, bias=False)
         self.progress = nn.Linear(shape.stage_dim + 1, shape.hidden)
         self.second = nn.Linear(shape.hidden, shape.hidden)
-        self.policy = _head(shape.hidden, shape.models, gain=0.01)
+        self.policy = _head(shape.hidden, shape.actions, gain=0.01)
         self.value = _head(shape.hidden, 1, gain=1.0)
 
-    def features(self, embedding: Tensor, stage: Tensor, cost: Tensor) -> Tensor:
-        """float32[states, hidden]: what both heads read.
+    def first(self, states: States) -> Tensor:
+        """float32[n, hidden]: the first layer, before its nonlinearity."""
+        cost = states.cost[:, None] / self.shape.cost_scale
+        progress = torch.cat([self.stage(states.stage), cost], dim=1)
+        context = self.shape.embedding_scale * self.context(states.embedding)
+        first: Tensor = context + self.progress(progress)
+        return first
 
-        Args:
-            embedding: float32[states, dim], the frozen encoder's vectors of c_t.
-            stage: int64[states], l_t.
-            cost: float32[states], C_t in price * token.
-        """
-        progress = torch.cat([self.stage(stage), cost[:, None] / self.shape.cost_scale], dim=1)
-        context = self.shape.embedding_scale * self.context(embedding)
-        first = torch.tanh(context + self.progress(progress))
-        return torch.tanh(self.second(first))
+    def features(self, states: States) -> Tensor:
+        """float32[n, hidden]: what both heads read."""
+        return torch.tanh(self.second(torch.tanh(self.first(states))))
 
-    def forward(self, embedding: Tensor, stage: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits float32[states, M] and values float32[states]; arguments as in `features`."""
-        features = self.features(embedding, stage, cost)
-        return self.policy(features), self.value(features)[:, 0]
+    def logits(self, features: Tensor, legal: Tensor) -> Tensor:
+        """float32[n, A]; `NEVER` where an action is not legal, bool[n, A]."""
+        logits: Tensor = self.policy(features).masked_fill(~legal, NEVER)
+        return logits
+
+    def forward(self, states: States) -> tuple[Tensor, Tensor]:
+        """Logits float32[n, A] and values float32[n]."""
+        features = self.features(states)
+        return self.logits(features, states.legal), self.value(features)[:, 0]
+
+
+def _empty(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        return nn.Linear(inputs, outputs, bias=bias)
 
 
 def _head(inputs: int, outputs: int, gain: float) -> nn.Linear:
@@ -102,37 +119,6 @@ def _head(inputs: int, outputs: int, gain: float) -> nn.Linear:
     return layer
 
 
-@dataclass(frozen=True)
-class StateTable:
-    """All states of a tree as tensors, in the order of state numbers.
-
-    Attributes:
-        embedding: float32[queries * states, dim].
-        stage: int64[queries * states].
-        cost: float32[queries * states].
-    """
-
-    embedding: Tensor
-    stage: Tensor
-    cost: Tensor
-
-    def __len__(self) -> int:
-        return len(self.stage)
-
-    def rows(self, state: Tensor | slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Embedding, stage and cost of some states: the arguments of a `Router`."""
-        return self.embedding[state], self.stage[state], self.cost[state]
-
-
-def state_table(tree: RouteTree) -> StateTable:
-    """The states of `tree`, each with its own copy of its embedding."""
-    states = tree.routes.states
-    stage = np.tile(tree.routes.depth()[:states], len(tree))
-    cost = tree.cost[:, :states].astype(np.float32).ravel()
-    embedding = tree.embedding.reshape(-1, tree.dim)
-    return StateTable(torch.from_numpy(embedding), torch.from_numpy(stage), torch.from_numpy(cost))
-
-
 def cost_scale(tree: RouteTree) -> float:
     """Root mean square of the costs at which decisions are due, the root's 0 left out."""
     cost = tree.cost[:, 1 : tree.routes.states]
@@ -141,8 +127,8 @@ def cost_scale(tree: RouteTree) -> float:
 
 @torch.no_grad()
 def action_probabilities(router: Router, table: StateTable) -> NDArray[np.float64]:
-    """float64[states, M]: the policy at every state of the table."""
+    """float64[states, A]: the policy at every state of the table."""
     chunks = [slice(start, start + CHUNK) for start in range(0, len(table), CHUNK)]
-    logits = [router(*table.rows(chunk))[0] for chunk in chunks]
+    logits = [router(table.rows(chunk))[0] for chunk in chunks]
     probabilities: NDArray[np.float64] = torch.softmax(torch.cat(logits).double(), dim=1).numpy()
     return probabilities

@@ -1,8 +1,8 @@
-"""One router for each alpha, on the same tree.
+"""Routers for many alphas, on the same tree.
 
-In: a tree. Out: the alphas worth training at, the routers trained there, and the folder that holds
-them. Every training starts afresh, so that a point does not depend on its neighbours. Not
-covered: the frontier, see `hierrouter.evaluate.frontier`.
+In: a tree. Out: the alphas worth looking at, and the folder of a sweep: for each seed one network
+for every alpha (`conditioned`), or one router for each alpha of the grid. Not covered: the
+frontier, see `hierrouter.evaluate.frontier`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hierrouter.evaluate.frontier import oracle_break_points
 from hierrouter.learn.checkpoint import SUMMARY, load_checkpoint
+from hierrouter.learn.conditioned import TrainedSweep
 from hierrouter.learn.config import PAPER_ALPHA
-from hierrouter.learn.trained import TrainedRouter
+from hierrouter.learn.trained import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
@@ -25,7 +27,43 @@ from hierrouter_cache.writer import write_atomically
 DIGITS = 2  # significant digits of an automatic alpha
 
 
-def alpha_grid(tree: RouteTree, count: int) -> tuple[float, ...]:
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep.
+
+    Attributes:
+        alphas: the grid, ascending.
+        members: for each seed one network for every alpha, or one router for each of `alphas`.
+    """
+
+    alphas: tuple[float, ...]
+    members: tuple[TrainedSweep | tuple[TrainedRouter, ...], ...]
+
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from; the seed is that of the first member."""
+        first = self.members[0]
+        return (first if isinstance(first, TrainedSweep) else first[0]).origin
+
+    def at(self, alpha: float) -> list[TrainedRouter]:
+        """The router of each seed for one alpha; none where no network knows that alpha."""
+        if alpha in self.alphas:
+            return self.routers[self.alphas.index(alpha)]
+        return [member.at(alpha) for member in self.members if isinstance(member, TrainedSweep)]
+
+    @property
+    def routers(self) -> list[list[TrainedRouter]]:
+        """For each alpha of the grid the router of each seed."""
+        by_seed = [
+            [member.at(alpha) for alpha in self.alphas]
+            if isinstance(member, TrainedSweep)
+            else member
+            for member in self.members
+        ]
+        return [list(routers) for routers in zip(*by_seed, strict=True)]
+
+
+def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[float, ...]:
     """Alphas spread over the range in which the best routes change.
 
     0 (quality alone), the paper's alpha, and quantiles of the exact break-points at which the
@@ -34,6 +72,7 @@ def alpha_grid(tree: RouteTree, count: int) -> tuple[float, ...]:
     Args:
         tree: all folds; only "train" is looked at.
         count: number of alphas, at least 2; there are fewer where they coincide.
+        allow_stop: whether the oracle may take routes of fewer than L calls.
 
     Returns:
         ascending.
@@ -46,46 +85,77 @@ def alpha_grid(tree: RouteTree, count: int) -> tuple[float, ...]:
     train = tree.split("train")
     if not len(train):
         raise InputError("no query to choose alphas on: the train fold is empty")
-    changes = oracle_break_points(train)
+    changes = oracle_break_points(train, allow_stop)
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
     between: list[float] = np.quantile(changes, spread).tolist() if len(changes) else []
     return tuple(sorted({0.0, PAPER_ALPHA, *map(_rounded, between)}))
 
 
-def point_folder(run: Path, alpha: float) -> Path:
-    """Where the checkpoint of one alpha lies in the folder of a sweep."""
-    return run / f"alpha-{alpha!r}"
+def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
+    """Where a checkpoint lies in the folder of a sweep: of a seed, or of a seed and an alpha."""
+    folder = run / f"seed-{seed}"
+    return folder if alpha is None else folder / f"alpha-{alpha!r}"
 
 
-def finish_sweep(run: Path, trained: Sequence[TrainedRouter]) -> None:
+def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
     """Write the summary that makes the folder a finished sweep.
 
     Args:
-        run: folder of the sweep; each checkpoint is in its `point_folder` already.
+        run: folder of the sweep; each checkpoint is in its `member_folder` already.
+        seeds: one for each member.
 
     Raises:
         WorldError: the disk is full or failed.
     """
-    alphas = sorted(router.alpha for router in trained)
-    described = {"alphas": alphas, "fingerprint": trained[0].fingerprint}
+    described = {
+        "alphas": list(sweep.alphas),
+        "conditioned": isinstance(sweep.members[0], TrainedSweep),
+        "encoder": sweep.origin.encoder,
+        "fingerprint": sweep.origin.fingerprint,
+        "seeds": list(seeds),
+        "view": sweep.origin.view,
+    }
     text = json.dumps(described, sort_keys=True, indent=2)
     write_atomically(run / SUMMARY, f"{text}\n".encode())
 
 
-def load_sweep(run: Path) -> list[TrainedRouter]:
-    """The routers of a finished sweep, by ascending alpha.
+def load_sweep(run: Path) -> Sweep:
+    """A finished sweep.
 
     Raises:
         InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
     """
     summary = run / SUMMARY
     try:
-        alphas = [float(alpha) for alpha in json.loads(summary.read_text("utf-8"))["alphas"]]
+        found = json.loads(summary.read_text("utf-8"))
+        alphas = tuple(float(alpha) for alpha in found["alphas"])
+        seeds, conditioned = [int(seed) for seed in found["seeds"]], bool(found["conditioned"])
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"sweep summary is damaged: {summary}; sweep again") from error
-    return [load_checkpoint(point_folder(run, alpha)) for alpha in alphas]
+    if conditioned:
+        return Sweep(alphas, tuple(_network(member_folder(run, seed)) for seed in seeds))
+    return Sweep(
+        alphas,
+        tuple(
+            tuple(_router(member_folder(run, seed, alpha)) for alpha in alphas) for seed in seeds
+        ),
+    )
+
+
+def _network(folder: Path) -> TrainedSweep:
+    found = load_checkpoint(folder)
+    if not isinstance(found, TrainedSweep):
+        raise InputError(f"checkpoint is for one alpha, not for a sweep: {folder}; sweep again")
+    return found
+
+
+def _router(folder: Path) -> TrainedRouter:
+    found = load_checkpoint(folder)
+    if not isinstance(found, TrainedRouter):
+        raise InputError(f"checkpoint is for every alpha, not for one: {folder}; sweep again")
+    return found
 
 
 def _rounded(alpha: float) -> float:

@@ -12,90 +12,74 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import hierrouter
+from hierrouter.actions import Actions
+from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.evaluate.exact import greedy, policy_outcome
 from hierrouter.evaluate.outcome import Outcome
-from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.router import Router, action_probabilities, state_table
+from hierrouter.learn.config import TrainConfig
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.router import Router, action_probabilities
+from hierrouter.learn.states import States, state_table
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 
 
 @dataclass(frozen=True)
-class TrainedRouter:
-    """The weights of the best iterate and everything needed to use and to reproduce them.
+class Origin:
+    """Where a policy comes from: what it reads, calls, and was trained with.
 
     Attributes:
-        router: the network, frozen.
-        models: M names; action a calls `models[a]`.
+        models: M names; action a calls `models[a % M]`.
+        hops: L.
         base_rate: M costs per token at the time of training; ties go to the cheaper model.
-        encoder: name of the encoder whose embeddings the router reads.
-        alpha: cost penalty it was trained for.
+        encoder: name of the encoder whose embeddings are read.
+        view: which texts these are of, see `hierrouter.collect.views`.
         config: settings of the training.
         seed: seed of the training.
         fingerprint: of the tree it was trained on.
-        history: exact greedy R on the validation fold at each evaluation.
         version: of hierrouter, at the time of training.
     """
 
-    router: Router
     models: tuple[str, ...]
+    hops: int
     base_rate: tuple[float, ...]
     encoder: str
-    alpha: float
-    config: PPOConfig
+    view: str
+    config: TrainConfig
     seed: int
     fingerprint: str
-    history: tuple[float, ...]
     version: str
 
-    def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
-        """float64[queries, states, M]: the stochastic policy at every state.
+    @classmethod
+    def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
+        """A training on `tree`, today."""
+        return cls(
+            models=tree.models,
+            hops=tree.hops,
+            base_rate=tuple(tree.base_rate.tolist()),
+            encoder=tree.encoder,
+            view=tree.view,
+            config=config,
+            seed=seed,
+            fingerprint=tree.fingerprint,
+            version=hierrouter.__version__,
+        )
 
-        Raises:
-            InputError: the tree is not one this router can read.
-        """
-        self.check_matches(tree)
-        table = action_probabilities(self.router, state_table(tree))
-        return table.reshape(len(tree), tree.routes.states, len(self.models))
+    @property
+    def routes(self) -> Routes:
+        """The shape of the trees that the policy walks."""
+        return Routes(len(self.models), self.hops)
 
-    def outcome(self, tree: RouteTree, name: str = "hierrouter") -> Outcome:
-        """The exact outcome of the greedy policy on every query of `tree`.
-
-        Raises:
-            InputError: the tree is not one this router can read.
-        """
-        table = greedy(self.probabilities(tree), tree.base_rate)
-        return policy_outcome(tree, table, name, "router")
-
-    @torch.no_grad()
-    def decide(
-        self, embedding: NDArray[np.float32], stage: int, cost: float
-    ) -> NDArray[np.float64]:
-        """float64[M]: the stochastic policy at one live state.
+    def check_matches(self, tree: RouteTree, dim: int) -> None:
+        """Make sure that a policy of this origin can read the states of `tree`.
 
         Args:
-            embedding: float32[dim], the encoder's vector of the context.
-            stage: how many models have been called, 0 to L - 1.
-            cost: C so far, in base_rate * token.
-        """
-        logits, _ = self.router(
-            torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
-            torch.tensor([stage]),
-            torch.tensor([cost], dtype=torch.float32),
-        )
-        probabilities: NDArray[np.float64] = torch.softmax(logits[0].double(), dim=0).numpy()
-        return probabilities
-
-    def choose(self, embedding: NDArray[np.float32], stage: int, cost: float) -> int:
-        """The model to call next, by number: the greedy policy at one live state."""
-        table = greedy(self.decide(embedding, stage, cost), np.array(self.base_rate))
-        return int(table.argmax())
-
-    def check_matches(self, tree: RouteTree) -> None:
-        """Make sure that this router can read the states of `tree`.
+            dim: length of the embeddings that it reads.
 
         Raises:
-            InputError: other models, another number of hops or another length of embedding.
+            InputError: other models, hops, view, encoder or length of embedding.
         """
         remedy = "train again on this cache, or give the checkpoint that belongs to it"
         if self.models != tree.models:
@@ -104,14 +88,104 @@ class TrainedRouter:
                 f" ({', '.join(self.models)}), the cache has {len(tree.models)}"
                 f" ({', '.join(tree.models)}); {remedy}"
             )
-        if self.router.shape.hops != tree.hops:
+        if self.hops != tree.hops:
             raise InputError(
-                f"checkpoint is for {self.router.shape.hops} hops,"
-                f" the cache has {tree.hops}; {remedy}"
+                f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
             )
-        dim = tree.dim
-        if self.router.shape.dim != dim:
+        if self.view != tree.view:
             raise InputError(
-                f"checkpoint reads embeddings of {self.router.shape.dim} numbers"
-                f" ({self.encoder}), the cache has {dim}; {remedy}"
+                f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
+                f" open it with --state {self.view}"
             )
+        if dim != tree.dim:
+            raise InputError(
+                f"checkpoint reads embeddings of {dim} numbers"
+                f" ({self.encoder}), the cache has {tree.dim}; {remedy}"
+            )
+        if self.encoder != tree.encoder:
+            raise InputError(
+                f"checkpoint reads another encoder: {self.encoder}, opened was {tree.encoder};"
+                f" open it with --encoder {self.encoder}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainedRouter:
+    """The weights of the best iterate and everything needed to use and to reproduce them.
+
+    Attributes:
+        router: the network, frozen.
+        objective: what it was trained for.
+        origin: where it comes from.
+        history: exact greedy R on the validation fold at each evaluation.
+        ceilings: what calls may cost at most, where the objective limits the cost of a query.
+    """
+
+    router: Router
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+    ceilings: Ceilings | None = None
+
+    @property
+    def alpha(self) -> float:
+        """The cost penalty it was trained for."""
+        return self.objective.alpha
+
+    @property
+    def actions(self) -> Actions:
+        """What it chooses from."""
+        return Actions(self.origin.routes, self.objective.allow_stop)
+
+    def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, states, A]: the stochastic policy at every state.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        self.origin.check_matches(tree, self.router.shape.dim)
+        table = state_table(tree, self.objective, self.ceilings)
+        probabilities = action_probabilities(self.router, table)
+        return probabilities.reshape(len(tree), tree.routes.states, -1)
+
+    def outcome(self, tree: RouteTree, name: str = "hierrouter") -> Outcome:
+        """The exact outcome of the greedy policy on every query of `tree`.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        table = greedy(self.probabilities(tree), tree.base_rate)
+        return policy_outcome(tree, self.actions, table, name, "router")
+
+    @torch.no_grad()
+    def decide(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        legal: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state.
+
+        Args:
+            embedding: float32[dim], the encoder's vectors of the view.
+            path: the models called so far, by number; fewer than L.
+            cost: C so far, in price * token.
+            legal: bool[A], what a budget leaves; None is all that is ever legal there.
+        """
+        if legal is None:
+            legal = self.actions.legal()[self.origin.routes.node(path)]
+        states = States(
+            embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
+            stage=torch.tensor([len(path)]),
+            cost=torch.tensor([cost], dtype=torch.float32),
+            legal=torch.from_numpy(legal)[None],
+        )
+        logits, _ = self.router(states)
+        probabilities: NDArray[np.float64] = torch.softmax(logits[0].double(), dim=0).numpy()
+        return probabilities
+
+    def choose(self, embedding: NDArray[np.float32], path: tuple[int, ...], cost: float) -> int:
+        """The action to take next: the greedy policy at one live state."""
+        rate = np.array(self.origin.base_rate)
+        return int(greedy(self.decide(embedding, path, cost), rate).argmax())

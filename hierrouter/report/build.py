@@ -17,28 +17,21 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
 from hierrouter.evaluate.bounds import gap_closed
+from hierrouter.evaluate.depth import Depth, DepthPoint
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.report.results import (
     ALL,
     COST_UNIT,
     Bootstrap,
-    FrontierRow,
     PricedRows,
     Report,
     Row,
 )
+from hierrouter.report.swept import FrontierPoint, frontier_row
 from hierrouter_cache.errors import InputError
 
 # Policies resampled together: bounds the memory at 8 bytes * POLICIES_AT_ONCE * resamples.
 POLICIES_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class FrontierPoint:
-    """A policy at one alpha of a sweep: a trained one, or a bound such as the oracle."""
-
-    alpha: float
-    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -63,6 +56,8 @@ def build_report(
     cost_unit: str = COST_UNIT,
     notes: Sequence[str] = (),
     price_lists: Sequence[PricedRows] = (),
+    depths: Sequence[Depth] = (),
+    deferral: Sequence[DepthPoint] = (),
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
@@ -79,6 +74,8 @@ def build_report(
         cost_unit: what costs are counted in.
         notes: sentences to stand beside the figures.
         price_lists: the same policies under several price lists.
+        depths: what the router answers after each number of calls, where it may stop early.
+        deferral: the same of a sweep, in short.
 
     Raises:
         InputError: no query, no policy, two routers, outcomes that are not one finite number a
@@ -86,7 +83,7 @@ def build_report(
     """
     bootstrap = bootstrap or Bootstrap()
     _check_settings(alpha, bootstrap)
-    _check(datasets, outcomes, [point.outcome for point in frontier])
+    _check(datasets, outcomes, [one for point in frontier for one in point.by_seed])
     columns = columns_of(datasets)
     by_dataset = [
         _rows(name, queries, outcomes, alpha, bootstrap, stream)
@@ -102,11 +99,13 @@ def build_report(
         gap_closed=gaps_closed(
             {rows[0].dataset: [(row.kind, row.reward) for row in rows] for rows in by_dataset}
         ),
-        frontier=tuple(_frontier_row(point) for point in frontier),
+        frontier=tuple(frontier_row(point) for point in frontier),
         provenance=provenance,
         cost_unit=cost_unit,
         notes=tuple(notes),
         price_lists=tuple(price_lists),
+        depths=tuple(depths),
+        deferral=tuple(deferral),
     )
 
 
@@ -196,18 +195,6 @@ def gaps_closed(
         if router is not None and fixed is not None and oracle is not None:
             gaps[column] = gap_closed(router, fixed, oracle)
     return gaps
-
-
-def _frontier_row(point: FrontierPoint) -> FrontierRow:
-    outcome = point.outcome
-    return FrontierRow(
-        policy=outcome.name,
-        kind=outcome.kind,
-        alpha=float(point.alpha),
-        quality=float(outcome.quality.mean()),
-        cost=float(outcome.cost.mean()),
-        reward=float(outcome.reward(point.alpha).mean()),
-    )
 
 
 def _check_settings(alpha: float, bootstrap: Bootstrap) -> None:

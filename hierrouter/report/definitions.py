@@ -14,8 +14,46 @@ ACCURACY = (
     "choice or other text, says how answers are compared"
 )
 
+Terms = tuple[tuple[str, str], ...]
+TRAINED: Terms = (
+    (
+        "ppo, exact",
+        "how the router learned: ppo from sampled episodes, as in the paper; exact by enumeration: "
+        "every answer of the train fold is in the cache, so what each choice is worth is worked "
+        "out, not sampled",
+    ),
+    (
+        "state view",
+        "what the router reads besides the number of calls made and their cost: context is all "
+        "text so far, as in the paper; query+answer the question and the newest answer apart; "
+        "query the question alone; stage no text",
+    ),
+)
+STOP: Terms = (
+    (
+        "stop",
+        "the router may end after any call. The route first>stop makes one call, with the "
+        "instruction of the first stage; a direct call of the same model has none, so the two "
+        "answers differ",
+    ),
+)
+DEFERRAL: Terms = (
+    (
+        "deferral curve",
+        "a query is deferred if its first answer is not the last one; the curve shows mean Q over "
+        "the share of deferred queries, a point for each alpha: how much the further calls bring",
+    ),
+)
+SEEDS: Terms = (
+    (
+        "seeds",
+        "the frontier of a sweep is the mean of its seeds; bars reach from the lowest to the "
+        "highest of them and are no intervals",
+    ),
+)
 
-def definitions(report: Report) -> tuple[tuple[str, str], ...]:
+
+def definitions(report: Report) -> Terms:
     """Terms with their meaning, in the order in which a reader meets them."""
     level = f"{report.bootstrap.level:.0%}"
     return (
@@ -37,9 +75,17 @@ def definitions(report: Report) -> tuple[tuple[str, str], ...]:
             "(R of HierRouter - R of the best fixed route) / (R of the oracle - R of the best "
             "fixed route), the route being the best one on these very queries",
         ),
-        ("fixed route", "the same models in the same order for every query, first>second"),
+        (
+            "fixed route",
+            "the same models in the same order for every query, first>second; one that ends with "
+            ">stop makes fewer calls than there are hops",
+        ),
         ("oracle", "the best route of each query, known only afterwards: an upper bound"),
         ("pool model", "one direct call, the question alone, without stage instruction"),
         ("reference model", "the same for a larger model that the router may not call"),
         ("all", "every query counts once, whatever its dataset"),
+        *(TRAINED if report.provenance.get("algo") else ()),
+        *(STOP if report.depths or report.deferral else ()),
+        *(DEFERRAL if report.deferral else ()),
+        *(SEEDS if report.has_spread else ()),
     )

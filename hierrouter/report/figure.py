@@ -21,6 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from hierrouter.report.text import one_line
+
 # Stands for the page's text colour until the SVG is written; nothing else may use it.
 INK = "#0a0b0c"
 # Okabe and Ito's colours, distinct for colour-blind readers, without black and yellow: both
@@ -29,6 +31,10 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
 ROUTER_COLOUR = "#d55e00"
 GREYS = ("#8c8c8c", "#b3b3b3", "#6e6e6e")
 HATCHES = ("", "///", "...", "xxx")
+
+LONGEST_LABEL = 26  # characters
+CHARACTER_INCHES = 0.085
+LEGEND_KEY_INCHES = 0.6
 
 _STYLE: Mapping[Any, Any] = {
     "axes.edgecolor": INK,
@@ -77,6 +83,23 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def legend(figure: Figure) -> None:
+    """A legend above the axes, as many entries a row as fit."""
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    if not labels:
+        return
+    longest = max(len(label) for label in labels)
+    entry = LEGEND_KEY_INCHES + longest * CHARACTER_INCHES
+    columns = max(1, int(figure.get_figwidth() / entry))
+    figure.legend(loc="outside upper center", ncols=columns)
+
+
+def label(name: str) -> str:
+    """A name for an axis or a legend, which leaves out names that begin with an underscore."""
+    short = one_line(name, LONGEST_LABEL)
+    return f" {short}" if short.startswith("_") else short
 
 
 def as_svg(figure: Figure, title: str, description: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hierrouter.report.deferral import deferral_figure
 from hierrouter.report.definitions import definitions
 from hierrouter.report.plots import frontier_figure, reward_figure
 from hierrouter.report.results import Report, Row
@@ -35,6 +36,15 @@ class Headline:
     label: str
     value: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing, its caption, and what a screen reader calls it."""
+
+    caption: str
+    label: str
+    svg: Markup
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ def as_html(report: Report, routes: int | None = ROUTES_SHOWN) -> str:
             policy=content_security_policy(style),
             report=report,
             headlines=headlines(report),
-            figures=[Markup(reward_figure(report)), Markup(frontier_figure(report))],  # noqa: S704
+            figures=_figures(report),
             tables=[_view(table) for table in report_tables(report, routes)],
             definitions=definitions(report),
             provenance=_flat(report.provenance),
@@ -117,6 +127,27 @@ def headlines(report: Report) -> tuple[Headline, ...]:
             )
         )
     return tuple(found)
+
+
+def _figures(report: Report) -> list[Figure]:
+    """Our own drawings: the SVG is inert, see `figure`."""
+    level = f"{report.bootstrap.level:.0%}"
+    bars = "; thin bars: from the lowest to the highest seed" if report.has_spread else ""
+    drawn = [
+        (f"Net reward by dataset, with {level} intervals", "net reward by dataset", reward_figure),
+        (
+            f"Quality against cost; up and to the left is better{bars}",
+            "quality against cost",
+            frontier_figure,
+        ),
+    ]
+    if report.deferral:
+        caption = "Deferral: what answering more queries with more than one call brings, by alpha"
+        drawn.append((caption, "deferral curve", deferral_figure))
+    return [
+        Figure(caption, label, Markup(draw(report)))  # noqa: S704
+        for caption, label, draw in drawn
+    ]
 
 
 @cache

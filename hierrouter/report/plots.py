@@ -1,4 +1,4 @@
-"""The two figures: net reward by dataset, cost against quality.
+"""The main figures: net reward by dataset, cost against quality.
 
 In: a `Report`. Out: SVG text. Bars and points carry the same colour for the same model in both;
 direct calls of the pool are coloured, reference models grey, HierRouter vermilion.
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hierrouter.evaluate.frontier import frontier
 from hierrouter.report.figure import (
+    CHARACTER_INCHES,
     COLOURS,
     GREYS,
     HATCHES,
     INK,
+    LONGEST_LABEL,
     ROUTER_COLOUR,
     as_svg,
     canvas,
     drawing,
+    label,
+    legend,
 )
 from hierrouter.report.results import ALL, FrontierRow, Report, Row
 from hierrouter.report.tables import COST_SCALE
 from hierrouter.report.text import one_line
 
-LONGEST_LABEL = 26  # characters
 WIDTH = 8.5  # inches
 BAR_INCHES = 0.12
 FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
-CHARACTER_INCHES = 0.085
-LEGEND_KEY_INCHES = 0.6
 LOG_FROM_RATIO = 10.0
 
 
@@ -57,7 +57,7 @@ def reward_figure(report: Report) -> str:
         figure, axes = canvas(width, 4.2)
         for at, rows in enumerate(policies):
             _bars(axes, rows[:groups], at, len(policies), looks[_identity(rows[0])])
-        labels = [_label(name) for name in report.datasets[:groups]]
+        labels = [label(name) for name in report.datasets[:groups]]
         slanted = max(map(len, labels)) * groups * CHARACTER_INCHES > width - 1
         axes.set_xticks(
             range(groups),
@@ -70,7 +70,7 @@ def reward_figure(report: Report) -> str:
         axes.tick_params(axis="x", length=0)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
-        _legend(figure)
+        legend(figure)
         return as_svg(
             figure,
             "Net reward by dataset",
@@ -81,19 +81,20 @@ def reward_figure(report: Report) -> str:
 
 def frontier_figure(report: Report) -> str:
     """Mean quality over mean cost of every policy, and of those swept over alpha."""
+    bars = "Thin bars: from the lowest to the highest seed. " if report.has_spread else ""
     with drawing("frontier"):
         figure, axes = canvas(WIDTH, 4.6)
         _draw_routes(axes, [row for row in report.overall if row.kind == "route"])
         _draw_sweeps(axes, report.frontier)
         _draw_points(axes, report)
-        _cost_axis(axes, report.cost_unit, logarithmic=_spread(report) > LOG_FROM_RATIO)
+        _cost_axis(axes, report.cost_unit, logarithmic=_cost_ratio(report) > LOG_FROM_RATIO)
         axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
-        _legend(figure)
+        legend(figure)
         return as_svg(
             figure,
             "Quality against cost",
             f"Scatter of mean quality over mean cost over {ALL} queries; up and to the left is "
-            "better. The numbers are in the tables of quality and cost.",
+            f"better. {bars}The numbers are in the tables of quality and cost.",
         )
 
 
@@ -131,7 +132,7 @@ def _bars(axes: Axes, rows: Sequence[Row], at: int, policies: int, look: Look) -
         hatch=look.hatch,
         edgecolor=INK if look.hatch else "none",
         linewidth=0,
-        label=_label(rows[0].policy),
+        label=label(rows[0].policy),
     )
     # Percentiles of few queries may miss the mean by rounding; a bar cannot have negative length.
     lengths = np.maximum([low, high], 0)
@@ -165,9 +166,31 @@ def _draw_sweeps(axes: Axes, points: Sequence[FrontierRow]) -> None:
             linestyle="-" if learned else "--",
             marker="o" if learned else "",
             markersize=4,
-            label=f"{_label(policy)} over alpha",
+            label=f"{label(policy)} over alpha",
             zorder=3 if learned else 2.5,
         )
+        _draw_seeds(axes, rows)
+
+
+def _draw_seeds(axes: Axes, rows: Sequence[FrontierRow]) -> None:
+    """Thin bars from the lowest to the highest seed, of quality and of cost."""
+    several = [(row, row.spread) for row in rows if row.spread]
+    if not several:
+        return
+    cost, quality = np.array([(row.cost / COST_SCALE, row.quality) for row, _ in several]).T
+    costs = np.array([spread.cost for _, spread in several]).T / COST_SCALE
+    qualities = np.array([spread.quality for _, spread in several]).T
+    axes.errorbar(
+        cost,
+        quality,
+        yerr=np.abs(qualities - quality),
+        xerr=np.abs(costs - cost),
+        fmt="none",
+        ecolor=ROUTER_COLOUR,
+        elinewidth=0.9,
+        alpha=0.6,
+        zorder=2.8,
+    )
 
 
 def _draw_points(axes: Axes, report: Report) -> None:
@@ -190,7 +213,7 @@ def _draw_points(axes: Axes, report: Report) -> None:
             marker=markers[row.kind],
             hatch=look.hatch or None,
             edgecolor=INK if look.hatch else "none",
-            label=_label(row.policy),
+            label=label(row.policy),
             zorder=4,
         )
 
@@ -206,28 +229,13 @@ def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
 
 
-def _legend(figure: Figure) -> None:
-    """A legend above the axes, as many entries a row as fit."""
-    labels = figure.axes[0].get_legend_handles_labels()[1]
-    if not labels:
-        return
-    longest = max(len(label) for label in labels)
-    entry = LEGEND_KEY_INCHES + longest * CHARACTER_INCHES
-    columns = max(1, int(figure.get_figwidth() / entry))
-    figure.legend(loc="outside upper center", ncols=columns)
-
-
-def _spread(report: Report) -> float:
+def _cost_ratio(report: Report) -> float:
     """Highest cost over lowest; 0 where a cost is nil, which no logarithm shows."""
-    costs = [row.cost for row in report.overall] + [row.cost for row in report.frontier]
+    costs = [row.cost for row in report.overall]
+    for row in report.frontier:
+        costs += row.spread.cost if row.spread else [row.cost]
     return max(costs) / min(costs) if min(costs) > 0 else 0.0
 
 
 def _identity(row: Row) -> tuple[str, str]:
     return row.kind, row.policy
-
-
-def _label(name: str) -> str:
-    """A name for an axis or a legend, which leaves out names that begin with an underscore."""
-    label = one_line(name, LONGEST_LABEL)
-    return f" {label}" if label.startswith("_") else label

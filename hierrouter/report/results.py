@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from hierrouter.evaluate.depth import Depth, DepthPoint
+
 ALL = "all"
 COST_UNIT = "base_rate*token"
 COST_UNIT_IN_OUT = "price*token"  # where tokens in and tokens out have prices of their own
@@ -22,7 +24,8 @@ class Row:
     """One policy on one dataset; the fields are the keys of the JSON contract.
 
     Attributes:
-        policy: model, route `first>second`, `hierrouter`, `oracle` or a baseline's name.
+        policy: model, route `first>second` or `first>stop`, `hierrouter`, `oracle` or a
+            baseline's name.
         kind: single, reference, route, router, oracle or baseline.
         dataset: a dataset's name, or "all" for every query.
         n: how many queries.
@@ -54,8 +57,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The lowest and the highest mean among the seeds of a policy.
+
+    Attributes:
+        seeds: how many there are, at least 2.
+        quality, cost, reward: lowest and highest.
+    """
+
+    seeds: int
+    quality: tuple[float, float]
+    cost: tuple[float, float]
+    reward: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class FrontierRow:
-    """A policy at one alpha of a sweep; means over all queries, reward at that alpha."""
+    """A policy at one alpha of a sweep; means over all queries and seeds, reward at that alpha.
+
+    `spread` is None where there is one seed.
+    """
 
     policy: str
     kind: str
@@ -63,6 +84,7 @@ class FrontierRow:
     quality: float
     cost: float
     reward: float
+    spread: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +147,9 @@ class Report:
         notes: sentences that a reader must not miss.
         price_lists: the same policies under several price lists, the report's own one first;
             empty where there is but one.
+        depths: what the router answers after 1 to L calls; empty where it cannot stop early.
+        deferral: the sweep by rising share of queries with more than one call; empty where its
+            routers cannot stop early.
     """
 
     alpha: float
@@ -139,6 +164,8 @@ class Report:
     cost_unit: str = COST_UNIT
     notes: tuple[str, ...] = ()
     price_lists: tuple[PricedRows, ...] = ()
+    depths: tuple[Depth, ...] = ()
+    deferral: tuple[DepthPoint, ...] = ()
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:
@@ -155,6 +182,11 @@ class Report:
     def router(self) -> Row | None:
         """The trained policy over all queries, if there is one."""
         return next((row for row in self.overall if row.kind == "router"), None)
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether the frontier is the mean of several seeds."""
+        return any(row.spread for row in self.frontier)
 
     def best(self, kind: str, by: str = "reward") -> Row | None:
         """The policy of this kind with the highest `by` over all queries, the cheaper on a tie."""

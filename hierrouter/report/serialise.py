@@ -42,6 +42,8 @@ def as_object(report: Report) -> dict[str, Any]:
         "gap_closed": dict(report.gap_closed),
         "frontier": [asdict(row) for row in report.frontier],
         "price_lists": [asdict(prices) for prices in report.price_lists],
+        "depths": [asdict(depth) for depth in report.depths],
+        "deferral": [asdict(point) for point in report.deferral],
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
     }

@@ -7,6 +7,8 @@ which values are the best. Not covered: which tables there are (`tables`), how t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,6 +93,12 @@ class Table:
                 )
                 marked.update((line, at) for line in winners)
         return frozenset(marked)
+
+
+def digits_for(values: Iterable[float]) -> int:
+    """Decimals that leave two figures to the smallest positive value; 3 to 9."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(max(1 - math.floor(math.log10(smallest)), 3), 9)
 
 
 def _without_negative_zero(value: float, digits: int) -> float:

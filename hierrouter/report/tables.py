@@ -7,14 +7,15 @@ how a table looks (`render`, `page`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, astuple, fields, replace
 from typing import Literal
 
 from hierrouter.evaluate.bounds import SMALLEST_GAP
+from hierrouter.report.depths import depth_table
 from hierrouter.report.results import ALL, PricedRow, Report, Row
-from hierrouter.report.table import Cell, Column, Interval, Line, Table
+from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for
+from hierrouter.report.trained import training_sentence
 
 GROUPS = {
     "reference": "Reference models",
@@ -37,14 +38,18 @@ def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Ta
     Args:
         routes: how many fixed routes to show, the best ones first; None for all.
     """
-    tables = (
+    tables = [
         quality_table(report, routes),
         cost_table(report, routes),
         summary_table(report, routes),
         reward_table(report, routes),
         accuracy_table(report, routes),
-    )
-    return (*tables, price_table(report, routes)) if report.price_lists else tables
+    ]
+    if report.price_lists:
+        tables.append(price_table(report, routes))
+    if report.depths:
+        tables.append(depth_table(report, number=len(tables) + 1))
+    return tuple(tables)
 
 
 def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -56,7 +61,7 @@ def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     """Table 2: mean C a query by dataset, in thousands of the cost's unit."""
     title = f"Table 2. Cost C per query ({report.cost_unit} / {COST_SCALE:,}), lower is better"
-    digits = _digits_for(row.cost / COST_SCALE for row in report.rows)
+    digits = digits_for(row.cost / COST_SCALE for row in report.rows)
     return _by_dataset(
         report, title, lambda row: row.cost / COST_SCALE, routes, best="lowest", digits=digits
     )
@@ -68,7 +73,7 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     columns = (
         Column("Policy"),
         Column("Q", best="highest"),
-        Column("C", _digits_for(row.cost for row in report.overall), best="lowest"),
+        Column("C", digits_for(row.cost for row in report.overall), best="lowest"),
         Column("R", 4, best="highest"),
         Column(level, 4),
         Column("HierRouter - policy", 4, signed=True),
@@ -91,8 +96,8 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
         f"C in {report.cost_unit}"
     )
-    note = " ".join([*report.notes, _routes_note(report, routes)])
-    return Table(title, columns, lines, note.strip())
+    notes = [*report.notes, training_sentence(report.provenance), _routes_note(report, routes)]
+    return Table(title, columns, lines, " ".join(note for note in notes if note))
 
 
 def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -124,7 +129,7 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     columns = [Column("Policy")]
     for prices in report.price_lists:
         columns += [
-            Column(f"C, {prices.name}", _digits_for(row.cost for row in prices.rows), "lowest"),
+            Column(f"C, {prices.name}", digits_for(row.cost for row in prices.rows), "lowest"),
             Column(f"R, {prices.name}", 4, "highest"),
         ]
     under = [{(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists]
@@ -227,9 +232,3 @@ def _line(kind: str, *cells: Cell) -> Line:
 
 def _interval(low: float | None, high: float | None) -> Interval | None:
     return None if low is None or high is None else Interval(low, high)
-
-
-def _digits_for(values: Iterable[float]) -> int:
-    """Decimals that leave two figures to the smallest positive value; 3 to 9."""
-    smallest = min((value for value in values if value > 0), default=1.0)
-    return min(max(1 - math.floor(math.log10(smallest)), 3), 9)

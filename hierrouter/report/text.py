@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 # Control, format (bidi, zero width, tags), surrogate, line and paragraph separator.
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -82,3 +83,11 @@ def _visible(character: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The last values as one line of bars, the smallest lowest; empty for none."""
+    bars = "▁▂▃▄▅▆▇█"
+    shown = list(values)[-width:]
+    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
+    return "".join(bars[round((value - low) / span * 7) if span else 0] for value in shown)

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from pathlib import Path
 
-from hierrouter.learn.config import PRESETS
-from hierrouter.learn.ppo import train
+from hierrouter.learn.checkpoint import save_checkpoint
+from hierrouter.learn.conditioned import TrainedSweep, train_sweep
+from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
+from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
+from hierrouter.learn.training import Halfway, Watch, train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 
 ALPHA = 0.005
+OBJECTIVE = Objective(ALPHA)
+GRID = (0.0, ALPHA, 0.05)
 # Long enough to change every weight, far too short to learn anything.
-GLIMPSE = replace(PRESETS["default"], epochs=3, rollouts=64, minibatches=4, hidden=16)
+GLIMPSE = PPOConfig(epochs=3, rollouts=64, minibatches=4, hidden=16)
+EXACT_GLIMPSE = ExactConfig(epochs=3, queries=8, hidden=16)
 
 
 def small_tree(seed: int = 0) -> RouteTree:
-    """15 queries a fold and 8-dimensional embeddings."""
-    return planted_tree(per_family=(3, 3, 3), dim=8, seed=seed)
+    """15 queries a fold, 8-dimensional embeddings of an encoder called "planted"."""
+    return replace(planted_tree(per_family=(3, 3, 3), dim=8, seed=seed), encoder="planted")
 
 
-def glimpse(tree: RouteTree, seed: int = 0, alpha: float = ALPHA) -> TrainedRouter:
+def glimpse(
+    tree: RouteTree, seed: int = 0, alpha: float = ALPHA, config: TrainConfig = GLIMPSE
+) -> TrainedRouter:
     """A training of a fraction of a second."""
-    return train(tree, alpha, GLIMPSE, seed, encoder="planted")
+    return train(tree, Objective(alpha), config, seed)
+
+
+def sweep_glimpse(
+    tree: RouteTree,
+    seed: int = 0,
+    config: ExactConfig = EXACT_GLIMPSE,
+    watch: Watch | None = None,
+    resumed: Halfway | None = None,
+) -> TrainedSweep:
+    """The same for one network at every alpha."""
+    return train_sweep(tree, GRID, OBJECTIVE, config, seed, watch, resumed)
+
+
+def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:
+    """Of both files of a checkpoint."""
+    save_checkpoint(trained, folder)
+    total = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        total.update(file.name.encode() + file.read_bytes())
+    return total.hexdigest()

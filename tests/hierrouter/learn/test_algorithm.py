@@ -11,20 +11,15 @@ from tianshou.algorithm import PPO, algorithm_base
 from tianshou.data import Batch
 from tianshou.utils.torch_utils import policy_within_training_step
 
-from hierrouter.learn.algorithm import (
-    Critic,
-    EpisodePPO,
-    ScheduledAdam,
-    SharedTrunk,
-    build_algorithm,
-)
-from hierrouter.learn.config import PRESETS
-from hierrouter.learn.router import Router, shape_for, state_table
+from hierrouter.actions import Actions
+from hierrouter.learn.algorithm import Critic, EpisodePPO, SharedTrunk, build_algorithm
+from hierrouter.learn.router import Router, shape_for
+from hierrouter.learn.states import NoisyTable, state_table
 from hierrouter.replay.bridge import to_buffer
 from hierrouter.replay.rollouts import walk
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learn.runs import GLIMPSE
+from tests.hierrouter.learn.runs import GLIMPSE, OBJECTIVE
 from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.05
@@ -37,10 +32,13 @@ def tree(request: pytest.FixtureRequest) -> RouteTree:
 
 @pytest.fixture
 def algorithm(tree: RouteTree) -> EpisodePPO:
+    """PPO of a new router that has visited every state once."""
     torch.manual_seed(0)
-    return build_algorithm(
-        SharedTrunk(Router(shape_for(tree, GLIMPSE)), state_table(tree)), GLIMPSE
-    )
+    router = Router(shape_for(tree, Actions(tree.routes), GLIMPSE))
+    table = state_table(tree, OBJECTIVE)
+    seen = NoisyTable(table, GLIMPSE.embedding_noise, np.random.default_rng(0))
+    seen.visit(torch.arange(len(table)))
+    return build_algorithm(SharedTrunk(router, seen), GLIMPSE, steps=100)
 
 
 def some_buffer(tree: RouteTree) -> Any:
@@ -48,8 +46,8 @@ def some_buffer(tree: RouteTree) -> Any:
     query = rng.integers(0, len(tree), 20)
     return to_buffer(
         walk(
-            tree.routes,
-            tree.reward(ALPHA),
+            Actions(tree.routes),
+            tree.node_reward(ALPHA),
             query,
             lambda s: rng.integers(0, len(tree.models), s.shape),
         )
@@ -79,7 +77,7 @@ def test_the_shared_trunk_changes_no_answer(tree: RouteTree, algorithm: EpisodeP
     with torch.no_grad():
         logits, _ = algorithm.policy.actor(state)
         value = algorithm.critic(state)
-        expected = trunk.router(*trunk.table.rows(torch.from_numpy(state)))
+        expected = trunk.router(trunk.table.rows(torch.from_numpy(state)))
     torch.testing.assert_close(logits, expected[0])
     torch.testing.assert_close(value[:, 0], expected[1])
 
@@ -121,18 +119,3 @@ def test_an_update_makes_every_planned_gradient_step(
     with policy_within_training_step(algorithm.policy):
         statistics = algorithm.update(some_buffer(tree), 5, repeat=2)
     assert statistics.gradient_steps == 2 * 20 * tree.hops // 5
-
-
-@pytest.mark.parametrize(
-    ("preset", "step", "factor"),
-    [
-        ("default", 0, 1.0),
-        ("default", PRESETS["default"].gradient_steps // 2, 0.5),
-        ("default", PRESETS["default"].gradient_steps, 0.0),
-        ("paper", 0, 0.01),
-        ("paper", 99, 1.0),
-        ("paper", 10_000, 1.0),
-    ],
-)
-def test_the_learning_rate_rises_and_falls(preset: str, step: int, factor: float) -> None:
-    assert ScheduledAdam(PRESETS[preset])._factor(step) == pytest.approx(factor)

@@ -42,6 +42,7 @@ def folder(trained: TrainedRouter, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("file", ["", WEIGHTS], ids=["folder", "file"])
 def test_there_and_back(trained: TrainedRouter, folder: Path, file: str) -> None:
     loaded = load_checkpoint(folder / file)
+    assert isinstance(loaded, TrainedRouter)
     assert replace(loaded, router=trained.router) == trained
     assert loaded.router.shape == trained.router.shape
     for name, value in trained.router.state_dict().items():
@@ -71,7 +72,7 @@ def test_a_crash_between_the_files_leaves_a_whole_checkpoint(
     trained: TrainedRouter, folder: Path
 ) -> None:
     (folder / DESCRIPTION).write_text("of an older training")
-    assert load_checkpoint(folder).seed == trained.seed
+    assert load_checkpoint(folder).origin == trained.origin
 
 
 def truncated(file: Path) -> None:
@@ -171,8 +172,16 @@ def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
         (planted_tree(models=2, per_family=(1, 1, 1), dim=8), "other models: 3 models .* has 2"),
         (random_tree(Routes(3, 1), 2, seed=0), "for 2 hops, the cache has 1"),
         (planted_tree(per_family=(1, 1, 1), dim=6), "8 numbers .planted., the cache has 6"),
+        (
+            replace(small_tree(), view="query"),
+            "another view .* context, .*: query; .*--state context",
+        ),
+        (
+            replace(small_tree(), encoder="x"),
+            "another encoder: planted, .*: x; .*--encoder planted",
+        ),
     ],
-    ids=["models", "hops", "dim"],
+    ids=["models", "hops", "dim", "view", "encoder"],
 )
 def test_a_router_reads_only_trees_like_its_own(
     trained: TrainedRouter, tree: object, message: str

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 
-from hierrouter.learn.router import Router, action_probabilities, cost_scale, shape_for, state_table
+from hierrouter.actions import Actions
+from hierrouter.learn.router import Router, action_probabilities, cost_scale, shape_for
+from hierrouter.learn.states import state_table
 from hierrouter_cache.routes import Routes
-from tests.hierrouter.learn.runs import GLIMPSE, glimpse, small_tree
-from tests.hierrouter.trees import random_tree
+from tests.hierrouter.learn.runs import GLIMPSE, OBJECTIVE, glimpse, small_tree
+from tests.hierrouter.trees import random_tree, two_step_tree
 
 
 def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
     tree = random_tree(Routes(3, 2), 5, seed=0)
-    table = state_table(tree)
+    table = state_table(tree, OBJECTIVE)
     query, node = 3, 2
-    embedding, stage, cost = table.rows(torch.tensor([query * tree.routes.states + node]))
+    states = table.rows(torch.tensor([query * tree.routes.states + node]))
+    embedding, stage, cost, legal = states
     np.testing.assert_array_equal(embedding[0], tree.embedding[query, node])
     assert stage.tolist() == [1]
     np.testing.assert_allclose(cost, tree.cost[query, [node]])
+    assert legal.tolist() == [[True] * 3]
 
 
 def test_a_live_state_gets_the_answer_of_the_table() -> None:
     tree = small_tree()
     trained = glimpse(tree)
     table = trained.probabilities(tree)
-    depth = tree.routes.depth()
     for query, node in [(0, 0), (4, 2), (10, 3)]:
-        live = tree.embedding[query, node], int(depth[node]), float(tree.cost[query, node])
+        live = tree.embedding[query, node], tree.routes.path(node), float(tree.cost[query, node])
         np.testing.assert_allclose(trained.decide(*live), table[query, node], atol=1e-6)
         assert trained.choose(*live) == table[query, node].argmax()
 
@@ -35,22 +40,36 @@ def test_a_live_state_gets_the_answer_of_the_table() -> None:
 def test_the_first_layer_is_one_map_of_the_concatenation() -> None:
     tree = small_tree()
     torch.manual_seed(0)
-    router = Router(shape_for(tree, GLIMPSE))
-    embedding, stage, cost = state_table(tree).rows(slice(0, 7))
+    router = Router(shape_for(tree, Actions(tree.routes), GLIMPSE))
+    states = state_table(tree, OBJECTIVE).rows(slice(0, 7))
+    embedding, stage, cost, _ = states
     scale, per_cost = router.shape.embedding_scale, router.shape.cost_scale
     joined = torch.cat([embedding * scale, router.stage(stage), cost[:, None] / per_cost], dim=1)
     weight = torch.cat([router.context.weight, router.progress.weight], dim=1)
     first = torch.tanh(joined @ weight.T + router.progress.bias)
     expected = router.policy(torch.tanh(router.second(first)))
-    torch.testing.assert_close(router(embedding, stage, cost)[0], expected)
+    torch.testing.assert_close(router(states)[0], expected)
 
 
 def test_a_new_router_has_no_favourite() -> None:
     tree = small_tree()
     torch.manual_seed(0)
-    probabilities = action_probabilities(Router(shape_for(tree, GLIMPSE)), state_table(tree))
+    probabilities = action_probabilities(
+        Router(shape_for(tree, Actions(tree.routes), GLIMPSE)), state_table(tree, OBJECTIVE)
+    )
     np.testing.assert_allclose(probabilities, 1 / 3, atol=0.02)
 
 
 def test_a_tree_without_costs_is_not_divided_by_zero() -> None:
     assert cost_scale(random_tree(Routes(2, 1), 3, seed=0)) == 1.0
+
+
+def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
+    tree = two_step_tree(view="stage")
+    assert tree.dim == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        router = Router(shape_for(tree, Actions(tree.routes), GLIMPSE))
+    states = state_table(tree, OBJECTIVE).rows(slice(0, 8))
+    assert states.embedding.shape == (8, 0)
+    assert router(states)[0].shape == (8, 3)

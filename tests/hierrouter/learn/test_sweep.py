@@ -9,9 +9,16 @@ import pytest
 
 from hierrouter.evaluate.bounds import oracle
 from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.sweep import SUMMARY, alpha_grid, finish_sweep, load_sweep, point_folder
+from hierrouter.learn.sweep import (
+    SUMMARY,
+    Sweep,
+    alpha_grid,
+    finish_sweep,
+    load_sweep,
+    member_folder,
+)
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.learn.runs import glimpse, small_tree
+from tests.hierrouter.learn.runs import GRID, glimpse, small_tree, sweep_glimpse
 from tests.hierrouter.trees import planted_tree
 
 
@@ -38,15 +45,45 @@ def test_a_grid_needs_two_alphas_and_a_train_fold() -> None:
         alpha_grid(planted_tree().split("test"), 4)
 
 
-def test_a_finished_sweep_is_read_by_ascending_alpha(tmp_path: Path) -> None:
-    tree = small_tree()
-    trained = [glimpse(tree, alpha=alpha) for alpha in (0.5, 0.0, 0.005)]
-    for router in trained:
-        save_checkpoint(router, point_folder(tmp_path, router.alpha))
+def test_a_finished_sweep_of_one_training_an_alpha_is_read_back(tmp_path: Path) -> None:
+    tree, alphas = small_tree(), (0.0, 0.005, 0.5)
+    members = tuple(tuple(glimpse(tree, seed, alpha) for alpha in alphas) for seed in (7, 8))
+    for seed, routers in zip((7, 8), members, strict=True):
+        for router in routers:
+            save_checkpoint(router, member_folder(tmp_path, seed, router.alpha))
     with pytest.raises(InputError, match="no finished sweep"):
         load_sweep(tmp_path)
-    finish_sweep(tmp_path, trained)
-    assert [router.alpha for router in load_sweep(tmp_path)] == [0.0, 0.005, 0.5]
+    finish_sweep(tmp_path, Sweep(alphas, members), (7, 8))
+    found = load_sweep(tmp_path)
+    assert found.alphas == alphas
+    assert [[router.alpha for router in seeds] for seeds in found.routers] == [
+        [alpha, alpha] for alpha in alphas
+    ]
+    assert [router.origin.seed for router in found.at(0.5)] == [7, 8]
+    assert found.at(0.1) == []
+
+
+def test_a_finished_sweep_of_one_network_answers_any_alpha(tmp_path: Path) -> None:
+    members = tuple(sweep_glimpse(small_tree(), seed) for seed in (7, 8))
+    for member in members:
+        save_checkpoint(member, member_folder(tmp_path, member.origin.seed))
+    finish_sweep(tmp_path, Sweep(GRID, members), (7, 8))
+    found = load_sweep(tmp_path)
+    assert (found.alphas, found.origin) == (GRID, members[0].origin)
+    assert [len(routers) for routers in found.routers] == [2, 2, 2]
+    assert [(router.alpha, router.origin.seed) for router in found.at(0.1)] == [(0.1, 7), (0.1, 8)]
+
+
+def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path) -> None:
+    network = sweep_glimpse(small_tree())
+    save_checkpoint(glimpse(small_tree()), member_folder(tmp_path, 0))
+    finish_sweep(tmp_path, Sweep(GRID, (network,)), (0,))
+    with pytest.raises(InputError, match="for one alpha, not for a sweep"):
+        load_sweep(tmp_path)
+    save_checkpoint(network, member_folder(tmp_path, 0, 0.0))
+    finish_sweep(tmp_path, Sweep((0.0,), ((glimpse(small_tree()),),)), (0,))
+    with pytest.raises(InputError, match="for every alpha, not for one"):
+        load_sweep(tmp_path)
 
 
 def test_a_damaged_summary_is_an_error(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from hierrouter.evaluate.depth import Depth, DepthPoint
 from hierrouter.evaluate.outcome import Kind, Outcome
-from hierrouter.report.build import FrontierPoint, build_report
+from hierrouter.report.build import build_report
 from hierrouter.report.priced import priced_rows
 from hierrouter.report.results import COST_UNIT_IN_OUT, Bootstrap, Report
+from hierrouter.report.swept import FrontierPoint
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1
@@ -67,7 +69,7 @@ def example(
         scorer="token_f1",
         provenance={"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
         bootstrap=Bootstrap(n=resamples, seed=7),
-        frontier=[FrontierPoint(alpha, policy) for policy in swept for alpha in (0.2, 0.1)],
+        frontier=[FrontierPoint(alpha, (policy,)) for policy in swept for alpha in (0.2, 0.1)],
     )
 
 
@@ -83,6 +85,36 @@ def two_prices() -> Report:
         example(),
         cost_unit=COST_UNIT_IN_OUT,
         price_lists=tuple(priced_rows(name, DATASETS, rows, ALPHA) for name, rows in lists),
+    )
+
+
+def stopping() -> Report:
+    """`example` of a router that may stop, trained by `exact`, and a sweep of two seeds."""
+    worse = outcome("hierrouter", "router", [0.7, 0.3, 0.7, 0.7], [0.5] * 4)
+    router = next(policy for policy in policies() if policy.kind == "router")
+    short = outcome("a>stop", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
+    return build_report(
+        DATASETS,
+        [*policies(), short],
+        alpha=ALPHA,
+        split="test",
+        scorer="token_f1",
+        provenance={
+            "algo": "exact",
+            "preset": "default",
+            "view": "query+answer",
+            "allow_stop": True,
+            "max_cost": None,
+            "trained_alpha": ALPHA,
+        },
+        bootstrap=Bootstrap(n=200, seed=7),
+        frontier=[FrontierPoint(ALPHA, (router, worse))],
+        depths=[Depth(1, 0.25, 0.3, 0.6), Depth(2, 0.75, 0.8, 1.2), Depth(3, 0.0, None, None)],
+        deferral=[
+            DepthPoint(0.1, 0.25, 1.25, 0.5, 0.7),
+            DepthPoint(0.05, 0.27, 1.27, 0.55, 0.8),
+            DepthPoint(0.0, 0.75, 1.75, 0.7, 1.1),
+        ],
     )
 
 

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from hierrouter.report.definitions import definitions
 from hierrouter.report.page import as_html, headlines
 from hierrouter.report.results import Report
-from tests.hierrouter.report.examples import example, hostile, policies
+from tests.hierrouter.report.examples import example, hostile, policies, stopping
 
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "background", "formaction"}
 
@@ -45,9 +46,10 @@ class Page(HTMLParser):
         return next(value for value in values if "default-src" in value)
 
 
-@pytest.fixture(scope="module", params=["plain", "hostile"])
+@pytest.fixture(scope="module", params=[example, hostile, stopping])
 def page(request: pytest.FixtureRequest) -> Page:
-    return Page(as_html(example() if request.param == "plain" else hostile()))
+    report: Report = request.param()
+    return Page(as_html(report))
 
 
 def test_nothing_is_loaded_or_run(page: Page) -> None:
@@ -92,15 +94,15 @@ def test_hostile_text_is_shown_not_obeyed() -> None:
 
 
 def test_every_table_figure_and_section_is_there(page: Page) -> None:
-    assert page.tags.count("table") == 5
-    assert page.tags.count("svg") == page.tags.count("figure") == 2
+    assert page.tags.count("table") in (5, 6)
+    assert page.tags.count("svg") == page.tags.count("figure") == page.tags.count("table") - 3
     ids = {value for _, name, value in page.attributes if name == "id"}
     assert {"main", "figures", "tables", "definitions", "provenance"} <= ids
 
 
 def test_scrolling_parts_can_be_reached_by_keyboard(page: Page) -> None:
     wide = page.attributes.count(("div", "class", "wide"))
-    assert wide == 7
+    assert wide == page.tags.count("table") + page.tags.count("figure")
     assert page.attributes.count(("div", "tabindex", "0")) == wide
 
 
@@ -138,6 +140,33 @@ def test_definitions_name_every_symbol() -> None:
         "token_f1",
     ):
         assert term in words
+
+
+def test_a_router_that_may_stop_has_a_table_and_a_figure_more() -> None:
+    page = Page(as_html(stopping()))
+    assert (page.tags.count("table"), page.tags.count("figure")) == (6, 3)
+    words = "".join(page.words)
+    for shown in ("Where HierRouter stops", "Deferral:", "from the lowest to the highest seed"):
+        assert shown in words
+        assert shown not in as_html(example())
+
+
+@pytest.mark.parametrize("term", ["ppo, exact", "state view", "stop", "deferral curve", "seeds"])
+def test_terms_are_explained_where_they_occur(term: str) -> None:
+    assert term in dict(definitions(stopping()))
+    assert term not in dict(definitions(example()))
+
+
+def test_provenance_says_how_the_router_was_trained() -> None:
+    html = as_html(stopping())
+    for key, value in (
+        ("algo", "exact"),
+        ("view", "query+answer"),
+        ("allow_stop", "true"),
+        ("max_cost", "null"),
+        ("trained_alpha", "0.1"),
+    ):
+        assert f"<dt>{key}</dt><dd><code>{value}</code></dd>" in html
 
 
 def test_provenance_is_flat_and_sorted() -> None:

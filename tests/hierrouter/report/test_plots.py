@@ -12,12 +12,15 @@ import matplotlib as mpl
 import pytest
 
 from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.figure import INK
+from hierrouter.report.figure import INK, ROUTER_COLOUR
 from hierrouter.report.plots import frontier_figure, reward_figure
 from hierrouter.report.results import FrontierRow, Report
-from tests.hierrouter.report.examples import example, hostile, outcome, policies
+from tests.hierrouter.report.examples import example, hostile, outcome, policies, stopping
 
 FIGURES = [reward_figure, frontier_figure]
+FRONTIER = stopping().frontier
+SPREAD = FRONTIER[0].spread
+assert SPREAD
 Draw = Callable[[Report], str]
 
 
@@ -119,6 +122,22 @@ def test_models_beyond_the_palette_differ_by_hatch() -> None:
     many = example([outcome(f"m{number}", "single", [0.5] * 4) for number in range(12)])
     assert "pattern" in reward_figure(many)
     assert "pattern" not in reward_figure(example())
+
+
+def test_seeds_are_bars_of_the_frontier() -> None:
+    bare = replace(stopping(), frontier=tuple(replace(row, spread=None) for row in FRONTIER))
+    assert svg_lines(frontier_figure(stopping())) - svg_lines(frontier_figure(bare)) == 2
+    wide = replace(FRONTIER[0], spread=replace(SPREAD, cost=(0.0, 1.0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ET.fromstring(frontier_figure(replace(stopping(), frontier=(wide,))))
+
+
+def svg_lines(svg: str) -> int:
+    """Straight lines in the colour of the router: bars, and nothing where there are none."""
+    paths = [element for element in ET.fromstring(svg).iter() if element.tag.endswith("path")]
+    found = [path for path in paths if path.get("stroke") == ROUTER_COLOUR]
+    return sum(path.get("d", "").count("L") == 1 for path in found)
 
 
 def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hierrouter.report.serialise import as_json, significant
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.report.examples import example, hostile, two_prices
+from tests.hierrouter.report.examples import example, hostile, stopping, two_prices
 
 ROW_KEYS = {
     "policy": str,
@@ -38,6 +38,8 @@ def test_keys_are_those_of_the_contract() -> None:
         "alpha",
         "bootstrap",
         "cost_unit",
+        "deferral",
+        "depths",
         "frontier",
         "gap_closed",
         "notes",
@@ -73,6 +75,35 @@ def test_price_lists_stand_side_by_side() -> None:
     # Router .6, best fixed route .4 and oracle .8 all lose .2 where every call costs 2 more.
     assert dear["gap_closed"]["all"] == 0.5
     assert loaded()["price_lists"] == []
+
+
+def test_where_the_router_stops() -> None:
+    found = json.loads(as_json(stopping()))
+    assert found["depths"] == [
+        {"calls": 1, "share": 0.25, "quality": 0.3, "cost": 0.6},
+        {"calls": 2, "share": 0.75, "quality": 0.8, "cost": 1.2},
+        {"calls": 3, "share": 0.0, "quality": None, "cost": None},
+    ]
+    assert found["deferral"][0] == {
+        "alpha": 0.1,
+        "beyond_first": 0.25,
+        "calls": 1.25,
+        "quality": 0.5,
+        "cost": 0.7,
+    }
+    assert loaded()["depths"] == loaded()["deferral"] == []
+
+
+def test_several_seeds_have_a_spread() -> None:
+    (point,) = json.loads(as_json(stopping()))["frontier"]
+    assert (point["quality"], point["cost"], point["reward"]) == (0.65, 0.75, 0.575)
+    assert point["spread"] == {
+        "seeds": 2,
+        "quality": [0.6, 0.7],
+        "cost": [0.5, 1.0],
+        "reward": [0.55, 0.6],
+    }
+    assert {point["spread"] for point in loaded()["frontier"]} == {None}
 
 
 def test_identical_inputs_give_identical_sorted_bytes() -> None:

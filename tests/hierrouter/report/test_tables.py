@@ -17,7 +17,7 @@ from hierrouter.report.tables import (
     reward_table,
     summary_table,
 )
-from tests.hierrouter.report.examples import example, outcome, policies, two_prices
+from tests.hierrouter.report.examples import example, outcome, policies, stopping, two_prices
 
 
 def names(table: Table) -> list[str]:
@@ -112,6 +112,22 @@ def test_price_lists_have_a_table_of_their_own() -> None:
     assert shown["share closed by HierRouter"] == ["-", "0.5000", "-", "0.5000"]
 
 
+def test_where_the_router_stops_is_the_last_table() -> None:
+    table = report_tables(stopping())[-1]
+    assert table.title == "Table 6. Where HierRouter stops, C in base_rate*token"
+    assert [column.title for column in table.columns] == ["Calls", "Share of queries", "Q", "C"]
+    assert table.shown() == [
+        ["1", "0.250", "0.300", "0.600"],
+        ["2", "0.750", "0.800", "1.200"],
+        ["3", "0.000", "-", "-"],
+    ]
+    both = replace(two_prices(), depths=stopping().depths)
+    assert [table.title.split(".")[0] for table in report_tables(both)[-2:]] == [
+        "Table 6",
+        "Table 7",
+    ]
+
+
 def test_the_best_route_under_each_price_list_is_shown() -> None:
     routes = [outcome(f"r{at}", "route", [0.5 + at / 10] * 4, [1.0] * 4) for at in range(3)]
     dear = [replace(route, cost=route.quality * 20) for route in routes]
@@ -126,6 +142,17 @@ def test_the_best_route_under_each_price_list_is_shown() -> None:
 def test_notes_stand_below_the_summary() -> None:
     report = replace(example(), notes=("No model saw an earlier answer.",))
     assert summary_table(report).note == "No model saw an earlier answer."
+
+
+def test_the_summary_says_how_the_router_was_trained() -> None:
+    said = "HierRouter was trained by exact, preset default, alpha 0.1, state view query+answer"
+    assert summary_table(stopping()).note == f"{said}, may stop early."
+    limited = {**stopping().provenance, "allow_stop": False, "max_cost": 2.5}
+    report = replace(stopping(), provenance=limited)
+    assert summary_table(report).note == f"{said}, at most 2.5 a query."
+    for_quality = {**stopping().provenance, "trained_alpha": 0.0}
+    assert ", alpha 0, " in summary_table(replace(stopping(), provenance=for_quality)).note
+    assert summary_table(example()).note == ""
 
 
 def test_the_unit_follows_the_prices() -> None:

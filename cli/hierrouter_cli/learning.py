@@ -1,0 +1,159 @@
+"""A training that a person watches: bar, curve, resume, checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hierrouter_cli import console
+
+if TYPE_CHECKING:
+    from hierrouter.learn.conditioned import TrainedSweep
+    from hierrouter.learn.config import ExactConfig, TrainConfig
+    from hierrouter.learn.objective import Objective
+    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter.learn.training import Halfway, Watch
+    from hierrouter_cache.tree import RouteTree
+
+    Trained = TypeVar("Trained", TrainedRouter, TrainedSweep)
+
+FEW_QUERIES = 30
+
+
+@contextmanager
+def resumable_run(command: str, out: Path | None) -> Iterator[Path]:
+    """The folder of a run; interrupted, it says how to go on."""
+    from hierrouter.runs import begin_run, end_run
+
+    run = begin_run(command, out)
+    try:
+        yield run
+    except KeyboardInterrupt:
+        console.say(f"{command}: to go on, give the same command with --out {run}")
+        raise
+    end_run(run)
+
+
+def train_router(
+    tree: RouteTree,
+    objective: Objective,
+    config: TrainConfig,
+    seed: int,
+    folder: Path,
+    tensorboard: bool = False,
+) -> TrainedRouter:
+    """Train for one alpha and save the checkpoint; what is there already is not done again."""
+    from hierrouter.learn.resume import training_named
+    from hierrouter.learn.trained import Origin
+    from hierrouter.learn.training import train
+
+    return _once(
+        f"train {objective.alpha:g}",
+        training_named(Origin.of(tree, config, seed), objective),
+        folder,
+        lambda watch, resumed: train(tree, objective, config, seed, watch, resumed),
+        tensorboard,
+    )
+
+
+def train_alphas(
+    tree: RouteTree,
+    alphas: tuple[float, ...],
+    objective: Objective,
+    config: ExactConfig,
+    seed: int,
+    folder: Path,
+    tensorboard: bool = False,
+) -> TrainedSweep:
+    """Train one network for every alpha and save it; what is there is not done again."""
+    from hierrouter.learn.conditioned import train_sweep
+    from hierrouter.learn.resume import training_named
+    from hierrouter.learn.trained import Origin
+
+    return _once(
+        f"train seed {seed}",
+        training_named(Origin.of(tree, config, seed), objective, alphas),
+        folder,
+        lambda watch, resumed: train_sweep(tree, alphas, objective, config, seed, watch, resumed),
+        tensorboard,
+    )
+
+
+def _once(
+    label: str,
+    named: dict[str, Any],
+    folder: Path,
+    start: Callable[[Watch, Halfway | None], Trained],
+    tensorboard: bool,
+) -> Trained:
+    """The training in `folder` to its end, from wherever it is."""
+    from hierrouter.learn.checkpoint import save_checkpoint
+    from hierrouter.learn.resume import finished, forget_halfway, load_halfway, save_halfway
+    from hierrouter.learn.training import Watch
+
+    if found := finished(folder, named):
+        console.say(f"{label}: already there, {folder}")
+        forget_halfway(folder)
+        return found  # type: ignore[return-value]
+    folder.mkdir(parents=True, exist_ok=True)
+    resumed = load_halfway(folder, named)
+    if resumed:
+        console.say(f"{label}: goes on after epoch {resumed.epoch}")
+    with _followed(label, folder / "tensorboard" if tensorboard else None) as on_epoch:
+        trained = start(
+            Watch(on_epoch, lambda halfway: save_halfway(halfway, named, folder)), resumed
+        )
+    save_checkpoint(trained, folder)
+    forget_halfway(folder)
+    return trained
+
+
+@contextmanager
+def _followed(
+    label: str, events: Path | None
+) -> Iterator[Callable[[int, int, float, float], None]]:
+    """A bar with the learning curve on a terminal; the same values for TensorBoard if asked for."""
+    from hierrouter.report.text import sparkline
+
+    writer = _writer(events) if events else None
+    curve: list[float] = []
+    with console.progress_bars() as bars:
+        task = bars.add_task(label, total=None, note="")
+
+        def on_epoch(done: int, total: int, training: float, validation: float) -> None:
+            curve.append(validation)
+            note = f"{training:.3f} train, {validation:.3f} validation {sparkline(curve)}"
+            bars.update(task, completed=done, total=total, note=note)
+            if writer:
+                writer.add_scalar("reward/train", training, done)
+                writer.add_scalar("reward/validation", validation, done)
+
+        try:
+            yield on_epoch
+        finally:
+            if writer:
+                writer.close()
+
+
+def _writer(events: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(events))
+
+
+def describe(tree: RouteTree) -> str:
+    """The size of a tree, in words."""
+    from hierrouter_cache.tree import SPLITS
+
+    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in SPLITS)
+    routes = tree.routes
+    return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
+
+
+def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
+    """Warn where a fold is too small to trust what is read off it."""
+    found = tree.splits.count(fold)
+    if found < FEW_QUERIES:
+        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")

@@ -1,0 +1,305 @@
+"""One router for every alpha.
+
+In: a tree and an `ExactConfig`. Out: `AlphaRouter`, the paper's router whose two layers are scaled
+and shifted by alpha (FiLM, arXiv:1709.07871), trained at a new alpha for every tree it sees;
+`TrainedSweep`, from which the router at any alpha is read off as a plain `Router`. Not covered:
+the epochs around it, see `training`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hierrouter.actions import Actions
+from hierrouter.evaluate.frontier import oracle_break_points
+from hierrouter.learn.config import ExactConfig
+from hierrouter.learn.exact import improvement_loss, visited
+from hierrouter.learn.learner import TrainFold
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam
+from hierrouter.learn.router import Router, RouterShape, shape_for
+from hierrouter.learn.states import States, state_table
+from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.training import (
+    Halfway,
+    ValuedFold,
+    Watch,
+    reproducible,
+    run_epochs,
+    training_folds,
+)
+from hierrouter_cache.tree import RouteTree
+
+WIDTH = 32  # of the layer that reads alpha
+ALPHAS = 8  # that a tree is seen at in one gradient step
+SCALES = 7  # alphas at which the inputs that tell alpha are halfway
+
+
+class AlphaRouter(nn.Module):
+    """The paper's router, with alpha as one more input.
+
+    Alpha is told by `alpha / (alpha + scale)` for several scales: numbers in [0, 1] that resolve
+    the range in which decisions change. They give a factor and a shift for each unit of the two
+    layers, so at a fixed alpha this is a `Router` with other weights, see `at`.
+
+    Args:
+        shape: of the router.
+        scales: float32[SCALES], alphas > 0, ascending.
+    """
+
+    scales: Tensor
+
+    def __init__(self, shape: RouterShape, scales: Tensor) -> None:
+        super().__init__()
+        self.base = Router(shape)
+        self.register_buffer("scales", scales)
+        self.read = nn.Linear(len(scales), WIDTH)
+        self.modulate = nn.Linear(WIDTH, 4 * shape.hidden)
+        nn.init.normal_(self.modulate.weight, std=0.02)
+        nn.init.zeros_(self.modulate.bias)
+
+    def forward(self, states: States, alpha: Tensor) -> Tensor:
+        """Logits of whole trees at several alphas each; what does not depend on alpha, once.
+
+        Args:
+            states: the S states of one query after those of another, n = queries * S.
+            alpha: float32[queries, K].
+
+        Returns:
+            float32[queries, K, S, A].
+        """
+        queries, alphas = alpha.shape
+        rows = self._modulation(alpha.reshape(-1))
+        factor, shift, factor2, shift2 = (row.reshape(queries, alphas, 1, -1) for row in rows)
+        first = self.base.first(states).reshape(queries, 1, -1, self.base.shape.hidden)
+        second = self.base.second(torch.tanh(first * factor + shift))
+        features = torch.tanh(second * factor2 + shift2)
+        legal = states.legal.reshape(queries, 1, -1, self.base.shape.actions)
+        return self.base.logits(features, legal)
+
+    def _modulation(self, alpha: Tensor) -> list[Tensor]:
+        """Four of float32[n, hidden]: factor and shift of the first layer, of the second."""
+        told = alpha[:, None] / (alpha[:, None] + self.scales)
+        found = self.modulate(torch.tanh(self.read(told))).chunk(4, dim=1)
+        return [found[0] + 1, found[1], found[2] + 1, found[3]]
+
+    @torch.no_grad()
+    def at(self, alpha: float) -> Router:
+        """The router at one alpha: factors and shifts become part of its weights."""
+        rows = self._modulation(torch.tensor([alpha], dtype=torch.float32))
+        factor, shift, factor2, shift2 = (row[0] for row in rows)
+        router = Router(self.base.shape)
+        router.load_state_dict(self.base.state_dict())
+        router.context.weight.mul_(factor[:, None])
+        router.progress.weight.mul_(factor[:, None])
+        router.progress.bias.mul_(factor).add_(shift)
+        router.second.weight.mul_(factor2[:, None])
+        router.second.bias.mul_(factor2).add_(shift2)
+        return router.requires_grad_(False).eval()
+
+
+@dataclass(frozen=True)
+class TrainedSweep:
+    """A network for every alpha, and where it comes from.
+
+    Attributes:
+        network: the network, frozen.
+        alphas: the grid on which the iterate was chosen, ascending.
+        objective: what it was trained for, whatever its alpha.
+        origin: where it comes from.
+        history: mean over the grid of exact standardised R on validation, at each evaluation.
+    """
+
+    network: AlphaRouter
+    alphas: tuple[float, ...]
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+
+    def at(self, alpha: float) -> TrainedRouter:
+        """The router for one alpha >= 0; no training.
+
+        Raises:
+            InputError: alpha is not finite or below 0.
+        """
+        return TrainedRouter(
+            router=self.network.at(alpha),
+            objective=replace(self.objective, alpha=alpha),
+            origin=self.origin,
+            history=(),
+        )
+
+
+class AlphaLearner:
+    """Policy improvement on whole trees, each at a few alphas of its own.
+
+    Alphas are drawn from those at which the tree oracle changes its mind somewhere on the train
+    fold, between two of them, so that the training is where the decisions are.
+
+    Args:
+        router: trained in place.
+        fold: what it learns from.
+        changes: float64[n], ascending, see `oracle_break_points`.
+        config: the numbers.
+        rng: source of the order of the queries, the alphas and the noise.
+    """
+
+    def __init__(
+        self,
+        router: AlphaRouter,
+        fold: TrainFold,
+        changes: NDArray[np.float64],
+        config: ExactConfig,
+        rng: np.random.Generator,
+    ) -> None:
+        self.router = router
+        self._fold = fold
+        self._config = config
+        self._rng = rng
+        self._knots = np.concatenate([[0.0], changes])
+        self._reward = StandardReward(fold)
+        batches = -(-len(fold.tree) // config.queries)
+        self._adam = make_adam(router.parameters(), config, config.epochs * batches)
+
+    def epoch(self) -> None:
+        """Every query of the train fold once, in random order, at a random alpha."""
+        order = self._rng.permutation(len(self._fold.tree))
+        for start in range(0, len(order), self._config.queries):
+            self._step(order[start : start + self._config.queries])
+
+    def _step(self, query: NDArray[np.int64]) -> None:
+        fold, config = self._fold, self._config
+        alpha = self._draw((len(query), ALPHAS))
+        states = visited(fold, torch.from_numpy(query), config.embedding_noise, self._rng)
+        logits = self.router(states, torch.from_numpy(alpha.astype(np.float32)))
+        legal = states.legal.reshape(len(query), 1, -1, fold.actions.count)
+        reward = self._reward(np.repeat(query, ALPHAS), alpha.ravel())
+        loss = improvement_loss(
+            fold.actions,
+            logits.flatten(0, 1),
+            legal.expand(logits.shape).flatten(0, 1),
+            torch.from_numpy(reward.astype(np.float32)),
+            config.temperature,
+        )
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+
+    def _draw(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Alphas, each between two neighbouring changes, all neighbours equally likely."""
+        last = len(self._knots) - 1
+        rank = self._rng.random(shape) * last
+        alpha: NDArray[np.float64] = np.interp(rank, np.arange(last + 1), self._knots)
+        return alpha
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Adam's moments."""
+        return adam_tensors(self._adam)
+
+    def counters(self) -> dict[str, Any]:
+        """The state of the generator."""
+        return {"random": self._rng.bit_generator.state}
+
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+        """Put both back."""
+        restore_adam(self._adam, tensors)
+        self._rng.bit_generator.state = counters["random"]
+
+
+class StandardReward:
+    """R = Q - alpha * C at any alpha, centred by query and scaled by its deviation at that alpha.
+
+    What `learner.paid` does for one alpha; the deviation at any other follows from the second
+    moments of centred Q and C.
+    """
+
+    def __init__(self, fold: TrainFold) -> None:
+        ends = fold.actions.endings
+        self._quality = _centred(fold.tree.score, ends)
+        self._cost = _centred(fold.tree.cost, ends)
+        quality, cost = self._quality[:, ends], self._cost[:, ends]
+        self._moments = np.mean(quality**2), np.mean(quality * cost), np.mean(cost**2)
+
+    def __call__(self, query: NDArray[np.int64], alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64[n, nodes] of these queries, int64[n], at these alphas, float64[n]."""
+        reward = self._quality[query] - alpha[:, None] * self._cost[query]
+        return reward / self.deviation(alpha)[:, None]
+
+    def deviation(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64[n]: standard deviation over all endings of the fold; 1 where there is none."""
+        quality, both, cost = self._moments
+        variance = np.maximum(quality - 2 * alpha * both + alpha**2 * cost, 0.0)
+        return np.where(variance > 0, np.sqrt(variance), 1.0)
+
+
+def _centred(values: NDArray[np.float64], ends: slice) -> NDArray[np.float64]:
+    centred: NDArray[np.float64] = values - values[:, ends].mean(axis=1, keepdims=True)
+    return centred
+
+
+def train_sweep(
+    tree: RouteTree,
+    alphas: Sequence[float],
+    objective: Objective,
+    config: ExactConfig,
+    seed: int,
+    watch: Watch | None = None,
+    resumed: Halfway | None = None,
+) -> TrainedSweep:
+    """Train one network for all alphas; the grid chooses the iterate on the validation fold.
+
+    Args:
+        tree: all folds.
+        alphas: the grid, ascending.
+        objective: what to train for; its alpha is not looked at, and its cost of a query must
+            not be limited.
+        config: settings of the training.
+        seed: of everything random.
+        watch: who is told; both values are the mean over the grid of exact R / deviation on the
+            validation fold.
+        resumed: where to go on; everything else must be as it was.
+
+    Raises:
+        InputError: there is nothing to train on.
+    """
+    learn_from, choose_on = training_folds(tree)
+    actions = Actions(tree.routes, objective.allow_stop)
+    changes = oracle_break_points(learn_from, objective.allow_stop)
+    fold = TrainFold(learn_from, actions, state_table(learn_from, objective))
+    table = state_table(choose_on, objective)
+    valued = [ValuedFold(choose_on, table, actions, alpha) for alpha in alphas]
+    deviation = StandardReward(fold).deviation(np.array(alphas))
+
+    def values() -> list[float]:
+        routers = [network.at(alpha) for alpha in alphas]
+        reached = [fold.value(router) for fold, router in zip(valued, routers, strict=True)]
+        value = float(np.mean(np.array(reached) / deviation))
+        return [value, value]
+
+    with reproducible(seed):
+        network = AlphaRouter(shape_for(learn_from, actions, config), scales_of(changes))
+        learner = AlphaLearner(network, fold, changes, config, np.random.default_rng(seed))
+        best = run_epochs(learner, config, values, watch, resumed)
+    network.load_state_dict(best.weights)
+    return TrainedSweep(
+        network=network.requires_grad_(False).eval(),
+        alphas=tuple(alphas),
+        objective=objective,
+        origin=Origin.of(tree, config, seed),
+        history=tuple(best.history),
+    )
+
+
+def scales_of(changes: NDArray[np.float64]) -> Tensor:
+    """float32[SCALES]: quantiles of the alphas at which decisions change."""
+    if not len(changes):
+        return torch.ones(SCALES)
+    spread = (np.arange(SCALES) + 0.5) / SCALES
+    return torch.from_numpy(np.quantile(changes, spread).astype(np.float32))

@@ -1,0 +1,131 @@
+"""What a reader must know beside the figures of a report.
+
+In: what a report compares, see `comparison`. Out: sentences: what is odd about the data, prices
+that differ from those of the training, what sampling cost, how a limit is kept. Not covered: the
+figures themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hierrouter.evaluate.bootstrap import difference_interval
+from hierrouter.evaluate.outcome import mean_outcome
+from hierrouter.learn.config import PAPER_SEED
+from hierrouter.learn.limits import under_limit
+from hierrouter.learn.sweep import Sweep
+from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter_cache.tree import RouteTree
+
+
+def remarks(
+    tree: RouteTree,
+    fold: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    sweep: Sweep | None,
+    price_lists: Mapping[str, RouteTree],
+) -> list[str]:
+    """Sentences to stand beside the figures, none where all is plain.
+
+    Args:
+        tree: all folds.
+        fold: the one that is shown.
+        alpha: cost penalty that is shown.
+        trained: the router that is shown.
+        sweep: the routers of the frontier.
+        price_lists: the same tree under each price list, where there are several.
+    """
+    return [
+        *_data_notes(tree),
+        *_price_notes(trained, sweep, price_lists, tree),
+        *_stop_notes(trained, sweep),
+        *_limit_notes(fold, trained),
+        *_sampling_notes(fold, alpha, trained, sweep),
+    ]
+
+
+def _data_notes(tree: RouteTree) -> list[str]:
+    """What a reader must know of the data."""
+    notes = []
+    if tree.context_free:
+        notes.append(
+            "Later hops are independent answers of the models, as imported: "
+            "no model saw an earlier answer."
+        )
+    if tree.left_out:
+        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+    return notes
+
+
+def _price_notes(
+    trained: TrainedRouter | None,
+    sweep: Sweep | None,
+    lists: Mapping[str, RouteTree],
+    tree: RouteTree,
+) -> list[str]:
+    """Which routers learned under other prices than they are shown under."""
+    strange = [
+        name for name, priced in lists.items() if trained and _other_prices(trained.origin, priced)
+    ]
+    notes = []
+    if strange:
+        notes.append(f"HierRouter was trained under other prices than {', '.join(strange)}.")
+    elif trained and _other_prices(trained.origin, tree):
+        notes.append("HierRouter was trained under other prices than these.")
+    if sweep and _other_prices(sweep.origin, tree):
+        notes.append("The sweep was trained under other prices than its frontier shows.")
+    return notes
+
+
+def _other_prices(origin: Origin, tree: RouteTree) -> bool:
+    return origin.fingerprint != tree.fingerprint and tree.same_content(origin.fingerprint)
+
+
+def _stop_notes(trained: TrainedRouter | None, sweep: Sweep | None) -> list[str]:
+    """Whether the frontier is of routers that may do more, or less, than the one of the tables."""
+    if trained is None or sweep is None:
+        return []
+    router, swept = trained.objective.allow_stop, sweep.routers[0][0].objective.allow_stop
+    if router == swept:
+        return []
+    if router:
+        return ["The router of the tables may stop early, those of the frontier may not."]
+    return ["The routers of the frontier may stop early, the one of the tables may not."]
+
+
+def _limit_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
+    """How a router keeps its limit on the cost of each query, and what the limit costs."""
+    if trained is None or trained.objective.max_cost is None:
+        return []
+    found = under_limit(trained, fold)
+    return [
+        f"HierRouter is limited to a cost of {found.limit:g} a query: {found.share_over:.1%} of "
+        f"the queries cost more. Within the limit R is at most {found.bound:.4f} at alpha "
+        f"{trained.alpha:g}, and {found.masked:.4f} with calls that are sure to be within it."
+    ]
+
+
+def _sampling_notes(
+    fold: RouteTree, alpha: float, trained: TrainedRouter | None, sweep: Sweep | None
+) -> list[str]:
+    """What sampling cost: a router learned from episodes beside one learned by enumeration."""
+    if trained is None or sweep is None or trained.origin.config.algo != "ppo":
+        return []
+    exact = [
+        router
+        for router in sweep.at(alpha)
+        if router.origin.config.algo == "exact" and router.objective == trained.objective
+    ]
+    if not exact:
+        return []
+    without = mean_outcome([router.outcome(fold) for router in exact]).reward(alpha)
+    sampled = trained.outcome(fold).reward(alpha)
+    rng = np.random.default_rng(PAPER_SEED)
+    low, high = difference_interval(without, sampled, rng=rng)
+    return [
+        f"Learning by enumeration instead of sampled episodes: R {(without - sampled).mean():+.4f} "
+        f"[{low:+.4f}, {high:+.4f}], 95 % interval, paired by query."
+    ]

@@ -1,0 +1,155 @@
+"""Killed at any moment and started again, a training ends with the very same checkpoint."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Run, environment
+
+# Each takes seconds on one core and offers several moments to go on from.
+COMMANDS = {
+    "train": ["train"],
+    "every alpha": ["sweep-alpha", "--alphas", "0,0.01,0.5", "--epochs", "40"],
+    "one for each alpha": ["sweep-alpha", "--alphas", "0,0.5", "--algo", "ppo", "--epochs", "12"],
+}
+KEPT = ("policy.json", "policy.safetensors", "sweep.json")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Path:
+    """A folder with a cache in which everything is derived already."""
+    folder = tmp_path_factory.mktemp("resumed")
+    shutil.copytree(testbed_cache, folder / "caches" / "default")
+    assert hierrouter("train", "--dry-run", cwd=folder).returncode == 0
+    return folder
+
+
+def kept(run: Path) -> dict[str, bytes]:
+    """What a run leaves, by name."""
+    files = (file for file in sorted(run.rglob("*")) if file.name in KEPT)
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+def moments(run: Path) -> set[tuple[Path, int]]:
+    """The moments to go on from that are there now, and what is finished."""
+    found = set()
+    for file in [*run.rglob("training.safetensors"), *run.rglob("policy.safetensors")]:
+        try:
+            found.add((file, file.stat().st_mtime_ns))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def begun(run: Path) -> Callable[[], bool]:
+    return lambda: (run / "unfinished").exists()
+
+
+def advanced(run: Path) -> Callable[[], bool]:
+    before = moments(run)
+    return lambda: moments(run) != before
+
+
+def interrupt(
+    place: Path,
+    arguments: list[str],
+    ready: Callable[[], bool],
+    how: signal.Signals,
+    later: float = 0.0,
+) -> tuple[int, str]:
+    """Start the command, end it `later` seconds after `ready`; its exit code and what it said."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=place, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    while not ready() and process.poll() is None:
+        time.sleep(0.002)
+    time.sleep(later)
+    process.send_signal(how)
+    said = process.communicate(timeout=300)[1]
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_the_same_bytes_after_any_number_of_kills(
+    place: Path, tmp_path: Path, hierrouter: Run, command: list[str]
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    assert hierrouter(*command, "--out", whole, cwd=place).returncode == 0
+    arguments = [*command, "--out", str(run)]
+    moment = random.Random(0)
+    ends = [interrupt(place, arguments, begun(run), signal.SIGKILL, moment.uniform(0, 0.1))[0]]
+    for _ in range(2):
+        later = moment.uniform(0, 0.1)
+        ends.append(interrupt(place, arguments, advanced(run), signal.SIGKILL, later)[0])
+    assert ends == [-signal.SIGKILL] * 3
+    assert kept(run) != kept(whole)
+    done = hierrouter(*arguments, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "goes on after epoch" in done.stderr or "already there" in done.stderr
+    assert kept(run) == kept(whole)
+    assert not list(run.rglob("training.safetensors"))
+    assert not (run / "unfinished").exists()
+    again = hierrouter(*arguments, cwd=place)
+    assert again.returncode == 2
+    assert "output exists" in again.stderr
+
+
+def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path, hierrouter: Run) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    arguments = ["train", "--out", str(run)]
+    code, said = interrupt(place, arguments, advanced(run), signal.SIGINT)
+    assert code == 130
+    assert f"train: to go on, give the same command with --out {run}" in said
+    assert said.splitlines()[-1].startswith("error: interrupted")
+    assert hierrouter(*arguments, cwd=place).returncode == 0
+    assert hierrouter("train", "--out", whole, cwd=place).returncode == 0
+    assert kept(run) == kept(whole)
+
+
+@pytest.fixture(scope="module")
+def unfinished(place: Path) -> Path:
+    """A run of `train` that was killed after its first moment to go on from."""
+    run = place / "unfinished"
+    code, _ = interrupt(place, ["train", "--out", str(run)], advanced(run), signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    return run
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--seed", "7"], "seed differ"),
+        (["--alpha", "0.1", "--allow-stop"], "allow_stop, alpha differ"),
+        (["--state", "query"], "view differ"),
+    ],
+    ids=lambda flags: " ".join(flags) if isinstance(flags, list) else None,
+)
+def test_other_flags_are_refused_with_what_differs(
+    place: Path, unfinished: Path, hierrouter: Run, flags: list[str], words: str
+) -> None:
+    before = (unfinished / "training.safetensors").read_bytes()
+    done = hierrouter("train", *flags, "--out", unfinished, cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    line = done.stderr.splitlines()[-1]
+    assert f"another training was interrupted in {unfinished}: {words}" in line
+    assert (unfinished / "training.safetensors").read_bytes() == before
+
+
+def test_a_truncated_moment_is_named(place: Path, unfinished: Path, hierrouter: Run) -> None:
+    run = Path(shutil.copytree(unfinished, place / "truncated"))
+    file = run / "training.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    done = hierrouter("train", "--out", run, cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    line = done.stderr.splitlines()[-1]
+    assert f"interrupted training is truncated or damaged: {file}; remove it" in line
+    file.unlink()
+    assert hierrouter("train", "--out", run, cwd=place).returncode == 0

@@ -1,0 +1,206 @@
+"""The flags of `train`, `sweep-alpha` and `report`, on a collected cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run
+
+SHORT = ("--epochs", "2")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
+    """A folder with a collected cache."""
+    folder = tmp_path_factory.mktemp("train")
+    shutil.copytree(testbed_cache, folder / "caches" / "default")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stopping(place: Path, hierrouter: Run) -> Path:
+    """A run of a router that may stop, learned by enumeration, with its curve."""
+    flags = ["--algo", "exact", "--allow-stop", "--alpha", "0.1", "--tensorboard", *SHORT]
+    return trained(hierrouter, place, "stopping", *flags)
+
+
+@pytest.fixture(scope="module")
+def question_only(place: Path, hierrouter: Run) -> Path:
+    """A run of a router that sees the question alone."""
+    return trained(hierrouter, place, "question", "--state", "query", *SHORT)
+
+
+@pytest.fixture(scope="module")
+def sweep(place: Path, hierrouter: Run) -> Path:
+    """A sweep of two alphas and two seeds."""
+    flags = ["--alphas", "0,0.1", "--seeds", "2", "--seed", "7", "--out", "sweep", *SHORT]
+    done = hierrouter("sweep-alpha", *flags, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "2 alphas (0, 0.1), exact, 2 seeds" in done.stderr
+    assert done.stdout.splitlines()[-1] == "sweep"
+    return place / "sweep"
+
+
+def trained(run: Run, place: Path, out: str, *flags: str) -> Path:
+    done = run("train", "--out", out, *flags, cwd=place)
+    assert (done.returncode, done.stdout) == (0, f"{out}\n"), done.stderr
+    assert not (place / out / "unfinished").exists()
+    return place / out
+
+
+def described(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "policy.json").read_text())
+    return found
+
+
+def report(run: Run, place: Path, *flags: str | Path) -> dict[str, Any]:
+    done = run("report", "--format", "json", *flags, cwd=place)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refused(run: Run, place: Path, *flags: str | Path) -> str:
+    done = run("report", "--format", "json", *flags, cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    line: str = done.stderr.splitlines()[-1]
+    assert line.startswith("error: ")
+    return line
+
+
+def test_enumeration_and_stop_are_in_the_checkpoint_and_the_report(
+    place: Path, stopping: Path, hierrouter: Run
+) -> None:
+    found = described(stopping)
+    assert (found["algo"], found["objective"]) == (
+        "exact",
+        {"alpha": 0.1, "allow_stop": True, "max_cost": None},
+    )
+    assert found["config"]["epochs"] == 2
+    shown = report(hierrouter, place, "--checkpoint", stopping)
+    assert shown["alpha"] == 0.1
+    told = ("algo", "allow_stop", "max_cost", "view")
+    assert [shown["provenance"][name] for name in told] == ["exact", True, None, "context"]
+    routes = {row["policy"] for row in shown["rows"] if row["kind"] == "route"}
+    assert routes >= {"calc", "text>calc"}  # of one call and of two
+
+
+def test_the_curve_is_there_for_tensorboard(stopping: Path) -> None:
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
+    events = event_accumulator.EventAccumulator(str(stopping / "tensorboard")).Reload()
+    curve = [(event.step, event.value) for event in events.Scalars("reward/validation")]
+    history = described(stopping)["history"]
+    assert curve == [(n + 1, pytest.approx(value)) for n, value in enumerate(history)]
+    assert len(events.Scalars("reward/train")) == 2
+
+
+def test_a_report_opens_the_view_of_its_checkpoint(
+    place: Path, question_only: Path, hierrouter: Run
+) -> None:
+    assert described(question_only)["view"] == "query"
+    shown = report(hierrouter, place, "--checkpoint", question_only)
+    assert shown["provenance"]["view"] == "query"
+    assert "hierrouter" in {row["policy"] for row in shown["rows"]}
+
+
+def test_another_view_is_refused(place: Path, question_only: Path, hierrouter: Run) -> None:
+    line = refused(hierrouter, place, "--checkpoint", question_only, "--state", "context")
+    assert "reads another view of the state: query, opened was context" in line
+    assert "--state query" in line
+
+
+def test_another_pool_is_refused(place: Path, question_only: Path, hierrouter: Run) -> None:
+    line = refused(hierrouter, place, "--checkpoint", question_only, "--models", "calc,text")
+    assert "for other models: 3 models (calc, text, facts), the cache has 2 (calc, text)" in line
+
+
+def test_other_hops_are_refused(place: Path, question_only: Path, hierrouter: Run) -> None:
+    line = refused(hierrouter, place, "--checkpoint", question_only, "--hops", "1")
+    assert "for 2 hops, the cache has 1" in line
+
+
+def test_another_encoder_is_refused(place: Path, question_only: Path, hierrouter: Run) -> None:
+    from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
+
+    loaded = load_checkpoint(question_only)
+    strange = replace(loaded, origin=replace(loaded.origin, encoder="elsewhere"))
+    save_checkpoint(strange, place / "strange")
+    flags = ["--checkpoint", "strange", "--encoder", "hashed-ngrams"]
+    line = refused(hierrouter, place, *flags)
+    assert "reads another encoder: elsewhere, opened was hashed-ngrams" in line
+
+
+def test_a_budget_finds_its_alpha(place: Path, hierrouter: Run) -> None:
+    done = hierrouter("train", "--budget", "1.1", "--out", "budget", *SHORT, cwd=place)
+    assert done.returncode == 0, done.stderr
+    found = described(place / "budget")
+    line = next(line for line in done.stderr.splitlines() if line.startswith("budget 1.1: "))
+    assert f"alpha {found['objective']['alpha']:.4g};" in line
+    shown = report(hierrouter, place, "--checkpoint", "budget", "--split", "validation")
+    [router] = [row for row in shown["rows"] if (row["kind"], row["dataset"]) == ("router", "all")]
+    assert router["cost"] <= 1.1
+    assert f"C {router['cost']:.3f}" in line
+
+
+def test_an_impossible_budget_is_refused_before_the_training(place: Path, hierrouter: Run) -> None:
+    done = hierrouter("train", "--budget", "0.001", "--out", "poor", cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no policy is that cheap: a mean cost of 0.001" in done.stderr.splitlines()[-1]
+    assert not list((place / "poor").rglob("*.safetensors"))
+
+
+def test_a_limit_for_each_query_is_told_and_kept(place: Path, hierrouter: Run) -> None:
+    done = hierrouter("train", "--max-cost", "1.2", "--out", "limit", *SHORT, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "at most 1.2 a query" in done.stderr
+    assert "of queries cost more than 1.2; within it R is at most" in done.stderr
+    assert described(place / "limit")["objective"]["max_cost"] == 1.2
+    shown = report(hierrouter, place, "--checkpoint", "limit")
+    assert shown["provenance"]["max_cost"] == 1.2
+
+
+def test_a_sweep_answers_an_alpha_that_was_not_trained(
+    place: Path, sweep: Path, hierrouter: Run
+) -> None:
+    assert sorted(folder.name for folder in sweep.glob("seed-*")) == ["seed-7", "seed-8"]
+    before = sorted(place.rglob("*.safetensors"))
+    flags = ["--sweep", "sweep", "--alpha", "0.02", "--format", "json"]
+    done = hierrouter("report", *flags, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "no router was trained at alpha 0.02; the sweep's is shown" in done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["alpha"], shown["provenance"]["trained_alpha"]) == (0.02, 0.02)
+    assert "hierrouter" in {row["policy"] for row in shown["rows"]}
+    learned = [row["alpha"] for row in shown["frontier"] if row["kind"] == "router"]
+    assert learned == [0, 0.1]
+    assert sorted(place.rglob("*.safetensors")) == before
+
+
+def test_a_sweep_by_ppo_is_one_training_an_alpha(place: Path, hierrouter: Run) -> None:
+    flags = ["--algo", "ppo", "--alphas", "0.1,0", "--out", "by-ppo", *SHORT]
+    done = hierrouter("sweep-alpha", *flags, cwd=place)
+    assert done.returncode == 0, done.stderr
+    found = [described(run.parent) for run in sorted((place / "by-ppo").rglob("policy.json"))]
+    assert [(one["algo"], one["objective"]["alpha"]) for one in found] == [("ppo", 0), ("ppo", 0.1)]
+
+
+def test_the_same_alpha_twice_is_trained_once(place: Path, hierrouter: Run) -> None:
+    done = hierrouter("sweep-alpha", "--alphas", "0.1,0.01,0.1", "--dry-run", cwd=place)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "sweep-alpha: 2 alphas (0.01, 0.1), exact, 1 seed" in done.stderr
+
+
+def test_a_dry_run_trains_nothing(place: Path, hierrouter: Run) -> None:
+    flags = ["--allow-stop", "--max-cost", "3", "--algo", "exact", "--dry-run", "--out", "none"]
+    done = hierrouter("train", *flags, cwd=place)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "alpha 0.005, may stop early, at most 3 a query, exact, preset default" in done.stderr
+    assert not (place / "none").exists()

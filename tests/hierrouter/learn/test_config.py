@@ -1,0 +1,49 @@
+"""Presets: the paper's numbers, and every wrong name by what it should be."""
+
+from __future__ import annotations
+
+import pytest
+
+from hierrouter.learn.config import ALGORITHMS, PRESETS, SWEEP, PPOConfig, preset, shortened
+from hierrouter_cache.errors import InputError
+
+
+def test_the_papers_preset_has_the_papers_numbers() -> None:
+    paper = preset("paper")
+    assert isinstance(paper, PPOConfig)
+    assert (paper.gamma, paper.gae_lambda, paper.clip) == (0.99, 0.95, 0.2)
+    assert (paper.value_coefficient, paper.entropy_coefficient) == (0.5, 0.01)
+    assert paper.entropy_end == paper.entropy_coefficient
+    assert (paper.learning_rate, paper.adam_eps, paper.max_grad_norm) == (1e-4, 1e-4, 0.3)
+    assert (paper.iterations, paper.rollouts) == (8, 128)
+    assert (paper.minibatches, paper.update_epochs) == (16, 4)
+    assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
+    assert (paper.evaluate_every, paper.checkpoint_every) == (3, 5)
+    assert not paper.standardise_reward
+
+
+def test_a_preset_says_its_name_and_algorithm() -> None:
+    for (name, algo), config in PRESETS.items():
+        assert preset(name, algo) is config
+        assert (config.preset, config.algo) == (name, algo)
+        assert type(config) is ALGORITHMS[algo]
+
+
+@pytest.mark.parametrize(
+    ("name", "algo", "message"),
+    [
+        ("papper", "ppo", "unknown preset: papper; known for ppo: default, paper"),
+        ("paper", "exact", "unknown preset: paper; known for exact: default"),
+        ("default", "dqn", "unknown algorithm: dqn; known: exact, ppo"),
+    ],
+)
+def test_an_unknown_name_comes_with_the_known_ones(name: str, algo: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        preset(name, algo)
+
+
+def test_a_training_is_shortened_to_one_epoch_or_more() -> None:
+    assert shortened(SWEEP, None) is SWEEP
+    assert shortened(SWEEP, 1).epochs == 1
+    with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
+        shortened(SWEEP, 0)

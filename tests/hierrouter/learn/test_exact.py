@@ -1,0 +1,119 @@
+"""Learning by enumeration: its values by definition, its fixed point, and what it reaches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hierrouter.actions import Actions
+from hierrouter.learn.config import preset
+from hierrouter.learn.exact import action_values, improvement_loss
+from hierrouter.learn.router import NEVER
+from hierrouter.learn.training import train
+from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluate.test_exact import every_episode, random_table
+from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE
+from tests.hierrouter.trees import random_tree
+
+PAYS = 0.05  # alpha on random trees
+TEMPERATURE = 0.2
+shapes = st.builds(Routes, st.integers(1, 3), st.integers(2, 3))
+trees = st.builds(random_tree, shapes, st.integers(1, 4), st.integers(0, 2**16))
+some_actions = [Actions(Routes(3, 2)), Actions(Routes(2, 3)), Actions(Routes(2, 3), True)]
+each_actions = pytest.mark.parametrize("actions", some_actions, ids=["3x2", "2x3", "2x3 stop"])
+
+
+def after(actions: Actions, table: np.ndarray, reward: np.ndarray, state: int, action: int):
+    """float64[queries]: the sum over all episodes that go through this action at this state."""
+    routes, value = actions.routes, np.zeros(len(reward))
+    begun = (*routes.path(state), action)
+    for made, node in every_episode(actions):
+        if tuple(made[: len(begun)]) == begun:
+            hops = range(len(begun), len(made))
+            path = routes.path(node)
+            later = [table[:, routes.node(path[:hop]), made[hop]] for hop in hops]
+            chance = np.prod(later, axis=0)
+            value += chance * reward[:, node]
+    return value
+
+
+@given(trees, st.booleans(), st.integers(0, 2**16))
+def test_an_actions_value_is_the_mean_over_all_that_may_follow(
+    tree: RouteTree, allow_stop: bool, seed: int
+) -> None:
+    actions = Actions(tree.routes, allow_stop)
+    table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
+    reward = tree.node_reward(PAYS)
+    found = action_values(actions, torch.from_numpy(table), torch.from_numpy(reward)).numpy()
+    assert found.shape == table.shape
+    for state in range(tree.routes.states):
+        for action in range(actions.count):
+            expected = after(actions, table, reward, state, action)
+            np.testing.assert_allclose(found[:, state, action], expected, atol=1e-12)
+
+
+def settled(actions: Actions, legal: np.ndarray, reward: np.ndarray) -> np.ndarray:
+    """The policy that is softmax(Q / temperature) of its own Q, state by state from the leaves."""
+    routes = actions.routes
+    policy = np.zeros((len(reward), routes.states, actions.count))
+    value = reward.copy()  # of a node that is gone on from, its policy's
+    for state in reversed(range(routes.states)):
+        models = actions.model(np.arange(actions.count))
+        child = routes.child(state, models)
+        ends = actions.stops(np.arange(actions.count))
+        worth = np.where(ends, reward[:, child], value[:, child]) / TEMPERATURE
+        weight = np.where(legal[state], np.exp(worth - worth.max(axis=1, keepdims=True)), 0)
+        policy[:, state] = weight / weight.sum(axis=1, keepdims=True)
+        value[:, state] = (policy[:, state] * worth).sum(axis=1) * TEMPERATURE
+    return policy
+
+
+def problem(actions: Actions) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Mask and rewards of four queries, and the policy that improvement leads to."""
+    reward = random_tree(actions.routes, 4, seed=1).node_reward(PAYS)
+    legal = actions.legal()
+    mask = torch.from_numpy(np.broadcast_to(legal, (4, *legal.shape)).copy())
+    return mask, torch.from_numpy(reward), settled(actions, legal, reward)
+
+
+@each_actions
+def test_the_loss_of_a_table_falls_to_that_of_the_settled_policy(actions: Actions) -> None:
+    legal, reward, policy = problem(actions)
+    free = torch.zeros(legal.shape, dtype=torch.float64, requires_grad=True)
+    adam, losses = torch.optim.Adam([free], lr=0.05), []
+    for _ in range(400):
+        logits = free.masked_fill(~legal, NEVER)
+        loss = improvement_loss(actions, logits, legal, reward, TEMPERATURE)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(loss.item())
+    found = torch.softmax(free.masked_fill(~legal, NEVER), dim=2).detach().numpy()
+    np.testing.assert_allclose(found, policy, atol=2e-3)
+    chances = policy[policy > 0]
+    entropy = -(chances * np.log(chances)).sum() / np.prod(policy.shape[:2])
+    assert losses[0] > losses[100] > losses[-1] == pytest.approx(entropy, abs=1e-3)
+
+
+@each_actions
+def test_the_settled_policy_does_not_move(actions: Actions) -> None:
+    legal, reward, policy = problem(actions)
+    logits = torch.from_numpy(np.where(legal, np.log(np.where(policy > 0, policy, 1)), NEVER))
+    logits.requires_grad_()
+    improvement_loss(actions, logits, legal, reward, TEMPERATURE).backward()
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits), atol=1e-12, rtol=0)
+
+
+def test_enumeration_reaches_what_sampling_reaches(planted: RouteTree) -> None:
+    fold = planted.split("test")
+    exact, sampled = (
+        train(planted, OBJECTIVE, preset("default", algo), seed=0).outcome(fold)
+        for algo in ("exact", "ppo")
+    )
+    one_query = 1 / len(fold)  # what another processor's rounding may decide
+    assert exact.reward(ALPHA).mean() >= sampled.reward(ALPHA).mean() - one_query

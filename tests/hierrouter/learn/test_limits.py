@@ -1,0 +1,122 @@
+"""Budgets: for the mean cost of a query, and for every single one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierrouter.evaluate.budget import optimum_at_mean_cost
+from hierrouter.evaluate.ceilings import Ceilings
+from hierrouter.learn.budget import meet_budget
+from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter.learn.conditioned import TrainedSweep
+from hierrouter.learn.config import preset
+from hierrouter.learn.limits import under_limit
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.trained import TrainedRouter
+from hierrouter.learn.training import train
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+
+
+def cost_of(trained: TrainedRouter, fold: RouteTree) -> float:
+    return float(trained.outcome(fold).cost.mean())
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_a_budget_is_met_and_made_use_of(
+    planted: RouteTree, every_alpha: TrainedSweep, share: float
+) -> None:
+    fold = planted.split("validation")
+    dear, cheap = (cost_of(every_alpha.at(alpha), fold) for alpha in (0.0, 5.0))
+    budget = cheap + share * (dear - cheap)
+    trained = meet_budget(every_alpha, planted, budget)
+    reached = trained.outcome(fold)
+    assert reached.cost.mean() <= budget * (1 + 1e-9)
+    assert reached.cost.mean() > cheap
+    assert cost_of(every_alpha.at(trained.alpha * 0.9), fold) >= reached.cost.mean()
+    best = optimum_at_mean_cost(fold, budget).outcome.quality.mean()
+    assert 0.8 * best <= reached.quality.mean() <= best
+
+
+def test_a_budget_for_everything_buys_the_best(
+    planted: RouteTree, every_alpha: TrainedSweep
+) -> None:
+    assert meet_budget(every_alpha, planted, 1e9).alpha == 0
+
+
+def test_an_impossible_budget_is_refused_with_what_is_possible(
+    planted: RouteTree, every_alpha: TrainedSweep
+) -> None:
+    message = r"no router is that cheap: --budget 0.1; at .* costs (\S+) per query, allow at least"
+    with pytest.raises(InputError, match=message) as caught:
+        meet_budget(every_alpha, planted, 0.1)
+    told = re.search(message, str(caught.value))
+    assert told
+    cheapest = 1.001 * float(told[1])  # it is told with four digits
+    trained = meet_budget(every_alpha, planted, cheapest)
+    assert cost_of(trained, planted.split("validation")) <= cheapest
+
+
+def sure_limit(fold: RouteTree) -> float:
+    """A limit at which every query of the fold has a first call that is sure to stay within it.
+
+    By hand, of the route that calls the cheapest model twice: its first prompt is known, its
+    answers are at most the longest ones, its second prompt at most that much longer.
+    """
+    ceilings, first = Ceilings.of(fold), 1
+    second = fold.routes.child(first, 0)
+    prompts = 2 * fold.tokens_in[:, first] + ceilings.growth[second]
+    tokens = prompts + ceilings.longest[first] + ceilings.longest[second]
+    return float((fold.rate[0, 0] * tokens).max())
+
+
+@pytest.fixture(scope="module")
+def limited(planted: RouteTree) -> TrainedRouter:
+    limit = 1.5 * sure_limit(planted.split("train"))
+    return train(planted, Objective(0.0, max_cost=limit), preset("default", "exact"), seed=0)
+
+
+def test_no_query_of_the_train_fold_costs_more_than_the_limit(
+    planted: RouteTree, limited: TrainedRouter
+) -> None:
+    fold, limit = planted.split("train"), limited.objective.max_cost
+    assert limit is not None
+    found = under_limit(limited, fold)
+    assert (found.limit, found.share_over) == (limit, 0)
+    assert limited.outcome(fold).cost.max() <= limit * (1 + 1e-9)
+    free = train(planted, Objective(0.0), preset("default", "exact"), seed=0)
+    assert (free.outcome(fold).cost > limit).mean() > 0.2  # the limit is felt
+
+
+def test_a_limited_router_is_near_the_best_within_its_limit(
+    planted: RouteTree, limited: TrainedRouter
+) -> None:
+    for name in ("train", "test"):
+        fold = planted.split(name)
+        found = under_limit(limited, fold)
+        reached = limited.outcome(fold).reward(0.0).mean()
+        assert 0.9 * found.masked <= reached <= found.masked + 1e-9
+        assert found.share_over <= 0.01
+
+
+def test_a_limit_is_kept_in_the_checkpoint(
+    planted: RouteTree, limited: TrainedRouter, tmp_path: Path
+) -> None:
+    save_checkpoint(limited, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert isinstance(loaded, TrainedRouter)
+    assert loaded.objective == limited.objective
+    expected = limited.probabilities(planted)
+    assert (expected == 0).any()
+    np.testing.assert_array_equal(loaded.probabilities(planted), expected)
+
+
+def test_there_is_nothing_to_say_of_a_limit_that_is_not_there(
+    planted: RouteTree, every_alpha: TrainedSweep
+) -> None:
+    with pytest.raises(ValueError, match="without a limit"):
+        under_limit(every_alpha.at(0.0), planted)

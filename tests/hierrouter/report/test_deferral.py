@@ -1,0 +1,31 @@
+"""The curve of a sweep whose routers may stop."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from hierrouter.report.deferral import deferral_figure
+from tests.hierrouter.report.examples import stopping
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag]
+
+
+def test_svg_is_deterministic() -> None:
+    assert deferral_figure(stopping()) == deferral_figure(stopping())
+
+
+def test_axes_say_what_they_are() -> None:
+    labels = set(texts(deferral_figure(stopping())))
+    assert {
+        "share of queries with more than one call",
+        "mean quality Q (token_f1)",
+        "hierrouter over alpha",
+    } <= labels
+
+
+def test_points_have_the_name_of_their_alpha_where_there_is_room() -> None:
+    labels = texts(deferral_figure(stopping()))
+    assert "0.1" in labels and "0" in labels
+    assert "0.05" not in labels

@@ -1,0 +1,211 @@
+"""What a report compares, with routers that were really trained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hierrouter.comparison import compare
+from hierrouter.evaluate.budget import optimum_under_budget
+from hierrouter.evaluate.outcome import mean_outcome
+from hierrouter.learn.conditioned import train_sweep
+from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.sweep import Sweep
+from hierrouter.learn.trained import TrainedRouter
+from hierrouter.learn.training import train
+from hierrouter.report.results import Bootstrap, Report
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.trees import planted_tree
+
+ALPHA = 0.05
+GRID = (0.0, ALPHA)
+EXACT = ExactConfig(epochs=16, queries=8, hidden=32)
+PPO = PPOConfig(epochs=12, rollouts=256, minibatches=4, hidden=32)
+QUICK = Bootstrap(n=50)
+NUMBER = r"[+-]?\d+\.?\d*"
+
+
+@cache
+def half_easy() -> RouteTree:
+    """Of four families, two are answered by the first call of their right route."""
+    tree = planted_tree(families=4, per_family=(30, 10, 25), dim=16, noise=0.3)
+    score = tree.score.copy()
+    easy = np.isin(tree.datasets, ["family-0", "family-1"])
+    below = score[:, tree.routes.leaves].reshape(len(tree), 3, 3)
+    score[easy, tree.routes.level(1)] = below.max(axis=2)[easy]
+    return replace(tree, score=score, encoder="planted")
+
+
+@cache
+def router(
+    config: TrainConfig = PPO, allow_stop: bool = False, max_cost: float | None = None
+) -> TrainedRouter:
+    return train(half_easy(), Objective(ALPHA, allow_stop, max_cost), config, 0)
+
+
+@cache
+def sweep(seeds: int = 2, allow_stop: bool = False) -> Sweep:
+    objective = Objective(ALPHA, allow_stop)
+    return Sweep(
+        GRID,
+        tuple(train_sweep(half_easy(), GRID, objective, EXACT, seed) for seed in range(seeds)),
+    )
+
+
+def shown(
+    trained: TrainedRouter | None, swept: Sweep | None = None, alpha: float = ALPHA
+) -> Report:
+    return compare(half_easy(), alpha, trained, swept, {}, bootstrap=QUICK)
+
+
+def rewards(trained: TrainedRouter) -> NDArray[np.float64]:
+    return trained.outcome(half_easy().split("test")).reward(ALPHA)
+
+
+@pytest.mark.parametrize("config", [PPO, EXACT], ids=["ppo", "exact"])
+def test_the_depths_are_those_of_the_router_of_the_tables(config: TrainConfig) -> None:
+    report = shown(router(config, allow_stop=True))
+    assert [depth.calls for depth in report.depths] == [1, 2]
+    assert all(depth.share > 0.2 for depth in report.depths)
+    assert sum(depth.share for depth in report.depths) == pytest.approx(1)
+    told = [(depth.share, depth.quality or 0, depth.cost or 0) for depth in report.depths]
+    assert report.router is not None
+    assert sum(share * quality for share, quality, _ in told) == pytest.approx(
+        report.router.quality
+    )
+    assert sum(share * cost for share, _, cost in told) == pytest.approx(report.router.cost)
+
+
+def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
+    report = shown(router(allow_stop=True))
+    names = [row.policy for row in report.overall]
+    assert len(set(names)) == len(names)
+    routes = {row.policy: row for row in report.overall if row.kind == "route"}
+    assert len(routes) == 3 + 9
+    assert {name for name in routes if name.endswith(">stop")} == {
+        "model-0>stop",
+        "model-1>stop",
+        "model-2>stop",
+    }
+    fold = half_easy().split("test")
+    assert routes["model-1>stop"].cost == pytest.approx(fold.cost[:, 2].mean())
+
+
+def test_where_it_may_not_nothing_stops() -> None:
+    report = shown(router(), sweep())
+    assert report.depths == report.deferral == ()
+    assert not [row.policy for row in report.overall if row.policy.endswith(">stop")]
+
+
+def test_the_deferral_curve_has_the_points_of_the_frontier() -> None:
+    """Both are means of the same seeds, by different ways."""
+    report = shown(None, sweep(allow_stop=True))
+    assert report.depths == ()
+    assert [point.beyond_first for point in report.deferral] == sorted(
+        point.beyond_first for point in report.deferral
+    )
+    assert any(0 < point.beyond_first < 1 for point in report.deferral)
+    learned = {row.alpha: row for row in report.frontier if row.kind == "router"}
+    assert {point.alpha for point in report.deferral} == set(learned) == set(GRID)
+    for point in report.deferral:
+        assert point.calls == pytest.approx(1 + point.beyond_first)
+        assert point.quality == pytest.approx(learned[point.alpha].quality)
+        assert point.cost == pytest.approx(learned[point.alpha].cost)
+
+
+def test_the_frontier_is_the_mean_of_the_seeds_between_the_worst_and_the_best() -> None:
+    report, fold = shown(None, sweep()), half_easy().split("test")
+    learned = [row for row in report.frontier if row.kind == "router"]
+    for row, routers in zip(learned, sweep().routers, strict=True):
+        outcomes = [one.outcome(fold) for one in routers]
+        quality = [outcome.quality.mean() for outcome in outcomes]
+        cost = [outcome.cost.mean() for outcome in outcomes]
+        reward = [outcome.reward(row.alpha).mean() for outcome in outcomes]
+        assert row.spread is not None and row.spread.seeds == 2
+        assert row.spread.quality == pytest.approx((min(quality), max(quality)))
+        assert row.spread.cost == pytest.approx((min(cost), max(cost)))
+        assert row.spread.reward == pytest.approx((min(reward), max(reward)))
+        assert row.reward == pytest.approx(np.mean(reward))
+    assert any(row.spread and row.spread.quality[0] < row.spread.quality[1] for row in learned)
+
+
+def test_bounds_and_single_seeds_have_no_spread() -> None:
+    assert all(row.spread is None for row in shown(None, sweep(seeds=1)).frontier)
+    bounds = [row for row in shown(None, sweep()).frontier if row.kind == "oracle"]
+    assert [row.spread for row in bounds] == [None, None]
+
+
+def numbers(note: str) -> list[float]:
+    return [float(found) for found in re.findall(NUMBER, note)]
+
+
+def test_what_sampling_cost_is_said_and_paired_by_query() -> None:
+    """Both fail on the same queries: without pairs the difference would drown in these."""
+    (note,) = shown(router(), sweep()).notes
+    difference, low, high, level = numbers(note)
+    assert level == 95
+    assert "Learning by enumeration instead of sampled episodes: R" in note
+    exact = np.mean([rewards(one) for one in sweep().at(ALPHA)], axis=0)
+    sampled = rewards(router())
+    assert difference == pytest.approx((exact - sampled).mean(), abs=1e-4)
+    assert low <= difference <= high
+    paired = 2 * 1.96 * (exact - sampled).std() / np.sqrt(len(exact))
+    unpaired = 2 * 1.96 * np.sqrt((exact.var() + sampled.var()) / len(exact))
+    assert high - low == pytest.approx(paired, rel=0.4)
+    assert paired < unpaired / 3
+
+
+def test_a_sweep_knows_what_sampling_cost_at_an_alpha_off_its_grid() -> None:
+    other = train(half_easy(), Objective(0.01), replace(PPO, epochs=2), 0)
+    (note,) = shown(other, sweep(), alpha=0.01).notes
+    fold = half_easy().split("test")
+    exact = mean_outcome([one.outcome(fold) for one in sweep().at(0.01)]).reward(0.01).mean()
+    expected = exact - other.outcome(fold).reward(0.01).mean()
+    assert numbers(note)[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_nothing_is_said_of_sampling_where_there_is_nothing_to_compare() -> None:
+    assert shown(router()).notes == ()
+    assert shown(router(EXACT), sweep()).notes == ()
+    assert shown(router(), sweep(), alpha=0.0).notes == ()
+    assert not [
+        note
+        for note in shown(router(), sweep(allow_stop=True)).notes
+        if note.startswith("Learning by enumeration")
+    ]
+
+
+def test_a_frontier_of_routers_that_may_do_more_is_said() -> None:
+    assert shown(router(), sweep(allow_stop=True)).notes == (
+        "The routers of the frontier may stop early, the one of the tables may not.",
+    )
+    assert shown(router(allow_stop=True), sweep()).notes == (
+        "The router of the tables may stop early, those of the frontier may not.",
+    )
+
+
+@pytest.mark.parametrize("limit", [1.0, 1.6])
+def test_a_limit_is_reported_with_how_it_is_kept(limit: float) -> None:
+    limited, fold = router(max_cost=limit), half_easy().split("test")
+    (note,) = shown(limited).notes
+    told, over, bound, alpha, masked = numbers(note)
+    assert (told, alpha) == (limit, ALPHA)
+    assert over == pytest.approx(100 * (limited.outcome(fold).cost > limit).mean(), abs=0.05)
+    best = optimum_under_budget(fold, limit, ALPHA).reward(ALPHA).mean()
+    assert bound == pytest.approx(best, abs=1e-4)
+    assert masked >= rewards(limited).mean() - 1e-4
+
+
+def test_the_fold_shown_is_the_one_the_limit_is_valued_on() -> None:
+    limited = router(max_cost=1.6)
+    notes = {
+        split: compare(half_easy(), ALPHA, limited, None, {}, split, QUICK).notes
+        for split in ("validation", "test")
+    }
+    assert notes["validation"] != notes["test"]
