@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hierrouter.evaluate.bounds import best_route_per_dataset, oracle, random_policy
 from hierrouter.evaluate.depth import Depth, DepthPoint, by_depth, depth_curve
-from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
@@ -84,7 +82,7 @@ def compare(
             for name, priced in lists.items()
         ],
         depths=_depths(fold, trained),
-        deferral=_deferral(fold, sweep),
+        depth_curve=_depth_curve(fold, sweep),
     )
 
 
@@ -111,7 +109,7 @@ def _frontier(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
     """The learned points, each the mean of its seeds, and the bound at the same alphas."""
     if sweep is None:
         return []
-    stop = _may_stop(sweep)
+    stop = sweep.allow_stop
     learned = [
         FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
         for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
@@ -124,27 +122,18 @@ def _depths(fold: RouteTree, trained: TrainedRouter | None) -> list[Depth]:
     """Where the router stops, if it may."""
     if trained is None or not trained.objective.allow_stop:
         return []
-    return by_depth(fold, _endings(trained, fold))
+    return by_depth(fold, trained.endings(fold))
 
 
-def _deferral(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
+def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
     """Where the routers of a sweep stop, if they may: each point the mean of its seeds."""
-    if sweep is None or not _may_stop(sweep):
+    if sweep is None or not sweep.allow_stop:
         return []
     endings = {
-        alpha: np.mean([_endings(router, fold) for router in routers], axis=0)
+        alpha: np.mean([router.endings(fold) for router in routers], axis=0)
         for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
     }
     return depth_curve(fold, endings)
-
-
-def _may_stop(sweep: Sweep) -> bool:
-    return sweep.routers[0][0].objective.allow_stop
-
-
-def _endings(router: TrainedRouter, fold: RouteTree) -> NDArray[np.float64]:
-    """float64[queries, nodes]: where the greedy policy ends."""
-    return ending(router.actions, greedy(router.probabilities(fold), fold.base_rate))
 
 
 def _cost_unit(trees: Sequence[RouteTree]) -> str:

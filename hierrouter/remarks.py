@@ -88,7 +88,7 @@ def _stop_notes(trained: TrainedRouter | None, sweep: Sweep | None) -> list[str]
     """Whether the frontier is of routers that may do more, or less, than the one of the tables."""
     if trained is None or sweep is None:
         return []
-    router, swept = trained.objective.allow_stop, sweep.routers[0][0].objective.allow_stop
+    router, swept = trained.objective.allow_stop, sweep.allow_stop
     if router == swept:
         return []
     if router:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from hierrouter.evaluate.budget import masked_optimum, optimum_under_budget, share_over
 from hierrouter.evaluate.ceilings import affordable
-from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.tree import RouteTree
 
@@ -43,12 +42,11 @@ def under_limit(trained: TrainedRouter, fold: RouteTree) -> UnderLimit:
     if objective.max_cost is None or ceilings is None:
         raise ValueError("the router was trained without a limit on the cost of a query")
     limit, alpha = objective.max_cost, objective.alpha
-    table = greedy(trained.probabilities(fold), fold.base_rate)
     allowed = affordable(ceilings, fold, limit, actions)
     best = optimum_under_budget(fold, limit, alpha, objective.allow_stop)
     return UnderLimit(
         limit=limit,
-        share_over=share_over(fold, ending(actions, table), limit),
+        share_over=share_over(fold, trained.endings(fold), limit),
         bound=float(best.reward(alpha).mean()),
         masked=float(masked_optimum(fold, actions, allowed, alpha).reward(alpha).mean()),
     )

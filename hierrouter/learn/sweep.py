@@ -45,6 +45,12 @@ class Sweep:
         first = self.members[0]
         return (first if isinstance(first, TrainedSweep) else first[0]).origin
 
+    @property
+    def allow_stop(self) -> bool:
+        """Whether its routers may stop early."""
+        first = self.members[0]
+        return (first if isinstance(first, TrainedSweep) else first[0]).objective.allow_stop
+
     def at(self, alpha: float) -> list[TrainedRouter]:
         """The router of each seed for one alpha; none where no network knows that alpha."""
         if alpha in self.alphas:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import hierrouter
 from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings
-from hierrouter.evaluate.exact import greedy, policy_outcome
-from hierrouter.evaluate.outcome import Outcome
+from hierrouter.evaluate.exact import ending, greedy
+from hierrouter.evaluate.outcome import Outcome, from_endings
 from hierrouter.learn.config import TrainConfig
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import Router, action_probabilities
@@ -154,8 +154,15 @@ class TrainedRouter:
         Raises:
             InputError: the tree is not one this router can read.
         """
-        table = greedy(self.probabilities(tree), tree.base_rate)
-        return policy_outcome(tree, self.actions, table, name, "router")
+        return from_endings(tree, self.endings(tree), name, "router")
+
+    def endings(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, nodes]: where the greedy policy ends, 1 at one node of each query.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
 
     @torch.no_grad()
     def decide(

@@ -57,7 +57,7 @@ def build_report(
     notes: Sequence[str] = (),
     price_lists: Sequence[PricedRows] = (),
     depths: Sequence[Depth] = (),
-    deferral: Sequence[DepthPoint] = (),
+    depth_curve: Sequence[DepthPoint] = (),
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
@@ -75,7 +75,7 @@ def build_report(
         notes: sentences to stand beside the figures.
         price_lists: the same policies under several price lists.
         depths: what the router answers after each number of calls, where it may stop early.
-        deferral: the same of a sweep, in short.
+        depth_curve: the same of a sweep, in short.
 
     Raises:
         InputError: no query, no policy, two routers, outcomes that are not one finite number a
@@ -105,7 +105,7 @@ def build_report(
         notes=tuple(notes),
         price_lists=tuple(price_lists),
         depths=tuple(depths),
-        deferral=tuple(deferral),
+        depth_curve=tuple(depth_curve),
     )
 
 

@@ -37,9 +37,9 @@ STOP: Terms = (
         "answers differ",
     ),
 )
-DEFERRAL: Terms = (
+DEPTH_CURVE: Terms = (
     (
-        "deferral curve",
+        "depth curve",
         "a query is deferred if its first answer is not the last one; the curve shows mean Q over "
         "the share of deferred queries, a point for each alpha: how much the further calls bring",
     ),
@@ -85,7 +85,7 @@ def definitions(report: Report) -> Terms:
         ("reference model", "the same for a larger model that the router may not call"),
         ("all", "every query counts once, whatever its dataset"),
         *(TRAINED if report.provenance.get("algo") else ()),
-        *(STOP if report.depths or report.deferral else ()),
-        *(DEFERRAL if report.deferral else ()),
+        *(STOP if report.depths or report.depth_curve else ()),
+        *(DEPTH_CURVE if report.depth_curve else ()),
         *(SEEDS if report.has_spread else ()),
     )

@@ -1,7 +1,7 @@
 """After how many calls the router stops, as a table.
 
 In: a `Report` whose router may stop early. Out: a `Table`, a row for each number of calls. Not
-covered: the same over a sweep, see `deferral`.
+covered: the same over a sweep, see `depth_curve`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hierrouter.report.deferral import deferral_figure
 from hierrouter.report.definitions import definitions
+from hierrouter.report.depth_curve import depth_curve_figure
 from hierrouter.report.plots import frontier_figure, reward_figure
 from hierrouter.report.results import Report, Row
 from hierrouter.report.table import Table
@@ -141,9 +141,9 @@ def _figures(report: Report) -> list[Figure]:
             frontier_figure,
         ),
     ]
-    if report.deferral:
-        caption = "Deferral: what answering more queries with more than one call brings, by alpha"
-        drawn.append((caption, "deferral curve", deferral_figure))
+    if report.depth_curve:
+        caption = "Depth: what answering more queries with more than one call brings, by alpha"
+        drawn.append((caption, "depth curve", depth_curve_figure))
     return [
         Figure(caption, label, Markup(draw(report)))  # noqa: S704
         for caption, label, draw in drawn

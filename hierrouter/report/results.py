@@ -148,7 +148,7 @@ class Report:
         price_lists: the same policies under several price lists, the report's own one first;
             empty where there is but one.
         depths: what the router answers after 1 to L calls; empty where it cannot stop early.
-        deferral: the sweep by rising share of queries with more than one call; empty where its
+        depth_curve: the sweep by rising share of queries with more than one call; empty where its
             routers cannot stop early.
     """
 
@@ -165,7 +165,7 @@ class Report:
     notes: tuple[str, ...] = ()
     price_lists: tuple[PricedRows, ...] = ()
     depths: tuple[Depth, ...] = ()
-    deferral: tuple[DepthPoint, ...] = ()
+    depth_curve: tuple[DepthPoint, ...] = ()
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:

@@ -43,7 +43,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "frontier": [asdict(row) for row in report.frontier],
         "price_lists": [asdict(prices) for prices in report.price_lists],
         "depths": [asdict(depth) for depth in report.depths],
-        "deferral": [asdict(point) for point in report.deferral],
+        "depth_curve": [asdict(point) for point in report.depth_curve],
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
     }

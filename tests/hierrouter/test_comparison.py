@@ -99,21 +99,21 @@ def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
 
 def test_where_it_may_not_nothing_stops() -> None:
     report = shown(router(), sweep())
-    assert report.depths == report.deferral == ()
+    assert report.depths == report.depth_curve == ()
     assert not [row.policy for row in report.overall if row.policy.endswith(">stop")]
 
 
-def test_the_deferral_curve_has_the_points_of_the_frontier() -> None:
+def test_the_depth_curve_has_the_points_of_the_frontier() -> None:
     """Both are means of the same seeds, by different ways."""
     report = shown(None, sweep(allow_stop=True))
     assert report.depths == ()
-    assert [point.beyond_first for point in report.deferral] == sorted(
-        point.beyond_first for point in report.deferral
+    assert [point.beyond_first for point in report.depth_curve] == sorted(
+        point.beyond_first for point in report.depth_curve
     )
-    assert any(0 < point.beyond_first < 1 for point in report.deferral)
+    assert any(0 < point.beyond_first < 1 for point in report.depth_curve)
     learned = {row.alpha: row for row in report.frontier if row.kind == "router"}
-    assert {point.alpha for point in report.deferral} == set(learned) == set(GRID)
-    for point in report.deferral:
+    assert {point.alpha for point in report.depth_curve} == set(learned) == set(GRID)
+    for point in report.depth_curve:
         assert point.calls == pytest.approx(1 + point.beyond_first)
         assert point.quality == pytest.approx(learned[point.alpha].quality)
         assert point.cost == pytest.approx(learned[point.alpha].cost)

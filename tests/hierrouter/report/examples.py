@@ -110,7 +110,7 @@ def stopping() -> Report:
         bootstrap=Bootstrap(n=200, seed=7),
         frontier=[FrontierPoint(ALPHA, (router, worse))],
         depths=[Depth(1, 0.25, 0.3, 0.6), Depth(2, 0.75, 0.8, 1.2), Depth(3, 0.0, None, None)],
-        deferral=[
+        depth_curve=[
             DepthPoint(0.1, 0.25, 1.25, 0.5, 0.7),
             DepthPoint(0.05, 0.27, 1.27, 0.55, 0.8),
             DepthPoint(0.0, 0.75, 1.75, 0.7, 1.1),

@@ -146,12 +146,12 @@ def test_a_router_that_may_stop_has_a_table_and_a_figure_more() -> None:
     page = Page(as_html(stopping()))
     assert (page.tags.count("table"), page.tags.count("figure")) == (6, 3)
     words = "".join(page.words)
-    for shown in ("Where HierRouter stops", "Deferral:", "from the lowest to the highest seed"):
+    for shown in ("Where HierRouter stops", "Depth: what", "from the lowest to the highest seed"):
         assert shown in words
         assert shown not in as_html(example())
 
 
-@pytest.mark.parametrize("term", ["ppo, exact", "state view", "stop", "deferral curve", "seeds"])
+@pytest.mark.parametrize("term", ["ppo, exact", "state view", "stop", "depth curve", "seeds"])
 def test_terms_are_explained_where_they_occur(term: str) -> None:
     assert term in dict(definitions(stopping()))
     assert term not in dict(definitions(example()))

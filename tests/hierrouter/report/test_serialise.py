@@ -38,7 +38,7 @@ def test_keys_are_those_of_the_contract() -> None:
         "alpha",
         "bootstrap",
         "cost_unit",
-        "deferral",
+        "depth_curve",
         "depths",
         "frontier",
         "gap_closed",
@@ -84,14 +84,14 @@ def test_where_the_router_stops() -> None:
         {"calls": 2, "share": 0.75, "quality": 0.8, "cost": 1.2},
         {"calls": 3, "share": 0.0, "quality": None, "cost": None},
     ]
-    assert found["deferral"][0] == {
+    assert found["depth_curve"][0] == {
         "alpha": 0.1,
         "beyond_first": 0.25,
         "calls": 1.25,
         "quality": 0.5,
         "cost": 0.7,
     }
-    assert loaded()["depths"] == loaded()["deferral"] == []
+    assert loaded()["depths"] == loaded()["depth_curve"] == []
 
 
 def test_several_seeds_have_a_spread() -> None:

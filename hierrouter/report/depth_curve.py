@@ -27,20 +27,20 @@ from hierrouter.report.text import one_line
 APART = 0.05  # points that are told apart by their alpha, in shares of queries
 
 
-def deferral_figure(report: Report) -> str:
+def depth_curve_figure(report: Report) -> str:
     """Mean quality over the share of queries that get more than one call."""
-    with drawing("deferral"):
+    with drawing("depth_curve"):
         figure, axes = canvas(WIDTH, 4.0)
         axes.plot(
-            [point.beyond_first for point in report.deferral],
-            [point.quality for point in report.deferral],
+            [point.beyond_first for point in report.depth_curve],
+            [point.quality for point in report.depth_curve],
             color=ROUTER_COLOUR,
             linewidth=1.6,
             marker="o",
             markersize=4,
             label=label("hierrouter over alpha"),
         )
-        _name_points(axes, report.deferral)
+        _name_points(axes, report.depth_curve)
         axes.set_xlim(-0.03, 1.06)
         axes.margins(y=0.12)  # room for the alphas
         axes.set_xlabel("share of queries with more than one call")
@@ -48,7 +48,7 @@ def deferral_figure(report: Report) -> str:
         legend(figure)
         return as_svg(
             figure,
-            "Deferral curve",
+            "Depth curve",
             "A line of mean quality over the share of queries that get more than one call, a "
             "point for each alpha of the sweep, mean of its seeds. The numbers are in the JSON.",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from hierrouter.report.deferral import deferral_figure
+from hierrouter.report.depth_curve import depth_curve_figure
 from tests.hierrouter.report.examples import stopping
 
 
@@ -13,11 +13,11 @@ def texts(svg: str) -> list[str]:
 
 
 def test_svg_is_deterministic() -> None:
-    assert deferral_figure(stopping()) == deferral_figure(stopping())
+    assert depth_curve_figure(stopping()) == depth_curve_figure(stopping())
 
 
 def test_axes_say_what_they_are() -> None:
-    labels = set(texts(deferral_figure(stopping())))
+    labels = set(texts(depth_curve_figure(stopping())))
     assert {
         "share of queries with more than one call",
         "mean quality Q (token_f1)",
@@ -26,6 +26,6 @@ def test_axes_say_what_they_are() -> None:
 
 
 def test_points_have_the_name_of_their_alpha_where_there_is_room() -> None:
-    labels = texts(deferral_figure(stopping()))
+    labels = texts(depth_curve_figure(stopping()))
     assert "0.1" in labels and "0" in labels
     assert "0.05" not in labels
