@@ -85,6 +85,17 @@ def test_the_examples_of_the_environment_run_from_top_to_bottom(home: Path) -> N
     assert fixed < learned < best
 
 
+def test_the_examples_beyond_the_pool_run_from_top_to_bottom(home: Path) -> None:
+    page = SOURCES / "docs" / "beyond.md"
+    told = run_python("".join(blocks("python", page)), home)
+    helped = re.search(r"test: alone (\S+), helped (\S+)", told)
+    joined = re.search(r"without facts (\S+), with (\S+)", told)
+    assert helped
+    assert joined
+    assert float(helped[2]) > float(helped[1]) + 0.03
+    assert float(joined[2]) > float(joined[1]) + 0.3
+
+
 def test_the_documented_defaults_are_the_real_ones() -> None:
     table = (SOURCES / "docs" / "cli.md").read_text()
     assert f"| `--cache DIR` | `{options.DEFAULT_CACHE}` |" in table

@@ -174,11 +174,11 @@ def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
         (planted_tree(per_family=(1, 1, 1), dim=6), "8 numbers .planted., the cache has 6"),
         (
             replace(small_tree(), view="query"),
-            "another view .* context, .*: query; .*--state context",
+            "another view .*: context, opened was query; .*--state context",
         ),
         (
             replace(small_tree(), encoder="x"),
-            "another encoder: planted, .*: x; .*--encoder planted",
+            "another encoder: planted, opened was x; .*--encoder planted",
         ),
     ],
     ids=["models", "hops", "dim", "view", "encoder"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hierrouter.actions import Actions
-from hierrouter.learn.config import preset
+from hierrouter.evaluate.information import measurable_optimum, observations
+from hierrouter.learn.config import preset, shortened
 from hierrouter.learn.exact import action_values, improvement_loss
+from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import NEVER
 from hierrouter.learn.training import train
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.test_exact import every_episode, random_table
 from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE
-from tests.hierrouter.trees import random_tree
+from tests.hierrouter.trees import random_tree, two_step_tree
 
 PAYS = 0.05  # alpha on random trees
 TEMPERATURE = 0.2
@@ -112,8 +116,23 @@ def test_the_settled_policy_does_not_move(actions: Actions) -> None:
 def test_enumeration_reaches_what_sampling_reaches(planted: RouteTree) -> None:
     fold = planted.split("test")
     exact, sampled = (
-        train(planted, OBJECTIVE, preset("default", algo), seed=0).outcome(fold)
+        train(planted, OBJECTIVE, shortened(preset("default", algo), 12), seed=0).outcome(fold)
         for algo in ("exact", "ppo")
     )
     one_query = 1 / len(fold)  # what another processor's rounding may decide
     assert exact.reward(ALPHA).mean() >= sampled.reward(ALPHA).mean() - one_query
+
+
+@pytest.mark.xfail(reason="each query votes for its best action; means of rewards are not compared")
+def test_where_queries_look_alike_the_mean_decides() -> None:
+    """One first model is right in 40 % of queries, the other always by 0.3; nothing tells which."""
+    tree = two_step_tree(view="stage", models=2)
+    right = np.arange(len(tree)) % 5 < 2
+    score = np.full_like(tree.score, 0.3)
+    score[:, [1, 3, 4]] = right[:, None]
+    tree = replace(tree, score=score)
+    trained = train(tree, Objective(0.0), preset("default", "exact"), seed=0)
+    reached = trained.outcome(tree).reward(0.0).mean()
+    best = measurable_optimum(tree, observations(tree), 0.0).reward(0.0).mean()
+    assert best == pytest.approx(0.4)
+    assert reached == pytest.approx(best)

@@ -9,7 +9,7 @@ import pytest
 
 from hierrouter.evaluate.bounds import oracle
 from hierrouter.evaluate.exact import ending, greedy
-from hierrouter.learn.config import preset
+from hierrouter.learn.config import preset, shortened
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
@@ -42,7 +42,7 @@ def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...
 def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, ...]) -> None:
     tree = early_tree(early)
     fold, alpha = tree.split("test"), STOPPING.alpha
-    trained = train(tree, STOPPING, preset("default", algo), seed=0)
+    trained = train(tree, STOPPING, shortened(preset("default", algo), 12), seed=0)
     bound = oracle(fold, alpha, allow_stop=True).reward(alpha).mean()
     assert trained.outcome(fold).reward(alpha).mean() >= 0.95 * bound
     assert oracle(fold, alpha).reward(alpha).mean() < 0.98 * bound  # stopping is worth something

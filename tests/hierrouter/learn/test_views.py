@@ -24,7 +24,9 @@ BOUNDS = {"context": 1.0, "query+answer": 1.0, "query": 1 / 2, "stage": 1 / 6}
 
 
 @pytest.mark.parametrize(
-    "config", [PPOConfig(embedding_noise=0.0), ExactConfig(epochs=24)], ids=["ppo", "exact"]
+    "config",
+    [PPOConfig(epochs=16, rollouts=256, hidden=32), ExactConfig(epochs=24)],
+    ids=["ppo", "exact"],
 )
 @pytest.mark.parametrize(("view", "expected"), BOUNDS.items())
 def test_a_training_reaches_the_bound_of_its_view_and_no_more(

@@ -1,0 +1,92 @@
+"""Handing over to a stronger model when in doubt: by what, and what it is worth.
+
+    python benchmarks/deferral.py [--cache caches/default] [--alpha 0.005] [--seeds 3]
+
+Each model in turn is taken out of the pool and becomes the one that queries are handed to, by a
+direct call. A router is trained on the others; doubt is told by the probability of its likeliest
+action or by a linear head on its features. All values are exact means of R on the validation fold,
+which also chose the threshold; the test fold is not looked at. Without --cache: a planted tree and
+a model outside the pool that answers four questions in five.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
+
+from hierrouter.evaluate.deferral import DeferralPoint, point_within  # noqa: E402
+from hierrouter.learn.config import preset  # noqa: E402
+from hierrouter.learn.deferral import calibrated  # noqa: E402
+from hierrouter.learn.objective import Objective  # noqa: E402
+from hierrouter.learn.training import train  # noqa: E402
+from hierrouter.trees import open_tree  # noqa: E402
+from hierrouter_cache.sub_pool import sub_pool  # noqa: E402
+from hierrouter_cache.tree import RouteTree  # noqa: E402
+from tests.hierrouter.trees import planted_tree  # noqa: E402
+
+SHARES = (0.1, 0.3, 0.5)
+LARGE = "large"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--alpha", type=float, default=0.005)
+    parser.add_argument("--seeds", type=int, default=3)
+    asked = parser.parse_args()
+    for name, tree in cases(asked.cache):
+        for algo in ("exact", "ppo"):
+            for seed in range(asked.seeds):
+                row(tree, name, asked.alpha, algo, seed)
+
+
+def cases(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
+    """Trees without a model, and the model's name; it has direct calls."""
+    if cache is None:
+        yield LARGE, planted()
+        return
+    tree = open_tree(cache)
+    for name in tree.models:
+        part = sub_pool(tree, [other for other in tree.models if other != name])
+        yield name, replace(part, direct=tree.direct)
+
+
+def planted() -> RouteTree:
+    whole = planted_tree(models=4, families=8)
+    part = sub_pool(whole, whole.models[1:])
+    score = part.direct.score.copy()
+    right = np.random.default_rng(0).random(len(part)) < 0.8
+    score[:, part.direct.models.index(LARGE)] = np.where(right, 0.95, 0.0)
+    return replace(part, direct=replace(part.direct, score=score))
+
+
+def row(tree: RouteTree, name: str, alpha: float, algo: str, seed: int) -> None:
+    """Print what each kind of doubt gives, and at some shares R, chance and oracle."""
+    router = train(tree, Objective(alpha), preset("default", algo), seed)
+    for by in ("probability", "head"):
+        deferral = calibrated(router, tree, name, head=by == "head")
+        curve = deferral.on(tree.split("validation")).curve(alpha)
+        best = deferral.point or curve[0]
+        bound = max(point.oracle for point in curve)
+        shares = "  ".join(f"{share:.0%} {told(point_within(curve, share))}" for share in SHARES)
+        print(
+            f"to {name}, {algo}, seed {seed}, by {by:<11} R alone {curve[0].reward:.4f}, "
+            f"stronger {curve[-1].reward:.4f}, best {told(best)} at {best.share:.1%}, "
+            f"oracle {bound:.4f} | {shares}"
+        )
+
+
+def told(point: DeferralPoint) -> str:
+    return f"{point.reward:.4f} ({point.chance:.4f}, {point.oracle:.4f})"
+
+
+if __name__ == "__main__":
+    main()

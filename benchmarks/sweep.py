@@ -1,0 +1,262 @@
+"""One network for every alpha against a training for each: time, frontier, gap closed.
+
+    OMP_NUM_THREADS=1 python benchmarks/sweep.py --cache caches/default
+        [--fold validation] [--alphas 16] [--seeds 5] [--algos ppo exact conditioned] [--out DIR]
+
+`ppo` and `exact` train the default preset once for each alpha of the automatic grid and each seed;
+`conditioned` trains one network a seed. Prints CPU seconds of all trainings; the share of the gap
+between the best fixed route of the fold and the oracle that is closed, at every alpha where the gap
+exceeds 0.02; and the area under each frontier. With `--out` policies are kept and found again, so
+that it can be run in pieces and another fold needs no training. The test fold is for one last look.
+
+The area: for each seed mean cost and mean quality at every alpha, and the cheapest fixed route,
+which anybody can take; the hull of these points, because mixtures of policies are policies; its
+area above quality 0, from the cost of that route to the oracle's cost at alpha 0; then the mean
+over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import hierrouter
+from hierrouter.evaluate.bounds import oracle
+from hierrouter.evaluate.frontier import frontier
+from hierrouter.evaluate.outcome import Outcome, fixed_routes, mean_points
+from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter.learn.conditioned import TrainedSweep, train_sweep
+from hierrouter.learn.config import SWEEP, TrainConfig, preset, shortened
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.sweep import alpha_grid, member_folder
+from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.training import train
+from hierrouter.trees import open_tree
+from hierrouter_cache.tree import RouteTree
+
+ALGOS = ("ppo", "exact", "conditioned")
+LABELS = {
+    "ppo": "PPO, one training an alpha",
+    "exact": "exact, one training an alpha",
+    "conditioned": "one network for all",
+}
+SECONDS = "cpu-seconds.txt"
+WORTH = 0.02  # gaps up to this are not looked at
+GOAL = 0.9
+
+Policy = TrainedRouter | TrainedSweep
+
+
+@dataclass
+class Found:
+    """What an algorithm reached.
+
+    Attributes:
+        outcomes: for each seed one outcome for each alpha.
+        seconds: CPU seconds of all trainings.
+        trainings: their number.
+    """
+
+    outcomes: list[list[Outcome]] = field(default_factory=list)
+    seconds: float = 0.0
+    trainings: int = 0
+
+
+def trained(folder: Path, origin: Origin, start: Callable[[], Policy]) -> tuple[Policy, float]:
+    """A policy of this origin, from `folder` where it lies there, and the seconds it took."""
+    if (folder / SECONDS).exists():
+        policy = load_checkpoint(folder)
+        if policy.origin == origin:
+            return policy, float((folder / SECONDS).read_text("utf-8"))
+    started = time.process_time()
+    policy = start()
+    seconds = time.process_time() - started
+    save_checkpoint(policy, folder)
+    (folder / SECONDS).write_text(f"{seconds:.3f}\n", "utf-8")
+    return policy, seconds
+
+
+class Contest:
+    """All algorithms on one tree.
+
+    Args:
+        tree: all folds.
+        fold: the queries on which policies are valued.
+        run: folder of the policies.
+        epochs: shortens all trainings; None does not.
+    """
+
+    def __init__(
+        self,
+        tree: RouteTree,
+        fold: RouteTree,
+        alphas: Sequence[float],
+        run: Path,
+        epochs: int | None,
+    ) -> None:
+        self.tree, self.fold, self.alphas, self.run = tree, fold, tuple(alphas), run
+        self.epochs = epochs
+
+    def add(self, found: Found, algo: str, seed: int) -> None:
+        """Train everything that one seed of an algorithm needs, and value it."""
+        if algo == "conditioned":
+            policies = list(map(self._sweep(found, seed).at, self.alphas))
+        else:
+            policies = [self._router(found, algo, seed, alpha) for alpha in self.alphas]
+        found.outcomes.append([policy.outcome(self.fold) for policy in policies])
+
+    def _sweep(self, found: Found, seed: int) -> TrainedSweep:
+        config = shortened(SWEEP, self.epochs)
+        policy = self._trained(
+            found,
+            member_folder(self.run / "conditioned" / f"{len(self.alphas)}-alphas", seed),
+            config,
+            seed,
+            lambda: train_sweep(self.tree, self.alphas, Objective(0.0), config, seed),
+        )
+        assert isinstance(policy, TrainedSweep)
+        return policy
+
+    def _router(self, found: Found, algo: str, seed: int, alpha: float) -> TrainedRouter:
+        config = shortened(preset("default", algo), self.epochs)
+        policy = self._trained(
+            found,
+            member_folder(self.run / algo, seed, alpha),
+            config,
+            seed,
+            lambda: train(self.tree, Objective(alpha), config, seed),
+        )
+        assert isinstance(policy, TrainedRouter)
+        return policy
+
+    def _trained(
+        self,
+        found: Found,
+        folder: Path,
+        config: TrainConfig,
+        seed: int,
+        start: Callable[[], Policy],
+    ) -> Policy:
+        policy, seconds = trained(folder, Origin.of(self.tree, config, seed), start)
+        found.seconds += seconds
+        found.trainings += 1
+        return policy
+
+
+def show_time(found: dict[str, Found]) -> None:
+    """CPU seconds, and the ratio to separate trainings."""
+    print("time:")
+    for algo, result in found.items():
+        line = f"{LABELS[algo]:32s}{result.trainings:4d} trainings{result.seconds:10.1f} CPU-s"
+        for other in ("ppo", "exact"):
+            if other in found and other != algo:
+                line += f"{result.seconds / found[other].seconds:8.3f} x {other}"
+        print(line)
+
+
+def show_gaps(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]) -> None:
+    """Share of the gap closed by alpha: mean and worst of the seeds."""
+    print("share of the gap closed, mean and worst seed:")
+    print(f"{'alpha':>8s}{'gap':>8s}" + "".join(f"{algo:>20s}" for algo in found))
+    shares: dict[str, list[NDArray[np.float64]]] = {algo: [] for algo in found}
+    for number, alpha in enumerate(alphas):
+        fixed = max(route.reward(alpha).mean() for route in fixed_routes(fold))
+        gap = oracle(fold, alpha).reward(alpha).mean() - fixed
+        line = f"{alpha:8g}{gap:8.4f}"
+        for algo, result in found.items():
+            reached = np.array([seed[number].reward(alpha).mean() for seed in result.outcomes])
+            closed = (reached - fixed) / gap if gap > 0 else np.full(len(reached), np.nan)
+            line += f"{closed.mean():12.3f}{closed.min():8.3f}"
+            if gap > WORTH:
+                shares[algo].append(closed)
+        print(line if gap > WORTH else f"{line}   not counted")
+    for algo, kept in shares.items():
+        if kept:
+            print(f"{LABELS[algo]:32s}{_summary(np.array(kept))}")
+
+
+def _summary(closed: NDArray[np.float64]) -> str:
+    """Of float64[alphas, seeds]."""
+    means = closed.mean(axis=1)
+    reached = f"{(means >= GOAL).sum()} of {len(means)} alphas at {GOAL:g} or more"
+    lowest = f"lowest mean {means.min():.3f}, lowest {closed.min():.3f}"
+    return f"mean of all {closed.mean():.3f}, {lowest}, {reached}"
+
+
+def area(points: Sequence[Outcome], low: float, high: float) -> float:
+    """Of the hull of these points above quality 0, between two costs."""
+    cost, quality = mean_points(points)
+    hull = frontier(cost, quality)
+    inside = cost[hull][(cost[hull] > low) & (cost[hull] < high)]
+    at = np.concatenate([[low], inside, [high]])
+    return float(np.trapezoid(np.interp(at, cost[hull], quality[hull]), at))
+
+
+def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]) -> None:
+    """Area under each frontier, beside those of the fixed routes and the oracle."""
+    routes, bounds = fixed_routes(fold), [oracle(fold, alpha) for alpha in alphas]
+    cheapest = min(routes, key=lambda route: route.cost.mean())
+    low, high = cheapest.cost.mean(), bounds[0].cost.mean()
+    under = {
+        algo: np.array([area([*points, cheapest], low, high) for points in result.outcomes])
+        for algo, result in found.items()
+    }
+    plain, best = area(routes, low, high), area([*bounds, cheapest], low, high)
+    print(f"area under the frontier, cost {low:.3f} to {high:.3f}:")
+    print(f"{'fixed routes':32s}{plain:8.4f}")
+    print(f"{'oracle':32s}{best:8.4f}")
+    for algo, areas in under.items():
+        mean, apart = areas.mean(), areas.std(ddof=1) if len(areas) > 1 else 0.0
+        line = f"{LABELS[algo]:32s}{mean:8.4f} +- {apart:.4f}{mean / best:9.4f} x oracle"
+        line += f"{(mean - plain) / (best - plain):8.3f} of what fixed routes leave"
+        for other in ("ppo", "exact"):
+            if other in found and other != algo:
+                line += f"{mean / under[other].mean():9.4f} x {other}"
+        print(line)
+
+
+def contest(asked: argparse.Namespace, run: Path) -> None:
+    """Train, value, print."""
+    tree = open_tree(asked.cache)
+    fold, alphas = tree.split(asked.fold), alpha_grid(tree, asked.alphas)
+    print(f"{asked.fold} fold: {len(fold)} of {len(tree)} queries, {len(alphas)} alphas")
+    entered = Contest(tree, fold, alphas, run, asked.epochs)
+    found = {algo: Found() for algo in asked.algos}
+    for seed in range(asked.seeds):
+        for algo, result in found.items():
+            entered.add(result, algo, seed)
+            print(f"seed {seed}, {algo}: {result.seconds:.1f} CPU-s so far", flush=True)
+    show_time(found)
+    show_gaps(fold, alphas, found)
+    show_areas(fold, alphas, found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=Path("caches/default"))
+    parser.add_argument("--fold", choices=("validation", "test"), default="validation")
+    parser.add_argument("--alphas", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--algos", nargs="+", choices=ALGOS, default=ALGOS)
+    parser.add_argument("--epochs", type=int, help="shorten all trainings, to try it out")
+    parser.add_argument("--out", type=Path, help="keep policies here")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"hierrouter {hierrouter.__version__}, torch {torch.__version__}", end=", ")
+    print(f"numpy {np.__version__}, python {platform.python_version()}", end=", ")
+    print(f"{platform.machine()}, one thread")
+    with tempfile.TemporaryDirectory() as scratch:
+        contest(asked, asked.out or Path(scratch))
+
+
+if __name__ == "__main__":
+    main()

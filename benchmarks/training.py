@@ -1,0 +1,329 @@
+"""What a gradient step, the paper's epoch and an exact evaluation cost, against others.
+
+    OMP_NUM_THREADS=1 python benchmarks/training.py [--only steps epoch curve value]
+
+On a synthetic tree of the paper's size (1,260 train queries, 3 models, 2 hops, 768 dimensions) with
+the paper's preset: Tianshou as it comes, Stable-Baselines3, ours, and plain torch as the limit; see
+`rivals.py`. `curve` prints the exact expected R of each after every epoch, over several seeds. One
+process, one thread, CPU seconds without imports, interleaved rounds of which the first is not
+counted, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import stable_baselines3
+import tianshou
+import torch
+from tianshou.algorithm import PPO
+from tianshou.utils.torch_utils import policy_within_training_step
+from torch import Tensor
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
+
+import rivals  # noqa: E402
+
+from hierrouter.actions import Actions  # noqa: E402
+from hierrouter.evaluate.bounds import best_fixed_route, oracle  # noqa: E402
+from hierrouter.evaluate.exact import policy_outcome  # noqa: E402
+from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm  # noqa: E402
+from hierrouter.learn.config import PPOConfig, preset  # noqa: E402
+from hierrouter.learn.learner import TrainFold  # noqa: E402
+from hierrouter.learn.objective import Objective  # noqa: E402
+from hierrouter.learn.ppo import PPOLearner  # noqa: E402
+from hierrouter.learn.router import Router, action_probabilities, shape_for  # noqa: E402
+from hierrouter.learn.states import NoisyTable, StateTable, state_table  # noqa: E402
+from hierrouter.learn.training import ValuedFold  # noqa: E402
+from hierrouter.replay.bridge import to_buffer  # noqa: E402
+from hierrouter.replay.rollouts import QueryStream, Rollouts, walk  # noqa: E402
+from hierrouter_cache.tree import RouteTree  # noqa: E402
+from tests.hierrouter.trees import planted_tree  # noqa: E402
+
+ALPHA = 0.005
+ENVS = 128
+PARTS = ("steps", "epoch", "curve", "value")
+
+Way = Callable[[], object]
+
+
+class World:
+    """The tree, its states as tensors, and the paper's numbers."""
+
+    def __init__(self) -> None:
+        config = preset("paper")
+        assert isinstance(config, PPOConfig)
+        self.config = config
+        self.tree: RouteTree = planted_tree(families=10, per_family=(126, 0, 0), dim=768)
+        self.actions = Actions(self.tree.routes)
+        self.table: StateTable = state_table(self.tree, Objective(ALPHA))
+
+    def router(self) -> Router:
+        """A new one."""
+        return Router(shape_for(self.tree, self.actions, self.config))
+
+    def sampled(self, router: Router, query: np.ndarray) -> Rollouts:
+        """An episode on each query under the stochastic policy."""
+        rng = np.random.default_rng(0)
+
+        @torch.no_grad()
+        def act(state: np.ndarray) -> np.ndarray:
+            logits = router(self.table.rows(torch.from_numpy(state)))[0].numpy()
+            return (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+        return walk(self.actions, self.tree.node_reward(ALPHA), query, act)
+
+    def learner(self, seed: int) -> PPOLearner:
+        """Ours."""
+        fold = TrainFold(self.tree, self.actions, self.table)
+        return PPOLearner(self.router(), fold, ALPHA, self.config, np.random.default_rng(seed))
+
+    def stock(self, envs: int, seed: int = 0) -> rivals.StockTianshou:
+        """Tianshou with networks of its own."""
+        heads = rivals.tianshou_heads(self.tree, ALPHA, self.config)
+        return rivals.StockTianshou(self.tree, ALPHA, self.config, heads, envs, seed)
+
+    def value(self, logits: Tensor) -> float:
+        """Exact expected R of the stochastic policy."""
+        chances = torch.softmax(logits.double(), dim=1).numpy()
+        by_query = chances.reshape(len(self.tree), -1, self.actions.count)
+        outcome = policy_outcome(self.tree, self.actions, by_query, "", "router")
+        return float(outcome.reward(ALPHA).mean())
+
+
+def measure(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+    """Median CPU seconds of each way."""
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds + 1):
+        for name, work in ways.items():
+            start = time.process_time()
+            work()
+            if turn:
+                spent[name].append(time.process_time() - start)
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def show(seconds: dict[str, float], per: int, compared: list[str]) -> None:
+    """Milliseconds of each, and times what the compared ones take."""
+    for name, spent in seconds.items():
+        ratios = "".join(f"{spent / seconds[other]:9.2f} x {other}" for other in compared)
+        print(f"{name:42s}{1000 * spent / per:10.2f} ms{ratios}")
+
+
+def steps(world: World, rounds: int) -> None:
+    """One gradient step; the pass for old values and advantages that 64 of them share is in it."""
+    config, tree = world.config, world.tree
+    stock, stable = world.stock(ENVS), rivals.Stable(tree, ALPHA, config, seed=0)
+    stock.collect()
+    stable.collect()
+    rng = np.random.default_rng(0)
+    episodes = world.sampled(world.router(), rng.integers(0, len(tree), config.rollouts))
+    plain = rivals.Plain(world.router(), world.table, config)
+    ways = {
+        "Tianshou as it comes": stock.update,
+        "Stable-Baselines3": stable.update,
+        "EpisodePPO with Tianshou's own update": update(world, episodes, SlowEpisodePPO),
+        "EpisodePPO": update(world, episodes, EpisodePPO),
+        "plain torch": lambda: plain.update(episodes),
+    }
+    count = config.minibatches * config.update_epochs
+    size = config.rollouts * tree.hops // config.minibatches
+    print(f"a gradient step of {size} rows, hidden {config.hidden}:")
+    show(measure(ways, rounds), count, ["plain torch"])
+
+
+class SlowEpisodePPO(EpisodePPO):
+    """Ours, but for the loop over gradient steps."""
+
+    _update_with_batch = PPO._update_with_batch
+
+
+def update(world: World, episodes: Rollouts, kind: type[EpisodePPO]) -> Way:
+    """The update of an algorithm on these episodes."""
+    config, rng = world.config, np.random.default_rng(0)
+    trunk = SharedTrunk(world.router(), NoisyTable(world.table, 0.0, rng))
+    total = config.epochs * config.iterations * config.minibatches * config.update_epochs
+    algorithm = build_algorithm(trunk, config, total)
+    algorithm.__class__ = kind
+    buffer = to_buffer(episodes)
+
+    def learn() -> None:
+        with policy_within_training_step(algorithm.policy):
+            algorithm.update(buffer, len(buffer) // config.minibatches, config.update_epochs)
+
+    return learn
+
+
+def epoch(world: World, rounds: int) -> None:
+    """One epoch of the paper's preset, collecting and learning."""
+    tree, config = world.tree, world.config
+    ways = {
+        "Tianshou as it comes, 1 environment": world.stock(1).epoch,
+        f"Tianshou as it comes, {ENVS} environments": world.stock(ENVS).epoch,
+        f"Stable-Baselines3, {ENVS} environments": rivals.Stable(tree, ALPHA, config, 0).epoch,
+        "ours": world.learner(0).epoch,
+        "plain torch": plain_epoch(world),
+    }
+    gradients = config.iterations * config.minibatches * config.update_epochs
+    print(f"an epoch: {config.iterations} x {config.rollouts} episodes, {gradients} steps:")
+    show(measure(ways, rounds), 1, ["ours", "plain torch"])
+
+
+def plain_epoch(world: World) -> Way:
+    """The limit: batched episodes, plain torch."""
+    router, rng = world.router(), np.random.default_rng(0)
+    plain = rivals.Plain(router, world.table, world.config)
+    queries = QueryStream(len(world.tree), rng)
+
+    def learn() -> None:
+        for _ in range(world.config.iterations):
+            plain.update(world.sampled(router, queries.draw(world.config.rollouts)))
+
+    return learn
+
+
+def curve(world: World, epochs: int, seeds: int) -> None:
+    """Exact expected R after each epoch: mean and standard deviation over seeds."""
+    fixed = best_fixed_route(world.tree, ALPHA, world.tree).reward(ALPHA).mean()
+    bound = oracle(world.tree, ALPHA).reward(ALPHA).mean()
+    print(f"learning curves, {seeds} seeds: best fixed route {fixed:.4f}, oracle {bound:.4f}")
+    kinds = {
+        "Tianshou": stock_curve,
+        "Stable-Baselines3": stable_curve,
+        "Tianshou, our router": same_network_curve,
+        "ours": our_curve,
+    }
+    found = {
+        name: np.array([kind(world, epochs, seed) for seed in range(seeds)])
+        for name, kind in kinds.items()
+    }
+    for done in range(epochs + 1):
+        values = "   ".join(
+            f"{name} {curves[:, done].mean():.4f} +- {curves[:, done].std(ddof=1):.4f}"
+            for name, curves in found.items()
+        )
+        print(f"after {done:2d} epochs: {values}")
+    last = {name: curves[:, -1] for name, curves in found.items()}
+    for name in list(kinds)[:-1]:
+        apart = last["ours"].mean() - last[name].mean()
+        error = np.sqrt((last["ours"].var(ddof=1) + last[name].var(ddof=1)) / seeds)
+        print(f"ours - {name} at the end: {apart:+.4f}, standard error {error:.4f}")
+
+
+def followed(way: Way, value: Callable[[], float], epochs: int) -> list[float]:
+    """Values before the first epoch and after each."""
+    values = [value()]
+    for _ in range(epochs):
+        way()
+        values.append(value())
+    return values
+
+
+@torch.no_grad()
+def value_of(world: World, logits: Callable[[], Tensor]) -> float:
+    """See `World.value`."""
+    return world.value(logits())
+
+
+def stock_curve(world: World, epochs: int, seed: int) -> list[float]:
+    """Tianshou as it comes."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    return tianshou_curve(world, world.stock(ENVS, seed), epochs)
+
+
+def same_network_curve(world: World, epochs: int, seed: int) -> list[float]:
+    """Tianshou's collector, update and trainer with the network that ours trains."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    router = world.router()
+    heads = rivals.RouterActor(router), rivals.RouterCritic(router)
+    stock = rivals.StockTianshou(world.tree, ALPHA, world.config, heads, ENVS, seed)
+    return tianshou_curve(world, stock, epochs)
+
+
+def tianshou_curve(world: World, stock: rivals.StockTianshou, epochs: int) -> list[float]:
+    value = partial(value_of, world, partial(stock.logits, world.table))
+    return followed(stock.epoch, value, epochs)
+
+
+def stable_curve(world: World, epochs: int, seed: int) -> list[float]:
+    """Stable-Baselines3; it knows no warm-up of gradient steps."""
+    stable = rivals.Stable(world.tree, ALPHA, world.config, seed)
+    value = partial(value_of, world, partial(stable.logits, world.table))
+    return followed(stable.epoch, value, epochs)
+
+
+def our_curve(world: World, epochs: int, seed: int) -> list[float]:
+    """The learner behind `train`."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    learner = world.learner(seed)
+    value = partial(value_of, world, lambda: learner.router(world.table.rows(slice(None)))[0])
+    return followed(learner.epoch, value, epochs)
+
+
+def value(world: World, rounds: int) -> None:
+    """The value of a policy on every query, exact and sampled."""
+    tree, router = world.tree, world.router()
+    whole = replace(world.config, rollouts=len(tree))
+    heads = rivals.tianshou_heads(tree, ALPHA, whole)
+    stock = rivals.StockTianshou(tree, ALPHA, whole, heads, ENVS, seed=0)
+    everyone, valued = np.arange(len(tree)), ValuedFold(tree, world.table, world.actions, ALPHA)
+
+    @torch.no_grad()
+    def forward() -> None:
+        router(world.table.rows(slice(None)))
+
+    ways = {
+        "sampled once, Tianshou's collector": stock.collect,
+        "sampled once, batched walk": lambda: world.sampled(router, everyone).reward.sum(),
+        "exact, stochastic policy": lambda: world.value(
+            torch.from_numpy(np.log(action_probabilities(router, world.table)))
+        ),
+        "exact, greedy policy": lambda: valued.value(router),
+        "forward over all decision nodes": forward,
+    }
+    print(f"the value of a policy on {len(tree)} queries, {len(world.table)} decision nodes:")
+    show(
+        measure(ways, rounds), 1, ["sampled once, batched walk", "forward over all decision nodes"]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--epochs", type=int, default=10, help="of the learning curves")
+    parser.add_argument("--seeds", type=int, default=5, help="of the learning curves")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # bounds lose digits in float32
+    versions = (tianshou, stable_baselines3, gymnasium, torch, np)
+    print(*(f"{module.__name__} {module.__version__}" for module in versions), sep=", ", end=", ")
+    print(f"python {platform.python_version()}, {platform.machine()}, one thread")
+    world = World()
+    parts = {
+        "steps": lambda: steps(world, asked.rounds),
+        "epoch": lambda: epoch(world, asked.rounds),
+        "curve": lambda: curve(world, asked.epochs, asked.seeds),
+        "value": lambda: value(world, asked.rounds),
+    }
+    for name in asked.only:
+        parts[name]()
+
+
+if __name__ == "__main__":
+    main()

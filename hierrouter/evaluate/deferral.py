@@ -1,0 +1,173 @@
+"""Handing a query to a stronger model when in doubt.
+
+In: where the episodes of a policy end, how sure it is at every state, and the outcome of a direct
+call of a stronger model. Out: the exact outcome when each query is handed over at the first state
+whose confidence is below a threshold, and the curve over all thresholds, with chance and the oracle
+beside it. Not covered: where confidence comes from (`hierrouter.learn.deferral`); going on within
+the pool (`depth`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluate.outcome import Outcome
+from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import RouteTree
+
+POINTS = 512  # of a curve at most
+ROUNDING = 1e-9  # of a sum of probabilities
+
+
+@dataclass(frozen=True)
+class DeferralPoint:
+    """One threshold on the deferral curve of a policy; all values are exact means of a fold.
+
+    Attributes:
+        threshold: a query is handed over where confidence is below it; -inf none, inf all.
+        share: expected share of the queries that are handed over.
+        quality: mean Q, in [0, 1].
+        cost: mean C, in price * token; what was spent before a query was handed over included.
+        reward: mean R.
+        chance: mean R when queries drawn at random are handed over at once, the same share.
+        oracle: mean R when those are that gain most, the same share, knowing all answers.
+    """
+
+    threshold: float
+    share: float
+    quality: float
+    cost: float
+    reward: float
+    chance: float
+    oracle: float
+
+
+@dataclass(frozen=True)
+class Deferrable:
+    """A policy on one fold, whose queries may be handed over.
+
+    Attributes:
+        tree: the fold.
+        endings: float64[queries, nodes], where the policy's episodes end, see `exact.ending`.
+        confidence: float64[queries, states], in any unit; higher is surer.
+        stronger: the outcome of the direct call that is made instead. Its answer is final.
+    """
+
+    tree: RouteTree
+    endings: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    stronger: Outcome
+
+    def outcome(self, threshold: float, name: str = "hierrouter") -> Outcome:
+        """The policy that hands over below the threshold, exactly."""
+        kept, handed = self._parted(threshold)
+        share = handed.sum(axis=1)
+        spent = (handed * self.tree.cost[:, : self.tree.routes.states]).sum(axis=1)
+        return Outcome(
+            name=name,
+            kind="router",
+            quality=(kept * self.tree.score).sum(axis=1) + share * self.stronger.quality,
+            accuracy=(kept * self.tree.accuracy).sum(axis=1) + share * self.stronger.accuracy,
+            cost=(kept * self.tree.cost).sum(axis=1) + spent + share * self.stronger.cost,
+        )
+
+    def share(self, threshold: float) -> float:
+        """Expected share of the queries that are handed over."""
+        return float(self._parted(threshold)[1].sum() / len(self.tree))
+
+    def curve(self, alpha: float, points: int = POINTS) -> list[DeferralPoint]:
+        """From handing over no query to handing over all, by rising share.
+
+        Args:
+            alpha: of the reward.
+            points: at most so many thresholds. They lie halfway between the confidences that
+                occur, so that rounding decides nothing; where these are more, quantiles of them.
+        """
+        visited = np.unique(self.confidence[self.deciding > 0])
+        halfway = (visited[1:] + visited[:-1]) / 2
+        if len(halfway) > points - 2:
+            halfway = np.quantile(halfway, np.linspace(0, 1, points - 2), method="nearest")
+        return [self._point(float(threshold), alpha) for threshold in (-np.inf, *halfway, np.inf)]
+
+    def _point(self, threshold: float, alpha: float) -> DeferralPoint:
+        outcome, share = self.outcome(threshold), self.share(threshold)
+        kept = float((self.endings * self.tree.node_reward(alpha)).sum() / len(self.tree))
+        handed = float(self.stronger.reward(alpha).mean())
+        return DeferralPoint(
+            threshold=threshold,
+            share=share,
+            quality=float(outcome.quality.mean()),
+            cost=float(outcome.cost.mean()),
+            reward=float(outcome.reward(alpha).mean()),
+            chance=(1 - share) * kept + share * handed,
+            oracle=kept + self._most_gained(alpha, share),
+        )
+
+    def _most_gained(self, alpha: float, share: float) -> float:
+        """What handing over the best `share` of the episodes, at once, adds to the mean of R."""
+        gain = self.stronger.reward(alpha)[:, None] - self.tree.node_reward(alpha)
+        order = np.argsort(-gain.ravel())
+        weight = self.endings.ravel()[order] / len(self.tree)
+        before = np.cumsum(weight) - weight
+        return float(gain.ravel()[order] @ np.clip(share - before, 0.0, weight))
+
+    def _parted(self, threshold: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Probabilities of ending at each node, and of being handed over at each state."""
+        reached = self._lowest_before >= threshold
+        doubtful = reached[:, : self.tree.routes.states] & (self.confidence < threshold)
+        return self.endings * reached, self.deciding * doubtful
+
+    @cached_property
+    def deciding(self) -> NDArray[np.float64]:
+        """float64[queries, states]: probability that the policy has to decide there."""
+        routes, reach = self.tree.routes, self.endings.copy()
+        deciding = np.zeros((len(reach), routes.states))
+        for level in reversed(range(routes.hops)):
+            below = reach[:, routes.level(level + 1)].reshape(len(reach), -1, routes.models)
+            deciding[:, routes.level(level)] = below.sum(axis=2)
+            reach[:, routes.level(level)] += deciding[:, routes.level(level)]
+        return deciding
+
+    @cached_property
+    def _lowest_before(self) -> NDArray[np.float64]:
+        return lowest_before(self.tree.routes, self.confidence)
+
+
+def lowest_before(routes: Routes, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[queries, nodes]: the lowest confidence on the way to each node, its own left out.
+
+    Args:
+        confidence: float64[queries, states].
+    """
+    lowest = [np.full((len(confidence), 1), np.inf)]
+    for level in range(routes.hops):
+        here = np.minimum(lowest[-1], confidence[:, routes.level(level)])
+        lowest.append(np.repeat(here, routes.models, axis=1))
+    return np.concatenate(lowest, axis=1)
+
+
+def in_doubt(probabilities: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+    """bool[...]: whether a query is handed over where a policy has these probabilities.
+
+    Args:
+        probabilities: float64[..., A].
+        threshold: for the largest of them, in [0, 1].
+    """
+    doubtful: NDArray[np.bool_] = probabilities.max(axis=-1) < threshold
+    return doubtful
+
+
+def best_point(curve: Sequence[DeferralPoint]) -> DeferralPoint:
+    """The point with the highest mean R; ties go to handing over less."""
+    return max(curve, key=lambda point: (point.reward, -point.share))
+
+
+def point_within(curve: Sequence[DeferralPoint], share: float) -> DeferralPoint:
+    """The point that hands over most, but no more than `share` of the queries."""
+    within = [point for point in curve if point.share <= share + ROUNDING]
+    return max(within, key=lambda point: point.share)

@@ -1,0 +1,227 @@
+"""Train a policy over features of models.
+
+In: a tree, an `Objective`, an `ExactConfig`. Out: `TrainedFeatured`, which routes in any pool whose
+models have answered the train questions. It is trained by enumeration on the whole pool and on all
+pools of one model less, so that it meets pools that differ. Not covered: files; a limit on the cost
+of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hierrouter.actions import Actions
+from hierrouter.evaluate.exact import greedy, policy_outcome
+from hierrouter.evaluate.outcome import Outcome
+from hierrouter.learn.config import ExactConfig
+from hierrouter.learn.exact import improvement_loss, visited
+from hierrouter.learn.featured import FeaturedRouter, FeaturedShape
+from hierrouter.learn.known import Known
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam
+from hierrouter.learn.states import state_table
+from hierrouter.learn.trained import Origin
+from hierrouter.learn.training import Halfway, Watch, reproducible, run_epochs, training_folds
+from hierrouter_cache.sub_pool import sub_pool
+from hierrouter_cache.tree import RouteTree
+
+FEATURED = ExactConfig(epochs=8)
+CHUNK = 512  # queries looked up at once
+
+
+@dataclass(frozen=True)
+class TrainedFeatured:
+    """A policy for pools that change, and where it comes from.
+
+    Attributes:
+        network: the network, frozen.
+        objective: what it was trained for.
+        origin: where it comes from; its models are those of the training.
+        history: exact greedy R on the validation fold at each evaluation.
+    """
+
+    network: FeaturedRouter
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+
+    def probabilities(self, tree: RouteTree, known: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, states, A]: the stochastic policy at every state.
+
+        Args:
+            tree: of any pool.
+            known: the train fold of the same pool.
+
+        Raises:
+            InputError: another view, encoder or number of hops than it was trained on, or nothing
+                is known of the models.
+        """
+        for fold in (tree, known):
+            replace(self.origin, models=known.models).check_matches(fold, self.network.shape.dim)
+        return _probabilities(self.network, tree, Known.of(known, self.objective), self.objective)
+
+    def outcome(self, tree: RouteTree, known: RouteTree, name: str = "hierrouter") -> Outcome:
+        """The exact outcome of the greedy policy on every query; see `probabilities`."""
+        table = greedy(self.probabilities(tree, known), tree.base_rate)
+        actions = Actions(tree.routes, self.objective.allow_stop)
+        return policy_outcome(tree, actions, table, name, "router")
+
+    @torch.no_grad()
+    def decide(
+        self, embedding: NDArray[np.float32], path: tuple[int, ...], known: Known
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state.
+
+        Args:
+            embedding: float32[dim], the encoder's vectors of the view.
+            path: the models called so far, by number in the pool of `known`; fewer than L.
+            known: what is known of the models.
+        """
+        state = known.fold.tree.routes.node(path)
+        seen = torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None]
+        logits = self.network.at_state(seen, state, len(path), known)[0].double()
+        legal = torch.from_numpy(known.fold.actions.legal()[state])
+        chances: NDArray[np.float64] = torch.softmax(logits.masked_fill(~legal, -np.inf), 0).numpy()
+        return chances
+
+
+def train_featured(
+    tree: RouteTree,
+    objective: Objective,
+    config: ExactConfig = FEATURED,
+    seed: int = 0,
+    watch: Watch | None = None,
+    resumed: Halfway | None = None,
+) -> TrainedFeatured:
+    """Train on the fold "train", keep the iterate that is best on the fold "validation".
+
+    Args:
+        tree: all folds, of the pool as it is now.
+        objective: what to train for; the cost of a query must not be limited.
+        config: settings of the training; the width of its router is not looked at.
+        seed: of everything random.
+        watch: who is told.
+        resumed: where to go on; everything else must be as it was.
+
+    Raises:
+        InputError: there is nothing to train on.
+    """
+    learn_from, choose_on = training_folds(tree)
+    pools = [Known.of(pool, objective) for pool in pools_of(learn_from)]
+
+    def value(fold: RouteTree, itself: bool) -> float:
+        table = _probabilities(network, fold, pools[0], objective, itself)
+        choice = greedy(table, fold.base_rate)
+        outcome = policy_outcome(fold, pools[0].fold.actions, choice, "", "router")
+        return float(outcome.reward(objective.alpha).mean())
+
+    def values() -> list[float]:
+        return [value(learn_from, True), value(choose_on, choose_on is learn_from)]
+
+    with reproducible(seed):
+        network = FeaturedRouter(FeaturedShape(tree.hops, tree.dim))
+        learner = FeaturedLearner(network, pools, config, np.random.default_rng(seed))
+        best = run_epochs(learner, config, values, watch, resumed)
+    network.load_state_dict(best.weights)
+    return TrainedFeatured(
+        network=network.requires_grad_(False).eval(),
+        objective=objective,
+        origin=Origin.of(tree, config, seed),
+        history=tuple(best.history),
+    )
+
+
+def pools_of(tree: RouteTree) -> list[RouteTree]:
+    """The tree, then those without one of its models; a pool has at least two."""
+    if len(tree.models) < 3:
+        return [tree]
+    smaller = ([kept for kept in tree.models if kept != name] for name in tree.models)
+    return [tree, *(sub_pool(tree, kept) for kept in smaller)]
+
+
+class FeaturedLearner:
+    """Policy improvement on whole trees; each step in a pool drawn at random.
+
+    Args:
+        router: trained in place.
+        pools: what is known of the models of each; all have the same queries.
+        config: the numbers.
+        rng: source of the order of the queries, the pools and the noise.
+    """
+
+    def __init__(
+        self,
+        router: FeaturedRouter,
+        pools: Sequence[Known],
+        config: ExactConfig,
+        rng: np.random.Generator,
+    ) -> None:
+        self.router = router
+        self._pools = pools
+        self._config = config
+        self._rng = rng
+        batches = -(-len(pools[0].reward) // config.queries)
+        self._adam = make_adam(router.parameters(), config, config.epochs * batches)
+
+    def epoch(self) -> None:
+        """Every query of the train fold once, in random order."""
+        order = torch.from_numpy(self._rng.permutation(len(self._pools[0].reward)))
+        for query in torch.split(order, self._config.queries):
+            self._step(query, self._pools[int(self._rng.integers(len(self._pools)))])
+
+    def _step(self, query: Tensor, known: Known) -> None:
+        config, actions = self._config, known.fold.actions
+        states = visited(known.fold, query, config.embedding_noise, self._rng)
+        by_query = (len(query), actions.routes.states, -1)
+        embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
+        loss = improvement_loss(
+            actions,
+            self.router(embedding, legal, known, query),
+            legal,
+            known.reward[query],
+            config.temperature,
+        )
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Adam's moments."""
+        return adam_tensors(self._adam)
+
+    def counters(self) -> dict[str, Any]:
+        """The state of the generator."""
+        return {"random": self._rng.bit_generator.state}
+
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+        """Put both back."""
+        restore_adam(self._adam, tensors)
+        self._rng.bit_generator.state = counters["random"]
+
+
+@torch.no_grad()
+def _probabilities(
+    network: FeaturedRouter,
+    tree: RouteTree,
+    known: Known,
+    objective: Objective,
+    itself: bool = False,
+) -> NDArray[np.float64]:
+    """float64[queries, states, A]; `itself` says that the tree's queries are those of `known`."""
+    table, count = state_table(tree, objective), tree.routes.states
+    chunks = []
+    for query in torch.split(torch.arange(len(tree)), CHUNK):
+        states = table.rows(slice(int(query[0]) * count, (int(query[-1]) + 1) * count))
+        by_query = (len(query), count, -1)
+        embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
+        logits = network(embedding, legal, known, query if itself else None)
+        chunks.append(torch.softmax(logits.double(), dim=2))
+    probabilities: NDArray[np.float64] = torch.cat(chunks).numpy()
+    return probabilities

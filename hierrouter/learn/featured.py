@@ -1,0 +1,102 @@
+"""A policy over features of models, for pools that change.
+
+In: a state, and what is known of the models of a pool (`known`). Out: a logit for each action, from
+one scorer that all models share: it reads what came of this action on train questions whose state
+looked alike, which is the model's skill and price there. Nothing in it belongs to one model, so it
+routes to models that were added after the training. Not covered: the training, see `dynamic`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hierrouter.learn.known import Known
+from hierrouter.learn.router import NEVER
+
+SHARPNESS = 10.0  # at the start: how much more the most similar questions count
+FEATURES = 4  # of an action: with the best and with random choices afterwards; less the pool's best
+
+
+@dataclass(frozen=True)
+class FeaturedShape:
+    """What must be known to build the network; the size of the pool is not part of it.
+
+    Attributes:
+        hops: L.
+        dim: length of an embedding.
+        rank: length of the vectors that are compared.
+        hidden: width of the scorer.
+    """
+
+    hops: int
+    dim: int
+    rank: int = 64
+    hidden: int = 32
+
+
+class FeaturedRouter(nn.Module):
+    """Attention over the train questions, then a shared scorer of each action.
+
+    Two states are alike by the cosine of their embeddings, after a learned linear map. At each
+    state only the train questions at the same node are looked at: those that have been asked of
+    the same models in the same order.
+    """
+
+    def __init__(self, shape: FeaturedShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.compared = nn.Parameter(torch.empty(shape.rank, shape.dim))
+        nn.init.orthogonal_(self.compared)
+        self.sharpness = nn.Parameter(torch.full((shape.hops,), math.log(SHARPNESS)))
+        self.scorer = nn.Sequential(
+            nn.Linear(FEATURES + shape.hops, shape.hidden),
+            nn.Tanh(),
+            nn.Linear(shape.hidden, 1),
+        )
+
+    def forward(
+        self, embedding: Tensor, legal: Tensor, known: Known, itself: Tensor | None = None
+    ) -> Tensor:
+        """Logits float32[n, states, A] at all states of some queries.
+
+        Args:
+            embedding: float32[n, states, dim].
+            legal: bool[n, states, A].
+            known: what is known of the models.
+            itself: int64[n], positions of the queries where they are those of `known`; they are
+                not looked up themselves.
+        """
+        depth = known.fold.tree.routes.depth()
+        at_states = [
+            self.at_state(embedding[:, state], state, int(depth[state]), known, itself)
+            for state in range(embedding.shape[1])
+        ]
+        return torch.stack(at_states, dim=1).masked_fill(~legal, NEVER)
+
+    def at_state(
+        self, embedding: Tensor, state: int, stage: int, known: Known, itself: Tensor | None = None
+    ) -> Tensor:
+        """Logits float32[n, A] of queries at the same state, float32[n, dim]; none is masked."""
+        attention = self._attention(embedding, known.embedding[state], stage, itself)
+        expected = torch.einsum("nq,qaf->naf", attention, known.came_of_it[state])
+        place = torch.eye(self.shape.hops)[stage].expand(*expected.shape[:2], -1)
+        beside = expected - expected.amax(dim=1, keepdim=True)
+        logits: Tensor = self.scorer(torch.cat([expected, beside, place], dim=2))[..., 0]
+        return logits
+
+    def _attention(
+        self, embedding: Tensor, others: Tensor, stage: int, itself: Tensor | None
+    ) -> Tensor:
+        """float32[n, train queries], rows sum to 1."""
+        asked, kept = (
+            nn.functional.normalize(vectors @ self.compared.T, dim=1)
+            for vectors in (embedding, others)
+        )
+        likeness = self.sharpness[stage].exp() * (asked @ kept.T)
+        if itself is not None:
+            likeness = likeness.scatter(1, itself[:, None], NEVER)
+        return torch.softmax(likeness, dim=1)
