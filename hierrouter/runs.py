@@ -71,11 +71,11 @@ def begin_run(command: str, out: Path | None) -> Path:
     Raises:
         InputError, WorldError: as `new_run`.
     """
-    if out is not None and is_begun(out):
+    if out is not None and _begun(out) == command:
         return out
     run = new_run(command, out)
     try:
-        (run / BEGUN).touch()
+        (run / BEGUN).write_text(f"{command}\n")
     except OSError as error:
         raise WorldError(f"cannot write into: {run}: {error.strerror}") from error
     return run
@@ -86,13 +86,19 @@ def end_run(run: Path) -> None:
     (run / BEGUN).unlink(missing_ok=True)
 
 
-def is_begun(run: Path) -> bool:
-    """Whether a run was begun in this folder and not finished."""
-    return (run / BEGUN).is_file()
+def _begun(run: Path) -> str | None:
+    """The command that began a run in this folder and did not finish it."""
+    try:
+        return (run / BEGUN).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
-def check_out(out: Path | None) -> None:
+def check_out(out: Path | None, command: str = "") -> None:
     """Refuse an output folder before any work is done for it.
+
+    Args:
+        command: an unfinished run of it may be there, to be gone on with.
 
     Raises:
         InputError: it holds something already and no unfinished run, or its parent does not exist.
@@ -100,10 +106,10 @@ def check_out(out: Path | None) -> None:
     if out is None:
         return
     _check_parent(out)
-    if is_begun(out):
+    if command and _begun(out) == command:
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"output exists: {out}; choose another --out or remove it")
+        raise InputError(f"output exists: {out}; nothing is overwritten, choose another --out")
 
 
 def _check_parent(out: Path) -> None:

@@ -87,6 +87,7 @@ def report(
         sweep or latest_for(tree, "sweep-alpha"),
         split,
         {given.name: priced for given, priced in zip(lists, trees, strict=True)},
+        named=checkpoint is not None,
     )
     show(result, format)
     if out or format == "text":
@@ -120,8 +121,13 @@ def make_report(
     swept_in: Path | None,
     split: str = "test",
     price_lists: Mapping[str, RouteTree] | None = None,
+    named: bool = False,
 ) -> Report:
-    """Load what was trained and compare it on one fold, under one price list or several."""
+    """Load what was trained and compare it on one fold, under one price list or several.
+
+    Args:
+        named: the user named the checkpoint, so no other router is shown for it.
+    """
     from hierrouter.comparison import compare
     from hierrouter.learn.checkpoint import router_at
     from hierrouter.learn.sweep import load_sweep
@@ -130,7 +136,7 @@ def make_report(
     trained = router_at(trained_in, alpha) if trained_in else None
     if alpha is None:
         alpha = trained.alpha if trained else options.DEFAULT_ALPHA
-    trained = _shown(trained, sweep, alpha)
+    trained = trained if named else _shown(trained, sweep, alpha)
     _say_origin(trained, tree, alpha)
     say_if_few(tree, split, "every figure rests on them")
     _say_sources(trained_in, swept_in, split, alpha)
@@ -145,7 +151,11 @@ def _shown(
     """The router of the table: the one trained at this alpha, or that of a sweep's network."""
     if (trained and trained.alpha == alpha) or sweep is None:
         return trained
-    from_sweep = sweep.at(alpha)
+    from_sweep = [
+        router
+        for router in sweep.at(alpha)
+        if trained is None or router.objective.allow_stop == trained.objective.allow_stop
+    ]
     if not from_sweep:
         return trained
     console.say(f"report: no router was trained at alpha {alpha:g}; the sweep's is shown")

@@ -67,7 +67,7 @@ def sweep_alpha(
     given = options.parse_alphas(alphas)
     chosen = config_of(preset, algo)
     config = shortened(SWEEP if algo == "exact" else chosen, epochs)
-    check_out(out)
+    check_out(out, "sweep-alpha")
     selection = select(
         pool=pool,
         models=models,
@@ -85,12 +85,14 @@ def sweep_alpha(
     require_folds(tree)
     grid = given or automatic(tree, allow_stop)
     each = range(seed, seed + seeds)
-    console.say(
+    planned = (
         f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
         f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
     )
     if dry_run:
+        console.put(f"{planned}\n")
         return
+    console.say(planned)
     with resumable_run("sweep-alpha", out) as run:
         sweep = run_sweep(tree, grid, config, each, run, allow_stop, tensorboard)
     console.put(table(sweep, tree))

@@ -66,7 +66,7 @@ def train(
     algo = options.algorithm(algo, budget is not None, max_cost is not None)
     config = shortened(config_of(preset, algo), epochs)
     objective = Objective(value, allow_stop, limits[1])
-    check_out(out)
+    check_out(out, "train")
     selection = select(
         pool=pool,
         models=models,

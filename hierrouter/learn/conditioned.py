@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from hierrouter.actions import Actions
 from hierrouter.evaluate.frontier import oracle_break_points
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import improvement_loss, visited
+from hierrouter.learn.exact import exact_loss, visited
 from hierrouter.learn.learner import TrainFold
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam
+from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import Router, RouterShape, shape_for
 from hierrouter.learn.states import States, state_table
 from hierrouter.learn.trained import Origin, TrainedRouter
@@ -39,6 +39,7 @@ from hierrouter_cache.tree import RouteTree
 
 WIDTH = 32  # of the layer that reads alpha
 ALPHAS = 8  # that a tree is seen at in one gradient step
+EVENLY = 8  # one alpha in so many is not drawn where the oracle changes, but evenly
 SCALES = 7  # alphas at which the inputs that tell alpha are halfway
 
 
@@ -140,8 +141,8 @@ class TrainedSweep:
 class AlphaLearner:
     """Policy improvement on whole trees, each at a few alphas of its own.
 
-    Alphas are drawn from those at which the tree oracle changes its mind somewhere on the train
-    fold, between two of them, so that the training is where the decisions are.
+    Alphas are drawn between those at which the tree oracle changes its mind somewhere on the train
+    fold, so that the training is where the decisions are; some also evenly, up to twice the last.
 
     Args:
         router: trained in place.
@@ -163,10 +164,11 @@ class AlphaLearner:
         self._fold = fold
         self._config = config
         self._rng = rng
-        self._knots = np.concatenate([[0.0], changes])
+        even = np.linspace(0.0, 2 * changes.max(initial=0.0), 2 + len(changes) // EVENLY)
+        self._knots = np.sort(np.concatenate([changes, even]))
         self._reward = StandardReward(fold)
-        batches = -(-len(fold.tree) // config.queries)
-        self._adam = make_adam(router.parameters(), config, config.epochs * batches)
+        self._steps = config.epochs * -(-len(fold.tree) // config.queries)
+        self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
         """Every query of the train fold once, in random order, at a random alpha."""
@@ -181,12 +183,13 @@ class AlphaLearner:
         logits = self.router(states, torch.from_numpy(alpha.astype(np.float32)))
         legal = states.legal.reshape(len(query), 1, -1, fold.actions.count)
         reward = self._reward(np.repeat(query, ALPHAS), alpha.ravel())
-        loss = improvement_loss(
+        loss = exact_loss(
             fold.actions,
             logits.flatten(0, 1),
             legal.expand(logits.shape).flatten(0, 1),
             torch.from_numpy(reward.astype(np.float32)),
-            config.temperature,
+            config,
+            steps_made(self._adam) / self._steps,
         )
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -103,15 +103,17 @@ class ExactConfig(TrainConfig):
 
     Attributes:
         queries: whole trees a gradient step.
-        temperature: of the improved policy that each step moves towards, in standard deviations
-            of the reward.
+        temperature: of the improved policy that the first steps move towards, in standard
+            deviations of the reward.
+        return_weight: weight of the expected return, on which the last steps climb.
     """
 
     algo: ClassVar[str] = "exact"
 
-    epochs: int = 12
+    epochs: int = 16
     queries: int = 32
     temperature: float = 0.1
+    return_weight: float = 1.0
 
 
 PRESETS: dict[tuple[str, str], TrainConfig] = {
@@ -144,7 +146,7 @@ PRESETS: dict[tuple[str, str], TrainConfig] = {
     ),
 }
 # One network for every alpha learns more, and is valued at every alpha of a grid.
-SWEEP = ExactConfig(epochs=20, evaluate_every=4)
+SWEEP = ExactConfig(epochs=30, evaluate_every=5)
 ALGORITHMS: dict[str, type[TrainConfig]] = {"ppo": PPOConfig, "exact": ExactConfig}
 
 

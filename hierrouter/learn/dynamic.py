@@ -21,11 +21,11 @@ from hierrouter.actions import Actions
 from hierrouter.evaluate.exact import greedy, policy_outcome
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import improvement_loss, visited
+from hierrouter.learn.exact import exact_loss, visited
 from hierrouter.learn.featured import FeaturedRouter, FeaturedShape
 from hierrouter.learn.known import Known
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam
+from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.states import state_table
 from hierrouter.learn.trained import Origin
 from hierrouter.learn.training import Halfway, Watch, reproducible, run_epochs, training_folds
@@ -167,8 +167,8 @@ class FeaturedLearner:
         self._pools = pools
         self._config = config
         self._rng = rng
-        batches = -(-len(pools[0].reward) // config.queries)
-        self._adam = make_adam(router.parameters(), config, config.epochs * batches)
+        self._steps = config.epochs * -(-len(pools[0].reward) // config.queries)
+        self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
         """Every query of the train fold once, in random order."""
@@ -181,12 +181,13 @@ class FeaturedLearner:
         states = visited(known.fold, query, config.embedding_noise, self._rng)
         by_query = (len(query), actions.routes.states, -1)
         embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
-        loss = improvement_loss(
+        loss = exact_loss(
             actions,
             self.router(embedding, legal, known, query),
             legal,
             known.reward[query],
-            config.temperature,
+            config,
+            steps_made(self._adam) / self._steps,
         )
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

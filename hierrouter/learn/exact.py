@@ -1,11 +1,12 @@
 """Learning by enumeration: no sampling at all.
 
-In: the train fold, an `Objective`, an `ExactConfig`. Out: `ExactLearner`. The tree is known, so
-the value Q(s, a) of every action at every state under the present policy is a sum over the nodes
-below. Each step moves the policy, at every state of some queries, towards softmax(Q / temperature)
-(regularised policy improvement; the fixed point is the soft-optimal policy of what the router can
-represent). Not covered: why not the gradient of the expected return itself, see
-docs/experiments.md; the loop, see `training`.
+In: the train fold, alpha, an `ExactConfig`. Out: `ExactLearner`. The tree is known, so the expected
+return of the present policy and its gradient are sums over its nodes, and so is the value Q(s, a)
+of every action at every state. The training begins with steps towards softmax(Q / temperature) at
+every state alike, which no flat region of the return can stop, and passes over, in a straight line,
+to the gradient of the expected return itself: where queries look alike only that one weighs their
+rewards, instead of counting for how many an action is best. Not covered: the loop, see `training`;
+what either does alone, see docs/experiments.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from hierrouter.actions import Actions
 from hierrouter.learn.config import ExactConfig
 from hierrouter.learn.learner import TrainFold, paid
-from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam
+from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import NEVER, Router
 from hierrouter.learn.states import States, noisy
 
@@ -48,17 +49,56 @@ def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Te
     return torch.cat(levels[::-1], dim=1)
 
 
-def improvement_loss(
-    actions: Actions, logits: Tensor, legal: Tensor, reward: Tensor, temperature: float
+def exact_loss(
+    actions: Actions,
+    logits: Tensor,
+    legal: Tensor,
+    reward: Tensor,
+    config: ExactConfig,
+    progress: float,
 ) -> Tensor:
-    """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
+    """What a step of the training makes smaller.
 
     Args:
         logits: float32[queries, states, A], `NEVER` where an action is not legal.
         legal: bool[queries, states, A].
         reward: float32[queries, nodes].
+        progress: share of the training that is over, in [0, 1].
     """
     logged = torch.log_softmax(logits, dim=2)
+    improvement = improvement_loss(actions, logged, legal, reward, config.temperature)
+    gained = expected_return(actions, logged.exp(), reward).mean()
+    return (1 - progress) * improvement - progress * config.return_weight * gained
+
+
+def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
+    """The value of a policy on each query, float32[queries]; a gradient goes through it.
+
+    Args:
+        probabilities: float32[queries, states, A].
+        reward: float32[queries, nodes], paid where an episode ends.
+    """
+    routes, queries = actions.routes, len(reward)
+    reached, total = torch.ones(queries, 1), torch.zeros(queries)
+    for level in range(routes.hops):
+        decided = reached[:, :, None] * probabilities[:, routes.level(level)]
+        reached = decided[:, :, : routes.models].reshape(queries, -1)
+        if actions.allow_stop:
+            stopped = decided[:, :, routes.models :].reshape(queries, -1)
+            total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
+    return total + (reached * reward[:, routes.leaves]).sum(dim=1)
+
+
+def improvement_loss(
+    actions: Actions, logged: Tensor, legal: Tensor, reward: Tensor, temperature: float
+) -> Tensor:
+    """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
+
+    Args:
+        logged: float32[queries, states, A], log-probabilities of the present policy.
+        legal: bool[queries, states, A].
+        reward: float32[queries, nodes].
+    """
     with torch.no_grad():
         values = action_values(actions, logged.exp(), reward)
         target = torch.softmax((values / temperature).masked_fill(~legal, NEVER), dim=2)
@@ -91,8 +131,8 @@ class ExactLearner:
         self._reward = torch.from_numpy(
             paid(fold, alpha, config.standardise_reward).astype(np.float32)
         )
-        batches = -(-len(fold.tree) // config.queries)
-        self._adam = make_adam(router.parameters(), config, config.epochs * batches)
+        self._steps = config.epochs * -(-len(fold.tree) // config.queries)
+        self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
         """Every query of the train fold once, in random order."""
@@ -104,12 +144,13 @@ class ExactLearner:
         fold, config = self._fold, self._config
         states = visited(fold, query, config.embedding_noise, self._rng)
         shape = (len(query), -1, fold.actions.count)
-        loss = improvement_loss(
+        loss = exact_loss(
             fold.actions,
             self.router(states)[0].reshape(shape),
             states.legal.reshape(shape),
             self._reward[query],
-            config.temperature,
+            config,
+            steps_made(self._adam) / self._steps,
         )
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -111,6 +111,8 @@ def forget_halfway(folder: Path) -> None:
 
 def _different(found: dict[str, Any], named: dict[str, Any]) -> set[str]:
     """Names of what two trainings do not share; of nested values the inner ones."""
+    if found.get("algo") != named.get("algo"):
+        return {"algo"}  # and so every setting
     different = set()
     for name in found.keys() | named.keys():
         here, there = found.get(name), named.get(name)

@@ -67,7 +67,8 @@ class Router(nn.Module):
 
     The first layer is written as the sum of one map of the embedding and one of the rest. It is
     the same function as one map of the concatenation, but no gradient is computed towards the
-    frozen embedding.
+    frozen embedding. Where embeddings are not scaled it also starts as one map of it would, and the
+    heads as torch makes them: small heads and a loud stage would drown the text for many epochs.
     """
 
     def __init__(self, shape: RouterShape) -> None:
@@ -79,8 +80,11 @@ class Router(nn.Module):
         self.context = make(shape.dim, shape.hidden, bias=False)
         self.progress = nn.Linear(shape.stage_dim + 1, shape.hidden)
         self.second = nn.Linear(shape.hidden, shape.hidden)
-        self.policy = _head(shape.hidden, shape.actions, gain=0.01)
-        self.value = _head(shape.hidden, 1, gain=1.0)
+        scaled = shape.embedding_scale != 1
+        self.policy = _head(shape.hidden, shape.actions, gain=0.01 if scaled else None)
+        self.value = _head(shape.hidden, 1, gain=1.0 if scaled else None)
+        if not scaled:
+            _start_as_one(self.context, self.progress)
 
     def first(self, states: States) -> Tensor:
         """float32[n, hidden]: the first layer, before its nonlinearity."""
@@ -111,9 +115,19 @@ def _empty(inputs: int, outputs: int, bias: bool) -> nn.Linear:
         return nn.Linear(inputs, outputs, bias=bias)
 
 
-def _head(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    """A linear layer that starts orthogonal; a small gain starts close to uniform."""
+@torch.no_grad()
+def _start_as_one(context: nn.Linear, progress: nn.Linear) -> None:
+    """Draw both maps anew as torch draws one map of the concatenation of their inputs."""
+    bound = 1 / math.sqrt(context.in_features + progress.in_features)
+    for values in (context.weight, progress.weight, progress.bias):
+        values.uniform_(-bound, bound)
+
+
+def _head(inputs: int, outputs: int, gain: float | None) -> nn.Linear:
+    """A linear layer that starts orthogonal, close to uniform with a small gain; None: as torch."""
     layer = nn.Linear(inputs, outputs)
+    if gain is None:
+        return layer
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
@@ -126,9 +140,11 @@ def cost_scale(tree: RouteTree) -> float:
 
 
 @torch.no_grad()
-def action_probabilities(router: Router, table: StateTable) -> NDArray[np.float64]:
-    """float64[states, A]: the policy at every state of the table."""
-    chunks = [slice(start, start + CHUNK) for start in range(0, len(table), CHUNK)]
-    logits = [router(table.rows(chunk))[0] for chunk in chunks]
+def action_probabilities(
+    router: Router, table: StateTable, state: Tensor | None = None
+) -> NDArray[np.float64]:
+    """float64[n, A]: the policy at some states of the table, int64[n], or at all of them."""
+    states = torch.arange(len(table)) if state is None else state
+    logits = [router(table.rows(chunk))[0] for chunk in states.split(CHUNK)]  # type: ignore[no-untyped-call]
     probabilities: NDArray[np.float64] = torch.softmax(torch.cat(logits).double(), dim=1).numpy()
     return probabilities

@@ -129,9 +129,9 @@ class NoisyTable:
         """The rows of some states, int64[n], with new noise."""
         if not self._length:
             return self._table.rows(state)
-        visited = sum(len(rows) for rows in self._seen)
-        self._seen.append(noisy(self._table.embedding(state), self._length, self._rng))
-        self._place[state] = torch.arange(visited, visited + len(state))
+        visited, distinct = sum(len(rows) for rows in self._seen), torch.unique(state)
+        self._seen.append(noisy(self._table.embedding(distinct), self._length, self._rng))
+        self._place[distinct] = torch.arange(visited, visited + len(distinct))
         return self.rows(state)
 
     def rows(self, state: Tensor) -> States:

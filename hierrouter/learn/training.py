@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings
-from hierrouter.evaluate.exact import greedy, policy_outcome
+from hierrouter.evaluate.exact import greedy
 from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
 from hierrouter.learn.exact import ExactLearner
 from hierrouter.learn.learner import Learner, TrainFold
@@ -30,6 +31,7 @@ from hierrouter.learn.ppo import PPOLearner
 from hierrouter.learn.router import Router, action_probabilities, shape_for
 from hierrouter.learn.states import StateTable, state_table
 from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.replay.rollouts import walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -133,12 +135,16 @@ class ValuedFold:
     alpha: float
 
     def value(self, router: Router) -> float:
-        """Exact mean R of the greedy policy."""
-        probabilities = action_probabilities(router, self.table)
-        by_query = probabilities.reshape(len(self.tree), -1, self.actions.count)
-        choice = greedy(by_query, self.tree.base_rate)
-        outcome = policy_outcome(self.tree, self.actions, choice, "", "router")
-        return float(outcome.reward(self.alpha).mean())
+        """Exact mean R of the greedy policy; only states that it comes to are looked at."""
+
+        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
+            chances = action_probabilities(router, self.table, torch.from_numpy(state))
+            choice: NDArray[np.int64] = greedy(chances, self.tree.base_rate).argmax(axis=1)
+            return choice
+
+        reward = self.tree.node_reward(self.alpha)
+        walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
+        return float(walked.reward.sum(axis=1).mean())
 
 
 @dataclass

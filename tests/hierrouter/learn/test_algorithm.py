@@ -12,7 +12,7 @@ from tianshou.data import Batch
 from tianshou.utils.torch_utils import policy_within_training_step
 
 from hierrouter.actions import Actions
-from hierrouter.learn.algorithm import Critic, EpisodePPO, SharedTrunk, build_algorithm
+from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm
 from hierrouter.learn.router import Router, shape_for
 from hierrouter.learn.states import NoisyTable, state_table
 from hierrouter.replay.bridge import to_buffer
@@ -80,24 +80,6 @@ def test_the_shared_trunk_changes_no_answer(tree: RouteTree, algorithm: EpisodeP
         expected = trunk.router(trunk.table.rows(torch.from_numpy(state)))
     torch.testing.assert_close(logits, expected[0])
     torch.testing.assert_close(value[:, 0], expected[1])
-
-
-def test_the_shared_trunk_forgets_after_one_answer(algorithm: EpisodePPO) -> None:
-    critic, state = algorithm.critic, np.arange(4)
-    with torch.no_grad():
-        critic(state)
-        critic(state)  # hands out what the first call left
-        for parameter in critic.router.parameters():
-            parameter.add_(1.0)
-        fresh = Critic(SharedTrunk(critic.router, critic.trunk.table))(state)
-        torch.testing.assert_close(critic(state), fresh)
-
-
-def test_features_with_a_graph_are_not_mixed_with_those_without(algorithm: EpisodePPO) -> None:
-    state = np.arange(4)
-    with torch.no_grad():
-        algorithm.critic(state)
-    assert algorithm.critic(state).requires_grad
 
 
 def test_the_policy_takes_logits_for_logits(algorithm: EpisodePPO) -> None:
