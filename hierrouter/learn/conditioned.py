@@ -21,7 +21,7 @@ from hierrouter.actions import Actions
 from hierrouter.evaluate.frontier import oracle_break_points
 from hierrouter.learn.config import ExactConfig
 from hierrouter.learn.exact import exact_loss, visited
-from hierrouter.learn.learner import TrainFold
+from hierrouter.learn.learner import TrainFold, batches, steps_of
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import Router, RouterShape, shape_for
@@ -167,14 +167,13 @@ class AlphaLearner:
         even = np.linspace(0.0, 2 * changes.max(initial=0.0), 2 + len(changes) // EVENLY)
         self._knots = np.sort(np.concatenate([changes, even]))
         self._reward = StandardReward(fold)
-        self._steps = config.epochs * -(-len(fold.tree) // config.queries)
+        self._steps = steps_of(len(fold.tree), config)
         self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
-        """Every query of the train fold once, in random order, at a random alpha."""
-        order = self._rng.permutation(len(self._fold.tree))
-        for start in range(0, len(order), self._config.queries):
-            self._step(order[start : start + self._config.queries])
+        """Every query of the train fold once, or as often as it takes, at random alphas."""
+        for query in batches(len(self._fold.tree), self._config, self._rng):
+            self._step(query)
 
     def _step(self, query: NDArray[np.int64]) -> None:
         fold, config = self._fold, self._config

@@ -99,10 +99,13 @@ class PPOConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExactConfig(TrainConfig):
-    """Settings of learning by enumeration; an epoch is one pass over the train fold.
+    """Settings of learning by enumeration.
+
+    An epoch is one pass over the train fold, or several where it is small.
 
     Attributes:
         queries: whole trees a gradient step.
+        steps: gradient steps an epoch, at least.
         temperature: of the improved policy that the first steps move towards, in standard
             deviations of the reward.
         return_weight: weight of the expected return, on which the last steps climb.
@@ -112,6 +115,7 @@ class ExactConfig(TrainConfig):
 
     epochs: int = 16
     queries: int = 32
+    steps: int = 50
     temperature: float = 0.1
     return_weight: float = 1.0
 

@@ -24,6 +24,7 @@ from hierrouter.learn.config import ExactConfig
 from hierrouter.learn.exact import exact_loss, visited
 from hierrouter.learn.featured import FeaturedRouter, FeaturedShape
 from hierrouter.learn.known import Known
+from hierrouter.learn.learner import batches, steps_of
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.states import state_table
@@ -167,14 +168,14 @@ class FeaturedLearner:
         self._pools = pools
         self._config = config
         self._rng = rng
-        self._steps = config.epochs * -(-len(pools[0].reward) // config.queries)
+        self._steps = steps_of(len(pools[0].reward), config)
         self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
-        """Every query of the train fold once, in random order."""
-        order = torch.from_numpy(self._rng.permutation(len(self._pools[0].reward)))
-        for query in torch.split(order, self._config.queries):
-            self._step(query, self._pools[int(self._rng.integers(len(self._pools)))])
+        """Every query of the train fold once, or as often as it takes; each step in some pool."""
+        for query in batches(len(self._pools[0].reward), self._config, self._rng):
+            pool = self._pools[int(self._rng.integers(len(self._pools)))]
+            self._step(torch.from_numpy(query), pool)
 
     def _step(self, query: Tensor, known: Known) -> None:
         config, actions = self._config, known.fold.actions

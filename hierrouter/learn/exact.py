@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hierrouter.actions import Actions
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.learner import TrainFold, paid
+from hierrouter.learn.learner import TrainFold, batches, paid, steps_of
 from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import NEVER, Router
 from hierrouter.learn.states import States, noisy
@@ -131,14 +131,13 @@ class ExactLearner:
         self._reward = torch.from_numpy(
             paid(fold, alpha, config.standardise_reward).astype(np.float32)
         )
-        self._steps = config.epochs * -(-len(fold.tree) // config.queries)
+        self._steps = steps_of(len(fold.tree), config)
         self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
-        """Every query of the train fold once, in random order."""
-        order = torch.from_numpy(self._rng.permutation(len(self._fold.tree)))
-        for query in torch.split(order, self._config.queries):
-            self._step(query)
+        """Every query of the train fold once, or as often as it takes."""
+        for query in batches(len(self._fold.tree), self._config, self._rng):
+            self._step(torch.from_numpy(query))
 
     def _step(self, query: Tensor) -> None:
         fold, config = self._fold, self._config

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.actions import Actions
+from hierrouter.learn.config import ExactConfig
 from hierrouter.learn.states import StateTable
 from hierrouter_cache.tree import RouteTree
 
@@ -56,6 +57,22 @@ class TrainFold:
     tree: RouteTree
     actions: Actions
     table: StateTable
+
+
+def passes(queries: int, config: ExactConfig) -> int:
+    """How often an epoch goes over a train fold of so many queries."""
+    return -(-config.steps * config.queries // queries)
+
+
+def steps_of(queries: int, config: ExactConfig) -> int:
+    """Gradient steps of a whole training on a train fold of so many queries."""
+    return config.epochs * -(-passes(queries, config) * queries // config.queries)
+
+
+def batches(queries: int, config: ExactConfig, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """The queries of each gradient step of an epoch, by position: whole passes in random order."""
+    order = np.concatenate([rng.permutation(queries) for _ in range(passes(queries, config))])
+    return np.split(order, np.arange(config.queries, len(order), config.queries))
 
 
 def paid(fold: TrainFold, alpha: float, standardise: bool) -> NDArray[np.float64]:

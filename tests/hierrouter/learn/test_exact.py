@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hierrouter.actions import Actions
+from hierrouter.evaluate.exact import policy_outcome
 from hierrouter.evaluate.information import measurable_optimum, observations
 from hierrouter.learn.config import preset, shortened
-from hierrouter.learn.exact import action_values, improvement_loss
+from hierrouter.learn.exact import action_values, expected_return, improvement_loss
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import NEVER
 from hierrouter.learn.training import train
@@ -61,6 +62,19 @@ def test_an_actions_value_is_the_mean_over_all_that_may_follow(
             np.testing.assert_allclose(found[:, state, action], expected, atol=1e-12)
 
 
+@each_actions
+def test_the_expected_return_is_that_of_the_exact_evaluation(actions: Actions) -> None:
+    tree = random_tree(actions.routes, 4, seed=2)
+    legal = actions.legal()
+    chances = np.random.default_rng(0).random((4, *legal.shape)) * legal
+    chances /= chances.sum(axis=2, keepdims=True)
+    found = expected_return(
+        actions, torch.from_numpy(chances), torch.from_numpy(tree.node_reward(PAYS))
+    )
+    expected = policy_outcome(tree, actions, chances, "", "router").reward(PAYS)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def settled(actions: Actions, legal: np.ndarray, reward: np.ndarray) -> np.ndarray:
     """The policy that is softmax(Q / temperature) of its own Q, state by state from the leaves."""
     routes = actions.routes
@@ -91,8 +105,8 @@ def test_the_loss_of_a_table_falls_to_that_of_the_settled_policy(actions: Action
     free = torch.zeros(legal.shape, dtype=torch.float64, requires_grad=True)
     adam, losses = torch.optim.Adam([free], lr=0.05), []
     for _ in range(400):
-        logits = free.masked_fill(~legal, NEVER)
-        loss = improvement_loss(actions, logits, legal, reward, TEMPERATURE)
+        logged = torch.log_softmax(free.masked_fill(~legal, NEVER), dim=2)
+        loss = improvement_loss(actions, logged, legal, reward, TEMPERATURE)
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -109,7 +123,8 @@ def test_the_settled_policy_does_not_move(actions: Actions) -> None:
     legal, reward, policy = problem(actions)
     logits = torch.from_numpy(np.where(legal, np.log(np.where(policy > 0, policy, 1)), NEVER))
     logits.requires_grad_()
-    improvement_loss(actions, logits, legal, reward, TEMPERATURE).backward()
+    logged = torch.log_softmax(logits, dim=2)
+    improvement_loss(actions, logged, legal, reward, TEMPERATURE).backward()
     torch.testing.assert_close(logits.grad, torch.zeros_like(logits), atol=1e-12, rtol=0)
 
 
