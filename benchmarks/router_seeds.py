@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--alpha", type=float, default=0.005)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--algo", choices=sorted(ALGORITHMS), default="ppo")
-    parser.add_argument("--fold", choices=("validation", "test"), default="test")
+    parser.add_argument("--fold", choices=("validation", "test"), default="validation")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(f"hierrouter {hierrouter.__version__}, torch {torch.__version__}", end=", ")

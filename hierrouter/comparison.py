@@ -36,6 +36,7 @@ def compare(
     split: str = "test",
     bootstrap: Bootstrap | None = None,
     price_lists: Mapping[str, RouteTree] | None = None,
+    exact: TrainedRouter | None = None,
 ) -> Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -50,6 +51,8 @@ def compare(
         price_lists: the same tree under several price lists, by the list's name, `tree` among
             them. What is chosen under prices is chosen under each on its own; the router is the
             same one and sees the costs of each.
+        exact: a router for the same objective that was learned by enumeration, to say what sampling
+            cost; without it the sweep's network is taken.
 
     Raises:
         InputError: an unknown or empty fold, or a router made for another tree.
@@ -71,7 +74,7 @@ def compare(
         bootstrap=bootstrap,
         frontier=_frontier(fold, sweep),
         cost_unit=_cost_unit([tree, *lists.values()]),
-        notes=remarks(tree, fold, alpha, trained, sweep, lists),
+        notes=remarks(tree, fold, alpha, trained, sweep, lists, exact),
         price_lists=[
             priced_rows(
                 name,

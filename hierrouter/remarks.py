@@ -27,6 +27,7 @@ def remarks(
     trained: TrainedRouter | None,
     sweep: Sweep | None,
     price_lists: Mapping[str, RouteTree],
+    exact: TrainedRouter | None = None,
 ) -> list[str]:
     """Sentences to stand beside the figures, none where all is plain.
 
@@ -37,13 +38,14 @@ def remarks(
         trained: the router that is shown.
         sweep: the routers of the frontier.
         price_lists: the same tree under each price list, where there are several.
+        exact: a router for the same objective that was learned by enumeration.
     """
     return [
         *_data_notes(tree),
         *_price_notes(trained, sweep, price_lists, tree),
         *_stop_notes(trained, sweep),
         *_limit_notes(fold, trained),
-        *_sampling_notes(fold, alpha, trained, sweep),
+        *_sampling_notes(fold, alpha, trained, sweep, exact),
     ]
 
 
@@ -103,29 +105,40 @@ def _limit_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
     found = under_limit(trained, fold)
     return [
         f"HierRouter is limited to a cost of {found.limit:g} a query: {found.share_over:.1%} of "
-        f"the queries cost more. Within the limit R is at most {found.bound:.4f} at alpha "
-        f"{trained.alpha:g}, and {found.masked:.4f} with calls that are sure to be within it."
+        f"the queries cost more, {found.impossible:.1%} have no route within it. With hindsight R "
+        f"is at most {found.bound:.4f} at alpha {trained.alpha:g}; with the calls that are open to "
+        f"it, {found.masked:.4f}."
     ]
 
 
 def _sampling_notes(
-    fold: RouteTree, alpha: float, trained: TrainedRouter | None, sweep: Sweep | None
+    fold: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    sweep: Sweep | None,
+    exact: TrainedRouter | None,
 ) -> list[str]:
     """What sampling cost: a router learned from episodes beside one learned by enumeration."""
-    if trained is None or sweep is None or trained.origin.config.algo != "ppo":
+    if trained is None or trained.origin.config.algo != "ppo":
         return []
-    exact = [
-        router
-        for router in sweep.at(alpha)
-        if router.origin.config.algo == "exact" and router.objective == trained.objective
-    ]
-    if not exact:
+    what, others = "the same router", [exact] if exact else []
+    if not others and sweep:
+        what, others = (
+            "the sweep's network for every alpha",
+            [
+                router
+                for router in sweep.at(alpha)
+                if router.origin.config.algo == "exact" and router.objective == trained.objective
+            ],
+        )
+    if not others:
         return []
-    without = mean_outcome([router.outcome(fold) for router in exact]).reward(alpha)
+    without = mean_outcome([router.outcome(fold) for router in others]).reward(alpha)
     sampled = trained.outcome(fold).reward(alpha)
     rng = np.random.default_rng(PAPER_SEED)
     low, high = difference_interval(without, sampled, rng=rng)
     return [
-        f"Learning by enumeration instead of sampled episodes: R {(without - sampled).mean():+.4f} "
-        f"[{low:+.4f}, {high:+.4f}], 95 % interval, paired by query."
+        f"Learned by enumeration instead of sampled episodes ({what}): "
+        f"R {(without - sampled).mean():+.4f} [{low:+.4f}, {high:+.4f}], 95 % interval, paired by "
+        "query."
     ]

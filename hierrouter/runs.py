@@ -5,18 +5,24 @@ A run is a folder `runs/<time>-<command>` with what the command wrote. Not cover
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.locks import folder_lock
+from hierrouter_cache.writer import write_atomically
 
 RUNS = Path("runs")
 CACHE = Path("caches/default")
 # The file whose presence says that a run is finished: it is written last.
 DONE = {"train": "policy.json", "sweep-alpha": "sweep.json"}
-# The file whose presence says that a run was begun and not finished.
-BEGUN = "unfinished"
+# What a run was asked for; written first.
+BEGUN = "run.json"
 
 
 @dataclass(frozen=True)
@@ -65,54 +71,84 @@ def new_run(command: str, out: Path | None) -> Path:
     return out
 
 
-def begin_run(command: str, out: Path | None) -> Path:
-    """Make the folder of a run that can be gone on with until `end_run`; or go on with it.
+@contextmanager
+def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Iterator[Path]:
+    """The folder of a run: a new one, or `out` where the very same run was begun before.
+
+    What was asked for is written down before the first result, so that a run is never gone on with
+    as another one. The folder is this process's alone meanwhile.
+
+    Args:
+        command: "train" or "sweep-alpha".
+        asked: what the result depends on, as JSON values.
 
     Raises:
-        InputError, WorldError: as `new_run`.
+        InputError: `out` holds something else, or its parent does not exist.
+        CacheLocked: another process is at work there.
+        WorldError: the disk is full or failed.
     """
-    if out is not None and _begun(out) == command:
-        return out
-    run = new_run(command, out)
+    described = {"asked": dict(asked), "command": command}
+    found = _begun(out)
+    if out is None or found is None:
+        run = new_run(command, out)
+        text = json.dumps(described, sort_keys=True, indent=2)
+        write_atomically(run / BEGUN, f"{text}\n".encode())
+    else:
+        run = out
+        if different := sorted(differences(found, described)):
+            raise InputError(
+                f"another run was begun in {out}: {', '.join(different)} differ; "
+                "give the same flags, or another --out"
+            )
+    with folder_lock(run, "another run"):
+        yield run
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> set[str]:
+    """Names of what two nested values do not share; of nested values the inner ones."""
+    for whole in ("algo", "preset"):  # and so every setting
+        if found.get(whole) != wanted.get(whole):
+            return {whole}
+    different: set[str] = set()
+    for name in found.keys() | wanted.keys():
+        here, there = found.get(name), wanted.get(name)
+        if isinstance(here, dict) and isinstance(there, dict):
+            different |= differences(here, there)
+        elif here != there:
+            different.add(name)
+    return different
+
+
+def _begun(run: Path | None) -> dict[str, Any] | None:
+    """What a run in this folder was asked for; None where none was begun."""
     try:
-        (run / BEGUN).write_text(f"{command}\n")
-    except OSError as error:
-        raise WorldError(f"cannot write into: {run}: {error.strerror}") from error
-    return run
-
-
-def end_run(run: Path) -> None:
-    """The run is finished."""
-    (run / BEGUN).unlink(missing_ok=True)
-
-
-def _begun(run: Path) -> str | None:
-    """The command that began a run in this folder and did not finish it."""
-    try:
-        return (run / BEGUN).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
+        found = json.loads((run / BEGUN).read_text("utf-8")) if run else None
+    except (OSError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def check_out(out: Path | None, command: str = "") -> None:
     """Refuse an output folder before any work is done for it.
 
     Args:
-        command: an unfinished run of it may be there, to be gone on with.
+        command: a run of it may be there, to be gone on with.
 
     Raises:
-        InputError: it holds something already and no unfinished run, or its parent does not exist.
+        InputError: it holds something else already, or its parent does not exist.
     """
     if out is None:
         return
     _check_parent(out)
-    if command and _begun(out) == command:
+    if command and (_begun(out) or {}).get("command") == command:
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"output exists: {out}; nothing is overwritten, choose another --out")
 
 
 def _check_parent(out: Path) -> None:
+    if out.parent == RUNS:
+        return  # is made with the first run
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")
 
@@ -124,7 +160,7 @@ def finished_runs(command: str) -> list[Path]:
         command: "train" or "sweep-alpha".
     """
     done = DONE[command]
-    found = [path.parent for path in RUNS.glob(f"*-{command}/{done}")]
+    found = [path.parent for path in RUNS.glob(f"*/{done}")]
     return sorted(found, key=lambda run: (run / done).stat().st_mtime_ns, reverse=True)
 
 

@@ -23,6 +23,7 @@ from hierrouter_cache.writer import not_writable
 
 WHOLE = "collect.lock"
 START = "start.lock"
+RUN = "run.lock"
 SHARD = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
@@ -37,6 +38,21 @@ def collector_lock(root: Path) -> Iterator[None]:
         WorldError: the disk is full or has no locks.
     """
     with _locked(root / WHOLE, fcntl.LOCK_EX, "another collector"):
+        yield
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, who: str) -> Iterator[None]:
+    """Hold any folder alone.
+
+    Args:
+        who: what another process at work there is called in the message.
+
+    Raises:
+        CacheLocked: another process is at work there.
+        CacheError, WorldError: as `collector_lock`.
+    """
+    with _locked(folder / RUN, fcntl.LOCK_EX, who):
         yield
 
 

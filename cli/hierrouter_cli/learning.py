@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,20 +21,23 @@ if TYPE_CHECKING:
     Trained = TypeVar("Trained", TrainedRouter, TrainedSweep)
 
 FEW_QUERIES = 30
+EVERY = 10.0  # seconds between lines where there is no terminal
 
 
 @contextmanager
-def resumable_run(command: str, out: Path | None) -> Iterator[Path]:
-    """The folder of a run; interrupted, it says how to go on."""
-    from hierrouter.runs import begin_run, end_run
+def resumable_run(command: str, asked: dict[str, Any], out: Path | None) -> Iterator[Path]:
+    """The folder of a run; whatever ends it early, the user knows how to go on."""
+    from hierrouter.runs import resumable
+    from hierrouter_cache.errors import WorldError
 
-    run = begin_run(command, out)
-    try:
-        yield run
-    except KeyboardInterrupt:
-        console.say(f"{command}: to go on, give the same command with --out {run}")
-        raise
-    end_run(run)
+    with resumable(command, asked, out) as run:
+        if out is None:
+            console.say(f"{command}: in {run}")
+        try:
+            yield run
+        except (KeyboardInterrupt, WorldError):
+            console.say(f"{command}: to go on, give the same command with --out {run}")
+            raise
 
 
 def train_router(
@@ -119,6 +123,7 @@ def _followed(
 
     writer = _writer(events) if events else None
     curve: list[float] = []
+    told = time.monotonic()
     with console.progress_bars() as bars:
         task = bars.add_task(label, total=None, note="")
 
@@ -126,9 +131,13 @@ def _followed(
             curve.append(validation)
             note = f"{training:.3f} train, {validation:.3f} validation {sparkline(curve)}"
             bars.update(task, completed=done, total=total, note=note)
+            nonlocal told
+            if not bars.console.is_terminal and time.monotonic() - told > EVERY:
+                console.say(f"{label}: epoch {done} of {total}, {note}")
+                told = time.monotonic()
             if writer:
-                writer.add_scalar("reward/train", training, done)
-                writer.add_scalar("reward/validation", validation, done)
+                writer.add_scalar("value/train", training, done)
+                writer.add_scalar("value/validation", validation, done)
 
         try:
             yield on_epoch

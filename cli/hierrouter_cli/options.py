@@ -48,6 +48,10 @@ Out = Annotated[
 Alpha = Annotated[
     str, typer.Option("--alpha", metavar="X", help="Price of cost in R = Q - alpha * C.")
 ]
+AlphaOrBudget = Annotated[
+    str | None,
+    typer.Option("--alpha", metavar="X", help=f"Price of cost in R; default {DEFAULT_ALPHA:g}."),
+]
 Encoder = Annotated[
     str | None,
     typer.Option(
@@ -229,21 +233,22 @@ def parse_cost(text: str | None, flag: str) -> float | None:
     return value
 
 
-def algorithm(name: str | None, budget: bool, limit: bool) -> str:
+def algorithm(name: str | None, budget: str | None, max_cost: str | None, alpha: str | None) -> str:
     """The algorithm to train with: PPO, and enumeration for a budget.
 
     Raises:
-        InputError: a budget with another algorithm, or with a limit for each query.
+        InputError: a budget with what contradicts it.
     """
-    if not budget:
+    if budget is None:
         return name or "ppo"
     if name not in (None, "exact"):
         raise InputError(
             f"a budget needs a router for every alpha: --budget with --algo {name}; "
             "leave --algo out"
         )
-    if limit:
-        raise InputError("--budget and --max-cost together are not supported; give one of them")
+    for flag, value in (("--max-cost", max_cost), ("--alpha", alpha)):
+        if value is not None:
+            raise InputError(f"--budget and {flag} contradict each other; give one of them")
     return "exact"
 
 

@@ -10,9 +10,10 @@ import typer
 from hierrouter_cli import console, options
 from hierrouter_cli.collect import load_queries
 from hierrouter_cli.collecting import run_collect
+from hierrouter_cli.learning import train_router
 from hierrouter_cli.report import make_report, show_summary, write
 from hierrouter_cli.sweep import automatic, run_sweep, table
-from hierrouter_cli.train import report_line, run_training
+from hierrouter_cli.train import report_line
 
 
 def quickstart(
@@ -39,7 +40,7 @@ def quickstart(
     queries = load_queries(["testbed"], limit, seed, Path("data"))
     tree = run_collect(folders.cache, load_pool("testbed"), queries, None)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
-    trained = run_training(tree, Objective(value), preset("default"), seed, folders.train)
+    trained = train_router(tree, Objective(value), preset("default"), seed, folders.train)
     console.say(f"trained: {report_line(trained, tree)}")
     console.say("3/4 sweep-alpha: one network for every price of cost, by enumeration")
     swept = run_sweep(tree, automatic(tree), SWEEP, [seed], folders.sweep)

@@ -83,7 +83,7 @@ def report(
         tree,
         value,
         cache,
-        checkpoint or latest_for(tree, "train"),
+        checkpoint or latest_for(tree, "train", value),
         sweep or latest_for(tree, "sweep-alpha"),
         split,
         {given.name: priced for given, priced in zip(lists, trees, strict=True)},
@@ -94,23 +94,31 @@ def report(
         console.say(f"report: page {write(result, new_run('report', out))}")
 
 
-def latest_for(tree: RouteTree, command: str) -> Path | None:
+def latest_for(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
     """The newest finished run of a command that learned from this very tree, seen in this way.
 
     Where there is none, the newest one that learned from it under other prices.
+
+    Args:
+        alpha: runs for this alpha come before newer ones for another.
     """
     from hierrouter.learn.checkpoint import description_of
     from hierrouter.runs import finished_runs
 
     found = [
-        (run, str(said["fingerprint"]))
+        (run, said)
         for run in finished_runs(command)
         if (said := description_of(run))
         and (said["view"], said["encoder"]) == (tree.view, tree.encoder)
+        and tree.same_content(str(said["fingerprint"]))
     ]
-    same = [run for run, fingerprint in found if fingerprint == tree.fingerprint]
-    repriced = [run for run, fingerprint in found if tree.same_content(fingerprint)]
-    return next(iter(same + repriced), None)
+    found.sort(
+        key=lambda item: (
+            item[1]["fingerprint"] != tree.fingerprint,
+            alpha is not None and item[1].get("objective", {}).get("alpha") != alpha,
+        )
+    )
+    return found[0][0] if found else None
 
 
 def make_report(
@@ -136,30 +144,60 @@ def make_report(
     trained = router_at(trained_in, alpha) if trained_in else None
     if alpha is None:
         alpha = trained.alpha if trained else options.DEFAULT_ALPHA
-    trained = trained if named else _shown(trained, sweep, alpha)
+    if not named and (from_sweep := _from_sweep(trained, sweep, alpha)):
+        trained, trained_in = from_sweep, swept_in
     _say_origin(trained, tree, alpha)
     say_if_few(tree, split, "every figure rests on them")
     _say_sources(trained_in, swept_in, split, alpha)
     several = price_lists if price_lists and len(price_lists) > 1 else {}
     source = provenance(tree, cache, trained_in, trained, swept_in, several)
-    return compare(tree, alpha, trained, sweep, source, split, price_lists=several)
+    exact = _learned_by_enumeration(tree, trained)
+    return compare(tree, alpha, trained, sweep, source, split, price_lists=several, exact=exact)
 
 
-def _shown(
+def _learned_by_enumeration(tree: RouteTree, trained: TrainedRouter | None) -> TrainedRouter | None:
+    """The newest such router for the objective of one that learned from episodes."""
+    from dataclasses import asdict
+
+    from hierrouter.learn.checkpoint import description_of, router_at
+    from hierrouter.runs import finished_runs
+
+    if trained is None or trained.origin.config.algo != "ppo":
+        return None
+    wanted = {
+        "algo": "exact",
+        "fingerprint": trained.origin.fingerprint,
+        "objective": asdict(trained.objective),
+        "view": tree.view,
+        "encoder": tree.encoder,
+    }
+    for run in finished_runs("train"):
+        said = description_of(run)
+        if all(said.get(name) == value for name, value in wanted.items()):
+            return router_at(run, None)
+    return None
+
+
+def _from_sweep(
     trained: TrainedRouter | None, sweep: Sweep | None, alpha: float
 ) -> TrainedRouter | None:
-    """The router of the table: the one trained at this alpha, or that of a sweep's network."""
-    if (trained and trained.alpha == alpha) or sweep is None:
-        return trained
-    from_sweep = [
+    """A sweep's router, where it is for this alpha and the one trained is not."""
+    from dataclasses import replace
+
+    if sweep is None or (trained and trained.alpha == alpha):
+        return None
+    routers = [
         router
         for router in sweep.at(alpha)
-        if trained is None or router.objective.allow_stop == trained.objective.allow_stop
+        if trained is None or replace(trained.objective, alpha=alpha) == router.objective
     ]
-    if not from_sweep:
-        return trained
-    console.say(f"report: no router was trained at alpha {alpha:g}; the sweep's is shown")
-    return from_sweep[0]
+    if not routers:
+        return None
+    console.say(
+        f"report: no run of `train` for alpha {alpha:g} on this tree; the sweep's network is "
+        f"shown, seed {routers[0].origin.seed}"
+    )
+    return routers[0]
 
 
 def _say_origin(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.learning import describe, resumable_run, train_alphas, train_router
+from hierrouter_cli.learning import describe, resumable_run, say_if_few, train_alphas, train_router
 from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ def sweep_alpha(
     """
     from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
+    from hierrouter.learn.objective import Objective
+    from hierrouter.learn.resume import training_named
+    from hierrouter.learn.trained import Origin
     from hierrouter.runs import check_out
     from hierrouter.trees import require_folds
 
@@ -93,7 +96,9 @@ def sweep_alpha(
         console.put(f"{planned}\n")
         return
     console.say(planned)
-    with resumable_run("sweep-alpha", out) as run:
+    named = training_named(Origin.of(tree, config, seed), Objective(grid[0], allow_stop), grid)
+    with resumable_run("sweep-alpha", {**named, "seeds": list(each)}, out) as run:
+        say_if_few(tree, "validation", "they choose the weights")
         sweep = run_sweep(tree, grid, config, each, run, allow_stop, tensorboard)
     console.put(table(sweep, tree))
     console.put(f"{run}\n")

@@ -16,14 +16,14 @@ from hierrouter_cli.learning import (
 from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
-    from hierrouter.learn.config import ExactConfig, TrainConfig
+    from hierrouter.learn.config import TrainConfig
     from hierrouter.learn.objective import Objective
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter_cache.tree import RouteTree
 
 
 def train(
-    alpha: options.Alpha = str(options.DEFAULT_ALPHA),
+    alpha: options.AlphaOrBudget = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     pool: options.PoolName = None,
     models: options.Models = None,
@@ -55,17 +55,17 @@ def train(
     from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
     from hierrouter.learn.objective import Objective
+    from hierrouter.learn.resume import training_named
+    from hierrouter.learn.trained import Origin
     from hierrouter.runs import check_out
     from hierrouter.trees import require_folds
 
-    value = options.parse_alpha(alpha)
-    limits = [
-        options.parse_cost(text, flag)
-        for text, flag in ((budget, "--budget"), (max_cost, "--max-cost"))
-    ]
-    algo = options.algorithm(algo, budget is not None, max_cost is not None)
-    config = shortened(config_of(preset, algo), epochs)
-    objective = Objective(value, allow_stop, limits[1])
+    mean, most = options.parse_cost(budget, "--budget"), options.parse_cost(max_cost, "--max-cost")
+    algo = options.algorithm(algo, budget, max_cost, alpha)
+    value = options.DEFAULT_ALPHA if alpha is None else options.parse_alpha(alpha)
+    chosen = config_of(preset, algo)
+    config = shortened(chosen if mean is None else SWEEP, epochs)
+    objective = Objective(value, allow_stop, most)
     check_out(out, "train")
     selection = select(
         pool=pool,
@@ -82,38 +82,38 @@ def train(
     )
     tree = open_tree(cache, selection)
     require_folds(tree)
+    require_possible(tree, mean, objective)
     if dry_run:
-        console.say(f"train: {told(objective, config)}, seed {seed}: {describe(tree)}")
+        console.say(f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}")
         return
-    with resumable_run("train", out) as run:
-        if limits[0] is None:
-            trained = run_training(tree, objective, config, seed, run, tensorboard)
+    asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": mean}
+    with resumable_run("train", asked, out) as run:
+        console.say(f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}")
+        say_if_few(tree, "validation", "they choose the checkpoint")
+        if mean is None:
+            trained = train_router(tree, objective, config, seed, run, tensorboard)
         else:
-            every = shortened(SWEEP, epochs)
-            trained = within_budget(tree, limits[0], objective, every, seed, run, tensorboard)
+            trained = within_budget(tree, mean, objective, config, seed, run, tensorboard)
     console.say(f"trained: {report_line(trained, tree)}")
     console.put(f"{run}\n")
 
 
-def run_training(
-    tree: RouteTree,
-    objective: Objective,
-    config: TrainConfig,
-    seed: int,
-    folder: Path,
-    tensorboard: bool = False,
-) -> TrainedRouter:
-    """Train for one alpha with a bar; the checkpoint is in `folder`."""
-    console.say(f"train: {told(objective, config)}, seed {seed}: {describe(tree)}")
-    say_if_few(tree, "validation", "they choose the checkpoint")
-    return train_router(tree, objective, config, seed, folder, tensorboard)
+def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
+    """Refuse what no policy can keep to on validation, before anything is trained."""
+    from hierrouter.evaluate.budget import optimum_at_mean_cost
+    from hierrouter.learn.limits import require_reachable
+
+    fold = tree.split("validation")
+    if budget is not None:
+        optimum_at_mean_cost(fold, budget, objective.allow_stop)
+    require_reachable(fold, objective)
 
 
 def within_budget(
     tree: RouteTree,
     budget: float,
     objective: Objective,
-    config: ExactConfig,
+    config: TrainConfig,
     seed: int,
     folder: Path,
     tensorboard: bool,
@@ -122,8 +122,10 @@ def within_budget(
     from hierrouter.evaluate.budget import optimum_at_mean_cost
     from hierrouter.learn.budget import meet_budget
     from hierrouter.learn.checkpoint import save_checkpoint
+    from hierrouter.learn.config import ExactConfig
     from hierrouter.learn.sweep import alpha_grid
 
+    assert isinstance(config, ExactConfig)
     fold = tree.split("validation")
     best = optimum_at_mean_cost(fold, budget, objective.allow_stop).outcome
     grid = alpha_grid(tree, options.POINTS, objective.allow_stop)
@@ -138,11 +140,12 @@ def within_budget(
     return trained
 
 
-def told(objective: Objective, config: TrainConfig) -> str:
+def told(objective: Objective, config: TrainConfig, budget: float | None = None) -> str:
     """What is trained and how, in words."""
+    price = f"alpha {objective.alpha:g}" if budget is None else f"mean cost {budget:g}"
     stop = ", may stop early" if objective.allow_stop else ""
     limit = "" if objective.max_cost is None else f", at most {objective.max_cost:g} a query"
-    return f"alpha {objective.alpha:g}{stop}{limit}, {config.algo}, preset {config.preset}"
+    return f"{price}{stop}{limit}, {config.algo}, preset {config.preset}"
 
 
 def report_line(trained: TrainedRouter, tree: RouteTree) -> str:
@@ -166,6 +169,7 @@ def limit_line(trained: TrainedRouter, fold: RouteTree) -> str:
 
     found = under_limit(trained, fold)
     return (
-        f"{found.share_over:.1%} of queries cost more than {found.limit:g}; within it R is at most "
-        f"{found.bound:.3f}, and {found.masked:.3f} with calls that are sure to be within it"
+        f"{found.share_over:.1%} of queries cost more than {found.limit:g}, "
+        f"{found.impossible:.1%} have no route within it; "
+        f"with hindsight R is at most {found.bound:.3f}"
     )

@@ -12,6 +12,7 @@ import numpy as np
 from hierrouter.evaluate.budget import within
 from hierrouter.evaluate.frontier import oracle_break_points
 from hierrouter.learn.conditioned import TrainedSweep
+from hierrouter.learn.objective import MAX_ALPHA
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import training_folds
 from hierrouter_cache.errors import InputError
@@ -39,7 +40,8 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
     learn_from, choose_on = training_folds(tree)
     changes = oracle_break_points(learn_from, sweep.objective.allow_stop)
     knots = np.concatenate([[0.0], changes, BEYOND * changes[-1:]])
-    alphas = np.unique(np.quantile(knots, np.linspace(0, 1, CANDIDATES)))
+    candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))
+    alphas = np.unique(np.minimum(candidates, MAX_ALPHA))
 
     def cost(place: int) -> float:
         return float(sweep.at(alphas[place]).outcome(choose_on).cost.mean())

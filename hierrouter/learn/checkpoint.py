@@ -13,11 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.learn.conditioned import AlphaRouter, TrainedSweep
 from hierrouter.learn.config import ALGORITHMS, TrainConfig
@@ -58,14 +60,17 @@ def load_checkpoint(path: Path) -> TrainedRouter | TrainedSweep:
 
     Raises:
         InputError: there is none, it is truncated or no safetensors file, it was not written by
-            `save_checkpoint`, or its weights are not finite.
+            `save_checkpoint` or by that of another format, or its weights are not finite.
     """
     file = path / WEIGHTS if path.is_dir() else path
+    _check_is_no_sweep(path)
     weights, text = read_tensors(file)
     if not all(torch.isfinite(value).all() for value in weights.values()):
         raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
     try:
-        return _rebuild(json.loads(text), weights)
+        found = json.loads(text)
+        _check_format(found["format"], file)
+        return _rebuild(found, _objective(found["objective"], file), weights)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise InputError(
             f"checkpoint is damaged, weights and description do not fit: {file}; {RETRAIN}"
@@ -108,7 +113,7 @@ def describe(trained: TrainedRouter | TrainedSweep) -> dict[str, Any]:
     found = {
         "format": FORMAT,
         "models": list(origin.models),
-        "base_rate": list(origin.base_rate),
+        "rate": [list(pair) for pair in origin.rate],
         "hops": origin.hops,
         "encoder": origin.encoder,
         "view": origin.view,
@@ -180,23 +185,40 @@ def _check_start(file: Path) -> None:
         )
 
 
-def _rebuild(found: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedRouter | TrainedSweep:
-    if found["format"] != FORMAT:
-        raise ValueError(f"format {found['format']}, expected {FORMAT}")
-    config: TrainConfig = ALGORITHMS[found["algo"]](**found["config"])
-    origin = Origin(
-        models=tuple(found["models"]),
-        hops=found["hops"],
-        base_rate=tuple(found["base_rate"]),
-        encoder=found["encoder"],
-        view=found["view"],
-        config=config,
-        seed=found["seed"],
-        fingerprint=found["fingerprint"],
-        version=found["version"],
+def _check_is_no_sweep(path: Path) -> None:
+    """Name a router of a sweep where the folder of the whole sweep was given."""
+    if not (path / SUMMARY).is_file() or (path / WEIGHTS).exists():
+        return
+    member = min((file.parent for file in path.glob(f"*/**/{WEIGHTS}")), default=path / "seed-N")
+    raise InputError(
+        f"not a checkpoint, but the folder of a sweep: {path}; give one of its own: {member}"
     )
-    shape, objective = RouterShape(**found["shape"]), Objective(**found["objective"])
-    history, limits = tuple(found["history"]), [tensors.pop(name, None) for name in CEILINGS]
+
+
+def _check_format(found: Any, file: Path) -> None:
+    """A whole number that is not this version's says which version is needed."""
+    if not isinstance(found, int):
+        raise TypeError(f"format {found}")
+    if found != FORMAT:
+        remedy = RETRAIN if found < FORMAT else "upgrade hierrouter"
+        raise InputError(
+            f"checkpoint has format {found}, this version reads {FORMAT}: {file}; {remedy}"
+        )
+
+
+def _objective(found: dict[str, Any], file: Path) -> Objective:
+    try:
+        return Objective(**found)
+    except InputError as error:
+        raise InputError(f"checkpoint is damaged, {error}: {file}; {RETRAIN}") from error
+
+
+def _rebuild(
+    found: dict[str, Any], objective: Objective, tensors: dict[str, Tensor]
+) -> TrainedRouter | TrainedSweep:
+    origin, shape, history = _origin(found), RouterShape(**found["shape"]), tuple(found["history"])
+    ceilings = _ceilings(tensors)
+    _check_fit(origin, objective, shape, ceilings)
     if "alphas" in found:
         network = AlphaRouter(shape, tensors["scales"])
         network.load_state_dict(tensors)
@@ -207,6 +229,50 @@ def _rebuild(found: dict[str, Any], tensors: dict[str, Tensor]) -> TrainedRouter
     router = Router(shape)
     router.load_state_dict(tensors)
     router.requires_grad_(False).eval()
-    longest, growth = (None if limit is None else limit.numpy() for limit in limits)
-    ceilings = None if longest is None or growth is None else Ceilings(longest, growth)
     return TrainedRouter(router, objective, origin, history, ceilings)
+
+
+def _origin(found: dict[str, Any]) -> Origin:
+    config: TrainConfig = ALGORITHMS[found["algo"]](**found["config"])
+    return Origin(
+        models=tuple(found["models"]),
+        hops=found["hops"],
+        rate=tuple(
+            (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in found["rate"]
+        ),
+        encoder=found["encoder"],
+        view=found["view"],
+        config=config,
+        seed=found["seed"],
+        fingerprint=found["fingerprint"],
+        version=found["version"],
+    )
+
+
+def _ceilings(tensors: dict[str, Tensor]) -> Ceilings | None:
+    """Taken out of the tensors, so that the weights are left."""
+    if not tensors.keys() & set(CEILINGS):
+        return None
+    longest, growth = (tensors.pop(name).numpy() for name in CEILINGS)
+    return Ceilings(longest, growth)
+
+
+def _check_fit(
+    origin: Origin, objective: Objective, shape: RouterShape, ceilings: Ceilings | None
+) -> None:
+    """The parts of a description agree with each other, and with the ceilings."""
+    texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
+    fits = [
+        all(isinstance(text, str) for text in texts),
+        all(isinstance(number, int) for number in (origin.seed, origin.hops, shape.actions)),
+        len(origin.rate) == len(origin.models),
+        np.isfinite(origin.rate).all(),
+        shape.hops == origin.hops,
+        shape.actions == Actions(origin.routes, objective.allow_stop).count,
+        (ceilings is None) == (objective.max_cost is None),
+    ]
+    if ceilings:
+        of_each_node = (origin.routes.nodes,)
+        fits += [array.shape == of_each_node for array in (ceilings.longest, ceilings.growth)]
+    if not all(fits):
+        raise ValueError("the parts of the description do not fit")

@@ -35,6 +35,7 @@ from hierrouter.learn.training import (
     run_epochs,
     training_folds,
 )
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 WIDTH = 32  # of the layer that reads alpha
@@ -127,8 +128,10 @@ class TrainedSweep:
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
+        Its history is empty: R at this alpha was not measured while the sweep was trained.
+
         Raises:
-            InputError: alpha is not finite or below 0.
+            InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
         return TrainedRouter(
             router=self.network.at(alpha),
@@ -264,26 +267,35 @@ def train_sweep(
             not be limited.
         config: settings of the training.
         seed: of everything random.
-        watch: who is told; both values are the mean over the grid of exact R / deviation on the
-            validation fold.
+        watch: who is told; the values are means over the grid of exact R / deviation.
         resumed: where to go on; everything else must be as it was.
 
     Raises:
-        InputError: there is nothing to train on.
+        InputError: there is nothing to train on, or the cost of a query is limited.
     """
+    if objective.max_cost is not None:
+        raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
     learn_from, choose_on = training_folds(tree)
     actions = Actions(tree.routes, objective.allow_stop)
     changes = oracle_break_points(learn_from, objective.allow_stop)
     fold = TrainFold(learn_from, actions, state_table(learn_from, objective))
-    table = state_table(choose_on, objective)
-    valued = [ValuedFold(choose_on, table, actions, alpha) for alpha in alphas]
+    valued = [
+        [ValuedFold(queries, table, actions, alpha) for alpha in alphas]
+        for queries, table in (
+            (learn_from, fold.table),
+            (choose_on, state_table(choose_on, objective)),
+        )
+    ]
     deviation = StandardReward(fold).deviation(np.array(alphas))
 
     def values() -> list[float]:
         routers = [network.at(alpha) for alpha in alphas]
-        reached = [fold.value(router) for fold, router in zip(valued, routers, strict=True)]
-        value = float(np.mean(np.array(reached) / deviation))
-        return [value, value]
+        reached = [
+            [one.value(router) for one, router in zip(each, routers, strict=True)]
+            for each in valued
+        ]
+        standard: list[float] = np.mean(np.array(reached) / deviation, axis=1).tolist()
+        return standard
 
     with reproducible(seed):
         network = AlphaRouter(shape_for(learn_from, actions, config), scales_of(changes))

@@ -34,6 +34,8 @@ class TrainConfig:
         stage_dim: length of the learned stage embedding.
         scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
             components weigh as much as those of the other inputs.
+        plain_start: all layers start as torch makes them, the first one as one map of its whole
+            input; otherwise the heads start small and orthogonal.
         embedding_noise: length of the random vector added to the embedding of each state visited,
             drawn anew on each visit of the training; keeps a router from learning single
             questions by heart.
@@ -56,6 +58,7 @@ class TrainConfig:
     hidden: int = 128
     stage_dim: int = 16
     scale_embedding: bool = True
+    plain_start: bool = False
     embedding_noise: float = 1.0
     standardise_reward: bool = True
 
@@ -145,6 +148,7 @@ PRESETS: dict[tuple[str, str], TrainConfig] = {
         evaluate_every=3,
         hidden=256,
         scale_embedding=False,
+        plain_start=True,
         embedding_noise=0.0,
         standardise_reward=False,
     ),

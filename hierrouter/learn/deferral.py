@@ -103,11 +103,19 @@ class Deferral:
         return self.on(fold).outcome(self.threshold)
 
     def hands_over(
-        self, embedding: NDArray[np.float32], path: tuple[int, ...], cost: float
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
     ) -> bool:
-        """Whether the query is handed over at one live state; see `TrainedRouter.decide`."""
+        """Whether the query is handed over at one live state; see `TrainedRouter.decide`.
+
+        A head does not look at `prompts`: what the router expects to gain is read off its features.
+        """
         if self.head is None:
-            return bool(in_doubt(self.trained.decide(embedding, path, cost), self.threshold))
+            chances = self.trained.decide(embedding, path, cost, prompts)
+            return bool(in_doubt(chances, self.threshold))
         states = States(
             embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
             stage=torch.tensor([len(path)]),

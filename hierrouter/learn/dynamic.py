@@ -30,6 +30,7 @@ from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, st
 from hierrouter.learn.states import state_table
 from hierrouter.learn.trained import Origin
 from hierrouter.learn.training import Halfway, Watch, reproducible, run_epochs, training_folds
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.sub_pool import sub_pool
 from hierrouter_cache.tree import RouteTree
 
@@ -112,8 +113,10 @@ def train_featured(
         resumed: where to go on; everything else must be as it was.
 
     Raises:
-        InputError: there is nothing to train on.
+        InputError: there is nothing to train on, or the cost of a query is limited.
     """
+    if objective.max_cost is not None:
+        raise InputError("max_cost cannot be kept in pools that change; train for one pool")
     learn_from, choose_on = training_folds(tree)
     pools = [Known.of(pool, objective) for pool in pools_of(learn_from)]
 

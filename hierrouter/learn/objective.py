@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from hierrouter_cache.errors import InputError
 
+MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -23,7 +25,7 @@ class Objective:
             could exceed it are not chosen, see `hierrouter.evaluate.budget`.
 
     Raises:
-        InputError: a number is not finite or below 0.
+        InputError: a number is not finite or below 0, or alpha is above `MAX_ALPHA`.
     """
 
     alpha: float
@@ -34,3 +36,5 @@ class Objective:
         for name, value in (("alpha", self.alpha), ("max_cost", self.max_cost)):
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name} must be a finite number >= 0, got {value}")
+        if self.alpha > MAX_ALPHA:
+            raise InputError(f"alpha must be at most 1e9, got {self.alpha}")

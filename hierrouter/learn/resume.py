@@ -19,6 +19,7 @@ from hierrouter.learn.conditioned import TrainedSweep
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import Origin, TrainedRouter
 from hierrouter.learn.training import Halfway
+from hierrouter.runs import differences
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.writer import write_atomically
 
@@ -75,7 +76,7 @@ def load_halfway(folder: Path, named: dict[str, Any]) -> Halfway | None:
         raise InputError(
             f"interrupted training is truncated or damaged: {file}; remove it and train again"
         ) from error
-    if different := sorted(_different(found, named)):
+    if different := sorted(differences(found, named)):
         raise InputError(
             f"another training was interrupted in {folder}: {', '.join(different)} differ; "
             "give the same flags, or another --out"
@@ -107,17 +108,3 @@ def forget_halfway(folder: Path) -> None:
         (folder / UNFINISHED).unlink(missing_ok=True)
     except OSError as error:
         raise WorldError(f"cannot remove {folder / UNFINISHED}: {error.strerror}") from error
-
-
-def _different(found: dict[str, Any], named: dict[str, Any]) -> set[str]:
-    """Names of what two trainings do not share; of nested values the inner ones."""
-    if found.get("algo") != named.get("algo"):
-        return {"algo"}  # and so every setting
-    different = set()
-    for name in found.keys() | named.keys():
-        here, there = found.get(name), named.get(name)
-        if isinstance(here, dict) and isinstance(there, dict):
-            different |= _different(here, there)
-        elif here != there:
-            different.add(name)
-    return different

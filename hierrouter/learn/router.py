@@ -38,6 +38,7 @@ class RouterShape:
         stage_dim: length of the learned stage embedding.
         embedding_scale: factor on embeddings.
         cost_scale: costs are divided by it.
+        plain_start: how a new router starts, see `TrainConfig`.
     """
 
     actions: int
@@ -47,6 +48,7 @@ class RouterShape:
     stage_dim: int
     embedding_scale: float
     cost_scale: float
+    plain_start: bool
 
 
 def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
@@ -59,6 +61,7 @@ def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterS
         stage_dim=config.stage_dim,
         embedding_scale=math.sqrt(tree.dim) if config.scale_embedding else 1.0,
         cost_scale=cost_scale(tree),
+        plain_start=config.plain_start,
     )
 
 
@@ -67,8 +70,9 @@ class Router(nn.Module):
 
     The first layer is written as the sum of one map of the embedding and one of the rest. It is
     the same function as one map of the concatenation, but no gradient is computed towards the
-    frozen embedding. Where embeddings are not scaled it also starts as one map of it would, and the
-    heads as torch makes them: small heads and a loud stage would drown the text for many epochs.
+    frozen embedding. With a plain start it also starts as one map would, and the heads as torch
+    makes them: where embeddings are not scaled, small heads and a loud stage would drown the text
+    for many epochs.
     """
 
     def __init__(self, shape: RouterShape) -> None:
@@ -80,10 +84,10 @@ class Router(nn.Module):
         self.context = make(shape.dim, shape.hidden, bias=False)
         self.progress = nn.Linear(shape.stage_dim + 1, shape.hidden)
         self.second = nn.Linear(shape.hidden, shape.hidden)
-        scaled = shape.embedding_scale != 1
-        self.policy = _head(shape.hidden, shape.actions, gain=0.01 if scaled else None)
-        self.value = _head(shape.hidden, 1, gain=1.0 if scaled else None)
-        if not scaled:
+        plain = shape.plain_start
+        self.policy = _head(shape.hidden, shape.actions, gain=None if plain else 0.01)
+        self.value = _head(shape.hidden, 1, gain=None if plain else 1.0)
+        if plain:
             _start_as_one(self.context, self.progress)
 
     def first(self, states: States) -> Tensor:

@@ -19,6 +19,7 @@ from hierrouter.evaluate.frontier import oracle_break_points
 from hierrouter.learn.checkpoint import SUMMARY, load_checkpoint
 from hierrouter.learn.conditioned import TrainedSweep
 from hierrouter.learn.config import PAPER_ALPHA
+from hierrouter.learn.objective import MAX_ALPHA
 from hierrouter.learn.trained import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -93,7 +94,8 @@ def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[f
         raise InputError("no query to choose alphas on: the train fold is empty")
     changes = oracle_break_points(train, allow_stop)
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
-    between: list[float] = np.quantile(changes, spread).tolist() if len(changes) else []
+    quantiles = np.quantile(changes, spread) if len(changes) else np.empty(0)
+    between: list[float] = np.minimum(quantiles, MAX_ALPHA).tolist()
     return tuple(sorted({0.0, PAPER_ALPHA, *map(_rounded, between)}))
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import hierrouter
 from hierrouter.actions import Actions
-from hierrouter.evaluate.ceilings import Ceilings
+from hierrouter.evaluate.ceilings import Ceilings, affordable_at
 from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import Outcome, from_endings
 from hierrouter.learn.config import TrainConfig
@@ -33,7 +33,7 @@ class Origin:
     Attributes:
         models: M names; action a calls `models[a % M]`.
         hops: L.
-        base_rate: M costs per token at the time of training; ties go to the cheaper model.
+        rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
         view: which texts these are of, see `hierrouter.collect.views`.
         config: settings of the training.
@@ -44,7 +44,7 @@ class Origin:
 
     models: tuple[str, ...]
     hops: int
-    base_rate: tuple[float, ...]
+    rate: tuple[tuple[float, float], ...]
     encoder: str
     view: str
     config: TrainConfig
@@ -58,7 +58,7 @@ class Origin:
         return cls(
             models=tree.models,
             hops=tree.hops,
-            base_rate=tuple(tree.base_rate.tolist()),
+            rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
             encoder=tree.encoder,
             view=tree.view,
             config=config,
@@ -71,6 +71,12 @@ class Origin:
     def routes(self) -> Routes:
         """The shape of the trees that the policy walks."""
         return Routes(len(self.models), self.hops)
+
+    @property
+    def base_rate(self) -> NDArray[np.float64]:
+        """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
+        mean: NDArray[np.float64] = np.array(self.rate).mean(axis=1)
+        return mean
 
     def check_matches(self, tree: RouteTree, dim: int) -> None:
         """Make sure that a policy of this origin can read the states of `tree`.
@@ -117,7 +123,8 @@ class TrainedRouter:
         router: the network, frozen.
         objective: what it was trained for.
         origin: where it comes from.
-        history: exact greedy R on the validation fold at each evaluation.
+        history: exact greedy R on the validation fold at each evaluation; empty for a router that
+            was read off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
     """
 
@@ -170,7 +177,7 @@ class TrainedRouter:
         embedding: NDArray[np.float32],
         path: tuple[int, ...],
         cost: float,
-        legal: NDArray[np.bool_] | None = None,
+        prompts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         """float64[A]: the stochastic policy at one live state.
 
@@ -178,21 +185,43 @@ class TrainedRouter:
             embedding: float32[dim], the encoder's vectors of the view.
             path: the models called so far, by number; fewer than L.
             cost: C so far, in price * token.
-            legal: bool[A], what a budget leaves; None is all that is ever legal there.
+            prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
+                counts them; needed, and read, only where the objective limits the cost of a query.
+                Calls are priced as at the time of training.
+
+        Raises:
+            ValueError: prompts are needed, and are not given or not M.
         """
-        if legal is None:
-            legal = self.actions.legal()[self.origin.routes.node(path)]
         states = States(
             embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
             stage=torch.tensor([len(path)]),
             cost=torch.tensor([cost], dtype=torch.float32),
-            legal=torch.from_numpy(legal)[None],
+            legal=torch.from_numpy(self._legal(path, cost, prompts))[None],
         )
         logits, _ = self.router(states)
         probabilities: NDArray[np.float64] = torch.softmax(logits[0].double(), dim=0).numpy()
         return probabilities
 
-    def choose(self, embedding: NDArray[np.float32], path: tuple[int, ...], cost: float) -> int:
-        """The action to take next: the greedy policy at one live state."""
-        rate = np.array(self.origin.base_rate)
-        return int(greedy(self.decide(embedding, path, cost), rate).argmax())
+    def choose(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> int:
+        """The action to take next: the greedy policy at one live state; see `decide`."""
+        probabilities = self.decide(embedding, path, cost, prompts)
+        return int(greedy(probabilities, self.origin.base_rate).argmax())
+
+    def _legal(
+        self, path: tuple[int, ...], cost: float, prompts: NDArray[np.int64] | None
+    ) -> NDArray[np.bool_]:
+        """bool[A]: what may be chosen at one live state."""
+        limit, actions = self.objective.max_cost, self.actions
+        if limit is None or self.ceilings is None:
+            legal: NDArray[np.bool_] = actions.legal()[actions.routes.node(path)]
+            return legal
+        if prompts is None:
+            raise ValueError("a limit on the cost of a query needs `prompts`, the tokens of each")
+        rate = np.array(self.origin.rate)
+        return affordable_at(self.ceilings, actions, rate, limit, path, prompts, cost)

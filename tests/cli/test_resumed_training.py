@@ -52,7 +52,7 @@ def moments(run: Path) -> set[tuple[Path, int]]:
 
 
 def begun(run: Path) -> Callable[[], bool]:
-    return lambda: (run / "unfinished").exists()
+    return lambda: (run / "run.json").exists()
 
 
 def advanced(run: Path) -> Callable[[], bool]:
@@ -91,14 +91,13 @@ def test_the_same_bytes_after_any_number_of_kills(
     for how in (signal.SIGKILL, signal.SIGINT):
         later = moment.uniform(0, 0.1)
         ends.append(interrupt(place, arguments, advanced(run), how, later)[0])
-    assert ends == [-signal.SIGKILL, -signal.SIGKILL, CTRL_C]
-    assert kept(run) != kept(whole)
+    # A machine that is quick may be done before the last signal comes.
+    assert ends[:2] == [-signal.SIGKILL, -signal.SIGKILL] and ends[2] in (CTRL_C, 0)
     done = hierrouter(*arguments, cwd=place)
     assert done.returncode == 0, done.stderr
     assert "goes on after epoch" in done.stderr or "already there" in done.stderr
     assert kept(run) == kept(whole)
     assert not list(run.rglob("training.safetensors"))
-    assert not (run / "unfinished").exists()
 
 
 def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ def test_other_flags_are_refused_with_what_differs(
     done = hierrouter(*TRAIN, *flags, "--out", unfinished, cwd=place)
     assert (done.returncode, done.stdout) == (2, "")
     line = done.stderr.splitlines()[-1]
-    assert f"another training was interrupted in {unfinished}: {words}" in line
+    assert f"another run was begun in {unfinished}: {words}" in line
     assert (unfinished / "training.safetensors").read_bytes() == before
 
 

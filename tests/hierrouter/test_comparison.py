@@ -152,7 +152,7 @@ def test_what_sampling_cost_is_said_and_paired_by_query() -> None:
     (note,) = shown(router(), sweep()).notes
     difference, low, high, level = numbers(note)
     assert level == 95
-    assert "Learning by enumeration instead of sampled episodes: R" in note
+    assert "Learned by enumeration instead of sampled episodes (the sweep's network" in note
     exact = np.mean([rewards(one) for one in sweep().at(ALPHA)], axis=0)
     sampled = rewards(router())
     assert difference == pytest.approx((exact - sampled).mean(), abs=1e-4)
@@ -160,7 +160,7 @@ def test_what_sampling_cost_is_said_and_paired_by_query() -> None:
     paired = 2 * 1.96 * (exact - sampled).std() / np.sqrt(len(exact))
     unpaired = 2 * 1.96 * np.sqrt((exact.var() + sampled.var()) / len(exact))
     assert high - low == pytest.approx(paired, rel=0.4)
-    assert paired < unpaired / 3
+    assert paired < 0.6 * unpaired
 
 
 def test_a_sweep_knows_what_sampling_cost_at_an_alpha_off_its_grid() -> None:
@@ -179,7 +179,7 @@ def test_nothing_is_said_of_sampling_where_there_is_nothing_to_compare() -> None
     assert not [
         note
         for note in shown(router(), sweep(allow_stop=True)).notes
-        if note.startswith("Learning by enumeration")
+        if note.startswith("Learned by enumeration")
     ]
 
 
@@ -196,9 +196,11 @@ def test_a_frontier_of_routers_that_may_do_more_is_said() -> None:
 def test_a_limit_is_reported_with_how_it_is_kept(limit: float) -> None:
     limited, fold = router(max_cost=limit), half_easy().split("test")
     (note,) = shown(limited).notes
-    told, over, bound, alpha, masked = numbers(note)
+    told, over, impossible, bound, alpha, masked = numbers(note)
     assert (told, alpha) == (limit, ALPHA)
     assert over == pytest.approx(100 * (limited.outcome(fold).cost > limit).mean(), abs=0.05)
+    lowest = fold.cost[:, fold.routes.leaves].min(axis=1)
+    assert impossible == pytest.approx(100 * (lowest > limit).mean(), abs=0.05)
     best = optimum_under_budget(fold, limit, ALPHA).reward(ALPHA).mean()
     assert bound == pytest.approx(best, abs=1e-4)
     assert masked >= rewards(limited).mean() - 1e-4

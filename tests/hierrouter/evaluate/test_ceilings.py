@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.actions import Actions
-from hierrouter.evaluate.ceilings import Ceilings, affordable
+from hierrouter.evaluate.ceilings import Ceilings, affordable, affordable_at
 from hierrouter.evaluate.exact import ending
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
@@ -126,6 +127,27 @@ def test_without_money_one_legal_action_stays(tree: RouteTree, stop: bool) -> No
     allowed = affordable(Ceilings.of(tree), tree, 0.0, actions)
     assert (allowed.sum(axis=2) == 1).all()
     assert not (allowed & ~actions.legal()).any()
+
+
+@given(shapes, st.booleans(), shares, seeds)
+def test_a_live_state_is_allowed_what_the_tree_says(
+    routes: Routes, stop: bool, share: float, seed: int
+) -> None:
+    ceilings, tree = Ceilings.of(fold(routes, 3, seed)), fold(routes, 3, seed + 1)
+    actions, budget = Actions(routes, stop), budget_of(tree, share)
+    allowed = affordable(ceilings, tree, budget, actions)
+    for query, state in np.ndindex(*allowed.shape[:2]):
+        prompts = tree.tokens_in[query, routes.child(state, np.arange(routes.models))]
+        path, cost = routes.path(state), float(tree.cost[query, state])
+        live = affordable_at(ceilings, actions, tree.rate, budget, path, prompts, cost)
+        np.testing.assert_array_equal(live, allowed[query, state])
+
+
+def test_a_live_state_needs_the_prompt_of_every_model() -> None:
+    tree = fold(Routes(3, 2), 2, seed=0)
+    ceilings, actions = Ceilings.of(tree), Actions(tree.routes)
+    with pytest.raises(ValueError, match="3 models need as many prompts"):
+        affordable_at(ceilings, actions, tree.rate, 1.0, (), np.array([5]), 0.0)
 
 
 def test_a_long_question_closes_the_dear_model_for_itself_only() -> None:

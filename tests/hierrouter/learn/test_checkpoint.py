@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +18,19 @@ from safetensors.torch import load_file, save_file
 
 from hierrouter.learn.checkpoint import (
     DESCRIPTION,
+    HEADER,
     WEIGHTS,
     describe,
     load_checkpoint,
     save_checkpoint,
 )
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.sweep import Sweep, finish_sweep, member_folder
 from hierrouter.learn.trained import TrainedRouter
+from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
-from tests.hierrouter.learn.runs import glimpse, small_tree
+from tests.hierrouter.learn.runs import ALPHA, GLIMPSE, GRID, glimpse, small_tree, sweep_glimpse
 from tests.hierrouter.trees import planted_tree, random_tree
 
 
@@ -127,8 +133,16 @@ def somebody_elses(file: Path) -> None:
     save_file({"x": torch.ones(1)}, file)
 
 
-def other_format(file: Path) -> None:
+def older(file: Path) -> None:
+    save_file({"x": torch.ones(1)}, file, metadata={"hierrouter": '{"format": 1}'})
+
+
+def newer(file: Path) -> None:
     save_file({"x": torch.ones(1)}, file, metadata={"hierrouter": '{"format": 99}'})
+
+
+def without_format(file: Path) -> None:
+    save_file({"x": torch.ones(1)}, file, metadata={"hierrouter": '{"format": "2"}'})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +159,9 @@ def other_format(file: Path) -> None:
         (weight_missing, "weights and description do not fit"),
         (weight_reshaped, "weights and description do not fit"),
         (somebody_elses, "not written by hierrouter"),
-        (other_format, "weights and description do not fit"),
+        (older, r"has format 1, this version reads 2: .*; train again$"),
+        (newer, r"has format 99, this version reads 2: .*; upgrade hierrouter$"),
+        (without_format, "weights and description do not fit"),
     ],
 )
 def test_a_wrong_file_is_named_for_what_it_is(
@@ -157,6 +173,85 @@ def test_a_wrong_file_is_named_for_what_it_is(
         load_checkpoint(folder)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def redescribe(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    with safe_open(file, framework="pt") as opened:
+        found = json.loads(opened.metadata()[HEADER])
+    change(found)
+    save_file(load_file(file), file, metadata={HEADER: json.dumps(found)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found["objective"].update(allow_stop=True),
+        lambda found: found["objective"].update(max_cost=1.0),
+        lambda found: found.update(hops=3),
+        lambda found: found.update(hops=2.0),
+        lambda found: found["models"].pop(),
+        lambda found: found["rate"].pop(),
+        lambda found: found["rate"][0].pop(),
+        lambda found: found["rate"][0].__setitem__(0, float("nan")),
+        lambda found: found.update(encoder=None),
+        lambda found: found.update(view=3),
+        lambda found: found.update(seed="0"),
+        lambda found: found["shape"].pop("plain_start"),
+    ],
+)
+def test_a_description_that_contradicts_itself_is_refused(
+    folder: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    redescribe(folder / WEIGHTS, lambda found: None)
+    load_checkpoint(folder)
+    redescribe(folder / WEIGHTS, change)
+    with pytest.raises(InputError, match="weights and description do not fit") as caught:
+        load_checkpoint(folder)
+    assert str(folder / WEIGHTS) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: redescribe(file, lambda found: found["objective"].update(max_cost=None)),
+        lambda file: spoil(file, lambda tensors: tensors.pop("ceilings.growth")),
+        lambda file: spoil(
+            file, lambda tensors: tensors.update({"ceilings.longest": torch.ones(3, dtype=int)})
+        ),
+    ],
+    ids=["no limit", "half", "other nodes"],
+)
+def test_ceilings_that_do_not_fit_are_refused(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    save_checkpoint(train(small_tree(), Objective(0.0, max_cost=2.0), GLIMPSE, 0), tmp_path)
+    load_checkpoint(tmp_path)
+    damage(tmp_path / WEIGHTS)
+    with pytest.raises(InputError, match="weights and description do not fit"):
+        load_checkpoint(tmp_path)
+
+
+def test_an_impossible_objective_names_the_file(folder: Path) -> None:
+    redescribe(folder / WEIGHTS, lambda found: found["objective"].update(alpha=-1.0))
+    message = "checkpoint is damaged, alpha must be a finite number >= 0, got -1.0: .*; train again"
+    with pytest.raises(InputError, match=message) as caught:
+        load_checkpoint(folder)
+    assert str(folder / WEIGHTS) in str(caught.value)
+
+
+@pytest.mark.parametrize("conditioned", [True, False])
+def test_the_folder_of_a_sweep_names_a_checkpoint_in_it(tmp_path: Path, conditioned: bool) -> None:
+    tree = small_tree()
+    one, every = glimpse(tree), sweep_glimpse(tree)
+    for seed in (0, 1):
+        member = member_folder(tmp_path, seed, None if conditioned else ALPHA)
+        save_checkpoint(every if conditioned else one, member)
+    found = Sweep(GRID, (every, every)) if conditioned else Sweep((ALPHA,), ((one,), (one,)))
+    finish_sweep(tmp_path, found, [0, 1])
+    member = member_folder(tmp_path, 0, None if conditioned else ALPHA)
+    with pytest.raises(InputError, match=f"folder of a sweep: .*; .*: {re.escape(str(member))}$"):
+        load_checkpoint(tmp_path)
+    load_checkpoint(member)
 
 
 def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:

@@ -11,13 +11,20 @@ import torch
 from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import best_fixed_route, oracle
 from hierrouter.learn.checkpoint import load_checkpoint, router_at, save_checkpoint
-from hierrouter.learn.conditioned import SCALES, StandardReward, TrainedSweep, scales_of
+from hierrouter.learn.conditioned import (
+    SCALES,
+    StandardReward,
+    TrainedSweep,
+    scales_of,
+    train_sweep,
+)
 from hierrouter.learn.learner import TrainFold, paid
+from hierrouter.learn.objective import Objective
 from hierrouter.learn.states import state_table
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learn.runs import GRID, OBJECTIVE, small_tree, sweep_glimpse
+from tests.hierrouter.learn.runs import EXACT_GLIMPSE, GRID, OBJECTIVE, small_tree, sweep_glimpse
 from tests.hierrouter.trees import random_tree
 
 ALPHAS = (0.0, 1e-4, 0.005, 0.03, 1.0, 50.0)
@@ -94,6 +101,20 @@ def test_there_and_back(tmp_path: Path) -> None:
 def test_there_is_no_router_for_a_wrong_alpha(alpha: float) -> None:
     with pytest.raises(InputError, match="alpha must be a finite number >= 0"):
         sweep_glimpse(small_tree()).at(alpha)
+
+
+@pytest.mark.parametrize("alpha", [1.1e9, 1e300])
+def test_there_is_no_router_for_an_alpha_out_of_all_proportion(alpha: float) -> None:
+    trained = sweep_glimpse(small_tree())
+    assert trained.at(1e9).alpha == 1e9
+    with pytest.raises(InputError, match="alpha must be at most 1e9, got 1"):
+        trained.at(alpha)
+
+
+def test_a_limit_on_the_cost_of_a_query_is_refused() -> None:
+    objective = Objective(0.0, max_cost=1.0)
+    with pytest.raises(InputError, match="max_cost cannot be kept at every alpha"):
+        train_sweep(small_tree(), GRID, objective, EXACT_GLIMPSE, seed=0)
 
 
 def test_scales_lie_where_decisions_change() -> None:

@@ -20,6 +20,8 @@ def test_the_papers_preset_has_the_papers_numbers() -> None:
     assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
     assert (paper.evaluate_every, paper.checkpoint_every) == (3, 5)
     assert not paper.standardise_reward
+    assert not paper.scale_embedding and paper.plain_start
+    assert not preset("default").plain_start
 
 
 def test_a_preset_says_its_name_and_algorithm() -> None:

@@ -157,3 +157,8 @@ def test_another_view_or_an_empty_train_fold_is_refused(
         before.outcome(test, sub_pool(whole, whole.models[1:]).split("train"))
     with pytest.raises(InputError, match="nothing is known"):
         before.outcome(test, whole.split("train").select(np.arange(0)))
+
+
+def test_a_limit_on_the_cost_of_a_query_is_refused() -> None:
+    with pytest.raises(InputError, match="max_cost cannot be kept in pools that change"):
+        train_featured(small_tree(), Objective(0.0, max_cost=1.0), SHORT)

@@ -14,6 +14,7 @@ from hierrouter.learn.budget import meet_budget
 from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learn.conditioned import TrainedSweep
 from hierrouter.learn.config import preset
+from hierrouter.learn.deferral import Deferral
 from hierrouter.learn.limits import under_limit
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
@@ -113,6 +114,45 @@ def test_a_limit_is_kept_in_the_checkpoint(
     expected = limited.probabilities(planted)
     assert (expected == 0).any()
     np.testing.assert_array_equal(loaded.probabilities(planted), expected)
+
+
+def test_live_choices_are_those_of_the_fold(planted: RouteTree, limited: TrainedRouter) -> None:
+    fold = planted.split("validation")
+    routes, chances, ends = fold.routes, limited.probabilities(fold), limited.endings(fold)
+    masked = 0
+    for query in range(len(fold)):
+        node = 0
+        while node < routes.states:
+            path, cost = routes.path(node), float(fold.cost[query, node])
+            prompts = fold.tokens_in[query, routes.child(node, np.arange(routes.models))]
+            live = fold.embedding_at(np.array([query]), np.array([node]))[0], path, cost, prompts
+            np.testing.assert_allclose(limited.decide(*live), chances[query, node], atol=1e-5)
+            masked += int((chances[query, node] == 0).sum())
+            node = int(routes.child(node, limited.choose(*live)))
+        assert ends[query, node] == 1
+    assert masked
+
+
+def test_a_live_choice_within_a_limit_needs_the_prompts(
+    planted: RouteTree, limited: TrainedRouter
+) -> None:
+    embedding = planted.embedding_at(np.array([0]), np.array([0]))[0]
+    with pytest.raises(ValueError, match="needs `prompts`"):
+        limited.choose(embedding, (), 0.0)
+
+
+def test_a_doubt_within_a_limit_is_that_of_the_fold(
+    planted: RouteTree, limited: TrainedRouter
+) -> None:
+    fold = planted.split("validation").select(np.arange(20))
+    deferral = Deferral(limited, fold.direct.models[0], None, threshold=0.9)
+    expected = limited.probabilities(fold)[:, 0].max(axis=1) < 0.9
+    first = fold.routes.child(0, np.arange(fold.routes.models))
+    for query, embedding in enumerate(fold.embedding_at(np.arange(20), np.zeros(20, int))):
+        prompts = fold.tokens_in[query, first]
+        assert deferral.hands_over(embedding, (), 0.0, prompts) == expected[query]
+    with pytest.raises(ValueError, match="needs `prompts`"):
+        deferral.hands_over(embedding, (), 0.0)
 
 
 def test_there_is_nothing_to_say_of_a_limit_that_is_not_there(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from hierrouter.actions import Actions
@@ -58,6 +61,29 @@ def test_a_new_router_has_no_favourite() -> None:
         Router(shape_for(tree, Actions(tree.routes), GLIMPSE)), state_table(tree, OBJECTIVE)
     )
     np.testing.assert_allclose(probabilities, 1 / 3, atol=0.02)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_plain_start_is_as_torch_makes_one_map(scaled: bool) -> None:
+    tree = small_tree()
+    config = replace(GLIMPSE, hidden=64, scale_embedding=scaled, plain_start=True)
+    torch.manual_seed(0)
+    router = Router(shape_for(tree, Actions(tree.routes), config))
+    inputs = tree.dim + config.stage_dim + 1
+    layers = {router.context: inputs, router.progress: inputs, router.policy: 64, router.value: 64}
+    for layer, read in layers.items():
+        bound = 1 / math.sqrt(read)
+        assert 0.9 * bound < layer.weight.abs().max() <= bound
+    assert router.policy.bias.any()
+
+
+def test_without_a_plain_start_the_heads_start_orthogonal() -> None:
+    tree = small_tree()
+    config = replace(GLIMPSE, scale_embedding=False)
+    router = Router(shape_for(tree, Actions(tree.routes), config))
+    weight = router.policy.weight
+    torch.testing.assert_close(weight @ weight.T, 1e-4 * torch.eye(3))
+    assert not router.policy.bias.any()
 
 
 def test_a_tree_without_costs_is_not_divided_by_zero() -> None:
