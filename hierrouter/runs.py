@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cache.locks import folder_lock
-from hierrouter_cache.writer import write_atomically
 
 RUNS = Path("runs")
 CACHE = Path("caches/default")
@@ -87,6 +85,10 @@ def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Itera
         CacheLocked: another process is at work there.
         WorldError: the disk is full or failed.
     """
+    # The command line reads this module's constants at its start, and these import numpy.
+    from hierrouter_cache.locks import folder_lock
+    from hierrouter_cache.writer import write_atomically
+
     described = {"asked": dict(asked), "command": command}
     found = _begun(out)
     if out is None or found is None:

@@ -70,7 +70,7 @@ def test_twelve_nodes_a_query(home: Path, hierrouter: Run) -> None:
 
 def test_train_and_report_on_it(home: Path, hierrouter: Run) -> None:
     hierrouter(*ARGUMENTS, cwd=home)
-    trained = hierrouter("train", cwd=home)
+    trained = hierrouter("train", "--epochs", "2", cwd=home)
     assert trained.returncode == 0, trained.stderr
     report = json.loads(hierrouter("report", "--format", "json", cwd=home).stdout)
     rows = [row for row in report["rows"] if row["dataset"] == "all"]

@@ -29,7 +29,9 @@ def report(hierrouter: Run, folder: Path, cache: str, *flags: str) -> str:
 
 
 def test_an_imported_table_is_trained_and_reported_on(folder: Path, hierrouter: Run) -> None:
-    done = hierrouter("train", "--scorer", "accuracy", "--alpha", "0.1", cwd=folder)
+    done = hierrouter(
+        "train", "--scorer", "accuracy", "--alpha", "0.1", "--epochs", "3", cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(report(hierrouter, folder, "caches/default", "--scorer", "accuracy"))
     assert result["provenance"]["context_free"]

@@ -25,7 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrou
     shutil.copytree(testbed_cache, folder / "caches" / "default")
     (folder / "cheap.toml").write_text(CHEAP)
     (folder / "dear.toml").write_text(DEAR)
-    done = hierrouter("train", cwd=folder)
+    done = hierrouter("train", "--epochs", "2", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

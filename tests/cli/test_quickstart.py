@@ -90,9 +90,9 @@ def test_formats(home: Path, hierrouter: Run, name: str, pattern: str) -> None:
 
 
 def test_train_sweep_report_go_on_with_no_further_flag(home: Path, hierrouter: Run) -> None:
-    trained = hierrouter("train", "--alpha", "0.005", cwd=home)
+    trained = hierrouter("train", "--alpha", "0.005", "--epochs", "2", cwd=home)
     assert trained.returncode == 0, trained.stderr
-    swept = hierrouter("sweep-alpha", "--alphas", "0.01,0.1,0.01", cwd=home)
+    swept = hierrouter("sweep-alpha", "--alphas", "0.01,0.1,0.01", "--epochs", "2", cwd=home)
     assert swept.returncode == 0, swept.stderr
     assert "2 alphas" in swept.stderr
     shown = hierrouter("report", "--format", "json", cwd=home)
@@ -106,7 +106,7 @@ def test_same_seed_same_bytes(home: Path, hierrouter: Run, tmp_path: Path) -> No
     found = []
     for name in ("one", "two"):
         out = tmp_path / name
-        done = hierrouter("train", "--seed", "7", "--out", out, cwd=home)
+        done = hierrouter("train", "--seed", "7", "--epochs", "2", "--out", out, cwd=home)
         assert done.returncode == 0, done.stderr
         checkpoint = ("--checkpoint", out, "--format", "json")
         json_text = hierrouter("report", *checkpoint, cwd=home).stdout.replace(str(out), "OUT")

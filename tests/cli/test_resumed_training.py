@@ -18,7 +18,7 @@ from tests.conftest import COMMAND, Run, environment
 TRAIN = ["train", "--epochs", "16"]
 COMMANDS = {
     "train": TRAIN,
-    "every alpha": ["sweep-alpha", "--alphas", "0,0.01,0.5", "--epochs", "40"],
+    "every alpha": ["sweep-alpha", "--alphas", "0,0.01,0.5", "--epochs", "16"],
     "one for each alpha": ["sweep-alpha", "--alphas", "0,0.5", "--algo", "ppo", "--epochs", "7"],
 }
 CTRL_C = 130

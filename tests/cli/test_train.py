@@ -175,7 +175,7 @@ def test_a_sweep_answers_an_alpha_that_was_not_trained(
     flags = ["--sweep", "sweep", "--alpha", "0.02", "--format", "json"]
     done = hierrouter("report", *flags, cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "no router was trained at alpha 0.02; the sweep's is shown" in done.stderr
+    assert "no run of `train` for alpha 0.02 on this tree; the sweep's network" in done.stderr
     shown = json.loads(done.stdout)
     assert (shown["alpha"], shown["provenance"]["trained_alpha"]) == (0.02, 0.02)
     assert "hierrouter" in {row["policy"] for row in shown["rows"]}
@@ -194,8 +194,8 @@ def test_a_sweep_by_ppo_is_one_training_an_alpha(place: Path, hierrouter: Run) -
 
 def test_the_same_alpha_twice_is_trained_once(place: Path, hierrouter: Run) -> None:
     done = hierrouter("sweep-alpha", "--alphas", "0.1,0.01,0.1", "--dry-run", cwd=place)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "sweep-alpha: 2 alphas (0.01, 0.1), exact, 1 seed" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sweep-alpha: 2 alphas (0.01, 0.1), exact, 1 seed" in done.stdout
 
 
 def test_a_dry_run_trains_nothing(place: Path, hierrouter: Run) -> None:

@@ -20,4 +20,4 @@ def planted() -> RouteTree:
 @pytest.fixture(scope="session")
 def every_alpha(planted: RouteTree) -> TrainedSweep:
     """One network, trained at every alpha of the planted tree."""
-    return train_sweep(planted, alpha_grid(planted, 6), OBJECTIVE, shortened(SWEEP, 36), seed=0)
+    return train_sweep(planted, alpha_grid(planted, 6), OBJECTIVE, shortened(SWEEP, 15), seed=0)
