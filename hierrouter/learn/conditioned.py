@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +19,9 @@ from torch import Tensor, nn
 from hierrouter.actions import Actions
 from hierrouter.evaluate.frontier import oracle_break_points
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import exact_loss, visited
-from hierrouter.learn.learner import TrainFold, batches, steps_of
+from hierrouter.learn.exact import Enumeration, visited
+from hierrouter.learn.learner import TrainFold
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import Router, RouterShape, shape_for
 from hierrouter.learn.states import States, state_table
 from hierrouter.learn.trained import Origin, TrainedRouter
@@ -141,7 +139,7 @@ class TrainedSweep:
         )
 
 
-class AlphaLearner:
+class AlphaLearner(Enumeration):
     """Policy improvement on whole trees, each at a few alphas of its own.
 
     Alphas are drawn between those at which the tree oracle changes its mind somewhere on the train
@@ -163,39 +161,31 @@ class AlphaLearner:
         config: ExactConfig,
         rng: np.random.Generator,
     ) -> None:
+        super().__init__(router.parameters(), len(fold.tree), config, rng)
         self.router = router
         self._fold = fold
-        self._config = config
-        self._rng = rng
         even = np.linspace(0.0, 2 * changes.max(initial=0.0), 2 + len(changes) // EVENLY)
         self._knots = np.sort(np.concatenate([changes, even]))
         self._reward = StandardReward(fold)
-        self._steps = steps_of(len(fold.tree), config)
-        self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
         """Every query of the train fold once, or as often as it takes, at random alphas."""
-        for query in batches(len(self._fold.tree), self._config, self._rng):
+        for query in self._batches():
             self._step(query)
 
     def _step(self, query: NDArray[np.int64]) -> None:
-        fold, config = self._fold, self._config
+        fold = self._fold
         alpha = self._draw((len(query), ALPHAS))
-        states = visited(fold, torch.from_numpy(query), config.embedding_noise, self._rng)
+        states = visited(fold, torch.from_numpy(query), self._config.embedding_noise, self._rng)
         logits = self.router(states, torch.from_numpy(alpha.astype(np.float32)))
         legal = states.legal.reshape(len(query), 1, -1, fold.actions.count)
         reward = self._reward(np.repeat(query, ALPHAS), alpha.ravel())
-        loss = exact_loss(
+        self._descend(
             fold.actions,
             logits.flatten(0, 1),
             legal.expand(logits.shape).flatten(0, 1),
             torch.from_numpy(reward.astype(np.float32)),
-            config,
-            steps_made(self._adam) / self._steps,
         )
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
 
     def _draw(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Alphas, each between two neighbouring changes, all neighbours equally likely."""
@@ -203,19 +193,6 @@ class AlphaLearner:
         rank = self._rng.random(shape) * last
         alpha: NDArray[np.float64] = np.interp(rank, np.arange(last + 1), self._knots)
         return alpha
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Adam's moments."""
-        return adam_tensors(self._adam)
-
-    def counters(self) -> dict[str, Any]:
-        """The state of the generator."""
-        return {"random": self._rng.bit_generator.state}
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put both back."""
-        restore_adam(self._adam, tensors)
-        self._rng.bit_generator.state = counters["random"]
 
 
 class StandardReward:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +20,10 @@ from hierrouter.actions import Actions
 from hierrouter.evaluate.exact import greedy, policy_outcome
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import exact_loss, visited
+from hierrouter.learn.exact import Enumeration, visited
 from hierrouter.learn.featured import FeaturedRouter, FeaturedShape
 from hierrouter.learn.known import Known
-from hierrouter.learn.learner import batches, steps_of
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.states import state_table
 from hierrouter.learn.trained import Origin
 from hierrouter.learn.training import Halfway, Watch, reproducible, run_epochs, training_folds
@@ -150,7 +147,7 @@ def pools_of(tree: RouteTree) -> list[RouteTree]:
     return [tree, *(sub_pool(tree, kept) for kept in smaller)]
 
 
-class FeaturedLearner:
+class FeaturedLearner(Enumeration):
     """Policy improvement on whole trees; each step in a pool drawn at random.
 
     Args:
@@ -167,48 +164,23 @@ class FeaturedLearner:
         config: ExactConfig,
         rng: np.random.Generator,
     ) -> None:
+        super().__init__(router.parameters(), len(pools[0].reward), config, rng)
         self.router = router
         self._pools = pools
-        self._config = config
-        self._rng = rng
-        self._steps = steps_of(len(pools[0].reward), config)
-        self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
         """Every query of the train fold once, or as often as it takes; each step in some pool."""
-        for query in batches(len(self._pools[0].reward), self._config, self._rng):
+        for query in self._batches():
             pool = self._pools[int(self._rng.integers(len(self._pools)))]
             self._step(torch.from_numpy(query), pool)
 
     def _step(self, query: Tensor, known: Known) -> None:
-        config, actions = self._config, known.fold.actions
-        states = visited(known.fold, query, config.embedding_noise, self._rng)
+        actions = known.fold.actions
+        states = visited(known.fold, query, self._config.embedding_noise, self._rng)
         by_query = (len(query), actions.routes.states, -1)
         embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
-        loss = exact_loss(
-            actions,
-            self.router(embedding, legal, known, query),
-            legal,
-            known.reward[query],
-            config,
-            steps_made(self._adam) / self._steps,
-        )
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Adam's moments."""
-        return adam_tensors(self._adam)
-
-    def counters(self) -> dict[str, Any]:
-        """The state of the generator."""
-        return {"random": self._rng.bit_generator.state}
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put both back."""
-        restore_adam(self._adam, tensors)
-        self._rng.bit_generator.state = counters["random"]
+        logits = self.router(embedding, legal, known, query)
+        self._descend(actions, logits, legal, known.reward[query])
 
 
 @torch.no_grad()

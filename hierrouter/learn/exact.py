@@ -11,11 +11,13 @@ what either does alone, see docs/experiments.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from hierrouter.actions import Actions
 from hierrouter.learn.config import ExactConfig
@@ -105,7 +107,56 @@ def improvement_loss(
     return -(target * logged).sum(dim=2).mean()
 
 
-class ExactLearner:
+class Enumeration:
+    """What all learning by enumeration shares: its gradient steps, and how it is put away.
+
+    Args:
+        parameters: trained in place.
+        queries: size of the train fold.
+        config: the numbers.
+        rng: source of everything random.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        queries: int,
+        config: ExactConfig,
+        rng: np.random.Generator,
+    ) -> None:
+        self._queries = queries
+        self._config = config
+        self._rng = rng
+        self._steps = steps_of(queries, config)
+        self._adam = make_adam(parameters, config, self._steps)
+
+    def _batches(self) -> list[NDArray[np.int64]]:
+        """The queries of each gradient step of one epoch, by position."""
+        return batches(self._queries, self._config, self._rng)
+
+    def _descend(self, actions: Actions, logits: Tensor, legal: Tensor, reward: Tensor) -> None:
+        """One gradient step on `exact_loss`; see there."""
+        progress = steps_made(self._adam) / self._steps
+        loss = exact_loss(actions, logits, legal, reward, self._config, progress)
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Adam's moments."""
+        return adam_tensors(self._adam)
+
+    def counters(self) -> dict[str, Any]:
+        """The state of the generator."""
+        return {"random": self._rng.bit_generator.state}
+
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+        """Put both back."""
+        restore_adam(self._adam, tensors)
+        self._rng.bit_generator.state = counters["random"]
+
+
+class ExactLearner(Enumeration):
     """Policy improvement on whole trees; an epoch is one pass over the train fold.
 
     Args:
@@ -124,49 +175,28 @@ class ExactLearner:
         config: ExactConfig,
         rng: np.random.Generator,
     ) -> None:
+        super().__init__(router.parameters(), len(fold.tree), config, rng)
         self.router = router
         self._fold = fold
-        self._config = config
-        self._rng = rng
         self._reward = torch.from_numpy(
             paid(fold, alpha, config.standardise_reward).astype(np.float32)
         )
-        self._steps = steps_of(len(fold.tree), config)
-        self._adam = make_adam(router.parameters(), config, self._steps)
 
     def epoch(self) -> None:
         """Every query of the train fold once, or as often as it takes."""
-        for query in batches(len(self._fold.tree), self._config, self._rng):
+        for query in self._batches():
             self._step(torch.from_numpy(query))
 
     def _step(self, query: Tensor) -> None:
-        fold, config = self._fold, self._config
-        states = visited(fold, query, config.embedding_noise, self._rng)
+        fold = self._fold
+        states = visited(fold, query, self._config.embedding_noise, self._rng)
         shape = (len(query), -1, fold.actions.count)
-        loss = exact_loss(
+        self._descend(
             fold.actions,
             self.router(states)[0].reshape(shape),
             states.legal.reshape(shape),
             self._reward[query],
-            config,
-            steps_made(self._adam) / self._steps,
         )
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Adam's moments."""
-        return adam_tensors(self._adam)
-
-    def counters(self) -> dict[str, Any]:
-        """The state of the generator."""
-        return {"random": self._rng.bit_generator.state}
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put both back."""
-        restore_adam(self._adam, tensors)
-        self._rng.bit_generator.state = counters["random"]
 
 
 def visited(fold: TrainFold, query: Tensor, noise: float, rng: np.random.Generator) -> States:
