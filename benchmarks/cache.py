@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import platform
 import random
 import re
 import resource
@@ -28,6 +27,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from measuring import versions
 
 from hierrouter_cache.compact import compact
 from hierrouter_cache.embeddings import EmbeddingStore
@@ -267,8 +267,7 @@ def main() -> None:
         make_cache(root, -(-asked.nodes // 12), asked.text)
         make_flat(root, folder)
         size = sum(path.stat().st_size for path in root.glob("parts/*")) / 2**20
-        print(f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
-        print(f"pyarrow {pa.__version__}, duckdb {duckdb.__version__}")
+        print(versions(np, pa, duckdb))
         print(f"{asked.nodes:,} nodes, {len(list(root.glob('parts/*')))} parts, {size:.0f} MB")
         show(root, folder)
 

@@ -12,9 +12,7 @@ which an earlier prompt of the same model began, at each level.
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +21,7 @@ from typing import Any
 
 import torch
 import transformers
+from measuring import timed, versions
 
 from hierrouter.collect.backends import (
     Answer,
@@ -74,9 +73,8 @@ class SeenModel:
     seen: Seen
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        started = time.process_time()
-        answers = list(self.model.generate(prompts, stop))
-        self.seen.seconds += time.process_time() - started
+        answers, spent = timed(lambda: list(self.model.generate(prompts, stop)))
+        self.seen.seconds += spent
         for place, answer in answers:
             self.seen.shown[self.seen.stage].append((self.name, prompts[place]))
             self.seen.answers[self.name, prompts[place]] = answer
@@ -97,8 +95,7 @@ def main() -> None:
         progress = Progress(on_level=seen.on_level)
         summary = collect(pool, queries, Path(folder), progress, engines=seen)
     calls = [pair for pairs in seen.shown.values() for pair in pairs]
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{platform.machine()}, {versions}, {len(queries)} queries")
+    print(f"{versions(torch, transformers)}, {len(queries)} queries")
     print(f"nodes {summary.wanted}, calls {len(calls)}, distinct pairs {len(set(calls))}")
     compare(seen, pool.models)
     print_prefixes(seen)
@@ -108,12 +105,10 @@ def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
     """Tokens a CPU-second of three ways to answer the same prompts."""
     tokens = sum(answer.tokens_out for answer in seen.answers.values())  # type: ignore[union-attr]
     batched = tokens / seen.seconds
-    started = time.process_time()
-    alone = {(name, text): plain_generate(seen.models[name], text) for name, text in seen.answers}
-    plain = tokens / (time.process_time() - started)
-    started = time.process_time()
-    continuous = in_continuous_batches(seen, models)
-    flowing = tokens / (time.process_time() - started)
+    alone, spent = timed(lambda: one_by_one(seen))
+    plain = tokens / spent
+    continuous, spent = timed(lambda: in_continuous_batches(seen, models))
+    flowing = tokens / spent
     print(f"one by one {plain:8.0f} tokens/CPU-s")
     print(f"batches    {batched:8.0f} tokens/CPU-s, {batched / plain:.1f} x, {equal(seen, alone)}")
     print(f"continuous {flowing:8.0f} tokens/CPU-s, {flowing / plain:.1f} x, ", end="")
@@ -123,6 +118,10 @@ def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
 def equal(seen: Seen, others: dict[tuple[str, str], str]) -> str:
     same = sum(answer.text == others[pair] for pair, answer in seen.answers.items())  # type: ignore[union-attr]
     return f"equal answers {same} of {len(others)}"
+
+
+def one_by_one(seen: Seen) -> dict[tuple[str, str], str]:
+    return {(name, text): plain_generate(seen.models[name], text) for name, text in seen.answers}
 
 
 def in_continuous_batches(seen: Seen, models: Sequence[ModelSpec]) -> dict[tuple[str, str], str]:

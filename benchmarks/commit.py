@@ -15,19 +15,16 @@ import os
 import platform
 import random
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter, process_time
 
+import measuring  # noqa: F401  makes `tests` importable
 import pyarrow as pa
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
-
-from hierrouter_cache.parts import parts_folder  # noqa: E402
-from hierrouter_cache.writer import PartWriter  # noqa: E402
-from tests.cache import rows  # noqa: E402
+from hierrouter_cache.parts import parts_folder
+from hierrouter_cache.writer import PartWriter
+from tests.cache import rows
 
 ROWS = 192
 CHARACTERS = 1200

@@ -12,19 +12,16 @@ from __future__ import annotations
 import argparse
 import platform
 import random
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+import measuring  # noqa: F401  makes `tests` importable
 import pyarrow
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
-
-from hierrouter_cache.parts import list_parts  # noqa: E402
-from tests.cache.crash import Harness, inspect, leftovers, rows_stored, stored_names  # noqa: E402
+from hierrouter_cache.parts import list_parts
+from tests.cache.crash import Harness, inspect, leftovers, rows_stored, stored_names
 
 
 def main() -> None:

@@ -12,28 +12,23 @@ a model outside the pool that answers four questions in five.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import measuring  # noqa: F401  makes `tests` importable
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
-
-from hierrouter.evaluate.deferral import DeferralPoint, point_within  # noqa: E402
-from hierrouter.learn.config import preset  # noqa: E402
-from hierrouter.learn.deferral import calibrated  # noqa: E402
-from hierrouter.learn.objective import Objective  # noqa: E402
-from hierrouter.learn.training import train  # noqa: E402
-from hierrouter.trees import open_tree  # noqa: E402
-from hierrouter_cache.sub_pool import sub_pool  # noqa: E402
-from hierrouter_cache.tree import RouteTree  # noqa: E402
-from tests.hierrouter.trees import planted_tree  # noqa: E402
+from hierrouter.evaluate.deferral import DeferralPoint, point_within
+from hierrouter.learn.config import preset
+from hierrouter.learn.deferral import calibrated
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.training import train
+from hierrouter.trees import open_tree
+from hierrouter_cache.sub_pool import sub_pool
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.trees import LARGE, doubtful_tree
 
 SHARES = (0.1, 0.3, 0.5)
-LARGE = "large"
 
 
 def main() -> None:
@@ -51,21 +46,12 @@ def main() -> None:
 def cases(cache: Path | None) -> Iterator[tuple[str, RouteTree]]:
     """Trees without a model, and the model's name; it has direct calls."""
     if cache is None:
-        yield LARGE, planted()
+        yield LARGE, doubtful_tree()
         return
     tree = open_tree(cache)
     for name in tree.models:
         part = sub_pool(tree, [other for other in tree.models if other != name])
         yield name, replace(part, direct=tree.direct)
-
-
-def planted() -> RouteTree:
-    whole = planted_tree(models=4, families=8)
-    part = sub_pool(whole, whole.models[1:])
-    score = part.direct.score.copy()
-    right = np.random.default_rng(0).random(len(part)) < 0.8
-    score[:, part.direct.models.index(LARGE)] = np.where(right, 0.95, 0.0)
-    return replace(part, direct=replace(part.direct, score=score))
 
 
 def row(tree: RouteTree, name: str, alpha: float, algo: str, seed: int) -> None:

@@ -12,25 +12,22 @@ models.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import measuring  # noqa: F401  makes `tests` importable
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
-
-from hierrouter.evaluate.bounds import best_route_per_dataset, oracle  # noqa: E402
-from hierrouter.learn.config import preset  # noqa: E402
-from hierrouter.learn.dynamic import train_featured  # noqa: E402
-from hierrouter.learn.objective import Objective  # noqa: E402
-from hierrouter.learn.training import train  # noqa: E402
-from hierrouter.trees import open_tree  # noqa: E402
-from hierrouter_cache.sub_pool import sub_pool  # noqa: E402
-from hierrouter_cache.tree import RouteTree  # noqa: E402
-from tests.hierrouter.trees import planted_tree  # noqa: E402
+from hierrouter.evaluate.bounds import best_route_per_dataset, oracle
+from hierrouter.learn.config import preset
+from hierrouter.learn.dynamic import train_featured
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.training import train
+from hierrouter.trees import open_tree
+from hierrouter_cache.sub_pool import sub_pool
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.trees import planted_tree
 
 PLANTED = ((1.0, 0), (2.0, 3))  # length of the noise on embeddings, and the seed
 

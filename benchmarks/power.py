@@ -19,17 +19,15 @@ import platform
 import random
 import struct
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
+import measuring  # noqa: F401  makes `tests` importable
 
-from tests.cache.crash import Harness, inspect  # noqa: E402
+from tests.cache.crash import Harness, inspect
 
 IMAGE_BYTES = 256 << 20
 LOOP_DEVICES = 7  # major number

@@ -11,12 +11,8 @@ thread, CPU seconds, interleaved rounds, medians.
 
 from __future__ import annotations
 
-import platform
 import statistics
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -25,6 +21,8 @@ import stable_baselines3
 import tianshou
 import torch
 from gymnasium.spaces import Discrete
+from measuring import interleaved, versions
+from paper_size import ALPHA, DIM, ENVS, PaperSize
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
@@ -32,28 +30,18 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from torch import nn
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
+from hierrouter.learn.router import Router
+from hierrouter.learn.states import States
+from hierrouter.replay.bridge import to_buffer
+from hierrouter.replay.env import ReplayEnv
+from hierrouter.replay.rollouts import QueryStream, Rollouts, walk
+from hierrouter.replay.stable_baselines import StableBaselinesEnv
+from hierrouter.replay.vector import ReplayVectorEnv
+from hierrouter_cache.tree import RouteTree
 
-from hierrouter.actions import Actions  # noqa: E402
-from hierrouter.learn.config import preset  # noqa: E402
-from hierrouter.learn.objective import Objective  # noqa: E402
-from hierrouter.learn.router import Router, shape_for  # noqa: E402
-from hierrouter.learn.states import States, StateTable, state_table  # noqa: E402
-from hierrouter.replay.bridge import to_buffer  # noqa: E402
-from hierrouter.replay.env import ReplayEnv  # noqa: E402
-from hierrouter.replay.rollouts import QueryStream, Rollouts, walk  # noqa: E402
-from hierrouter.replay.stable_baselines import StableBaselinesEnv  # noqa: E402
-from hierrouter.replay.vector import ReplayVectorEnv  # noqa: E402
-from hierrouter_cache.tree import RouteTree  # noqa: E402
-from tests.hierrouter.trees import planted_tree  # noqa: E402
-
-ALPHA = 0.005
-ENVS = 128
 BATCHES = (128, 1024)
 STEPPED = (1024, 4096, 16384)
 ROUNDS = 15
-DIM = 768
 
 Way = Callable[[], int]  # does the work once; returns the steps made
 
@@ -104,29 +92,16 @@ def stable(tree: RouteTree, hidden: int, env: VecEnv) -> Way:
     return collect
 
 
-def sampler(
-    router: Router, table: StateTable, rng: np.random.Generator
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Draws actions for state numbers."""
-
-    @torch.no_grad()
-    def act(state: np.ndarray) -> np.ndarray:
-        logits = router(table.rows(torch.from_numpy(state)))[0].numpy()
-        return (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-
-    return act
-
-
-def loop(tree: RouteTree, router: Router, table: StateTable, episodes: int) -> Way:
+def loop(size: PaperSize, router: Router, episodes: int) -> Way:
     """A loop over the vectorised environment that keeps what a learner would keep."""
-    envs = ReplayVectorEnv(tree, ALPHA, episodes)
-    act = sampler(router, table, np.random.default_rng(0))
+    envs = ReplayVectorEnv(size.tree, ALPHA, episodes)
+    act = size.sampler(router, np.random.default_rng(0))
     state, _ = envs.reset(seed=0)
 
     def collect() -> int:
         nonlocal state
         kept = []
-        for _ in range(tree.hops):
+        for _ in range(size.tree.hops):
             action = act(state)
             following, reward, ended, _, _ = envs.step(action)
             kept.append((state, action, reward, ended))
@@ -137,23 +112,23 @@ def loop(tree: RouteTree, router: Router, table: StateTable, episodes: int) -> W
     return collect
 
 
-def ours(tree: RouteTree, router: Router, table: StateTable, episodes: int) -> Way:
+def ours(size: PaperSize, router: Router, episodes: int) -> Way:
     """All episodes walk together and the buffer is handed over."""
     rng = np.random.default_rng(0)
-    reward, queries = tree.node_reward(ALPHA), QueryStream(len(tree), rng)
-    act, actions = sampler(router, table, rng), Actions(tree.routes)
-    return lambda: len(to_buffer(walk(actions, reward, queries.draw(episodes), act)))
+    reward, queries = size.tree.node_reward(ALPHA), QueryStream(len(size.tree), rng)
+    act = size.sampler(router, rng)
+    return lambda: len(to_buffer(walk(size.actions, reward, queries.draw(episodes), act)))
 
 
-def limit(tree: RouteTree, router: Router, table: StateTable, episodes: int) -> Way:
+def limit(size: PaperSize, router: Router, episodes: int) -> Way:
     """L forward passes on random states, and nothing else."""
-    rng = np.random.default_rng(0)
+    table, hops, rng = size.table, size.tree.hops, np.random.default_rng(0)
 
     @torch.no_grad()
     def collect() -> int:
-        for _ in range(tree.hops):
+        for _ in range(hops):
             router(table.rows(torch.from_numpy(rng.integers(0, len(table), episodes))))
-        return episodes * tree.hops
+        return episodes * hops
 
     return collect
 
@@ -187,22 +162,16 @@ def gathering(tree: RouteTree, num_envs: int) -> Way:
 
 
 def measure(ways: dict[str, Way]) -> dict[str, float]:
-    """Steps a CPU second of each way; the first round is not counted."""
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(ROUNDS + 1):
-        for name, work in ways.items():
-            start = time.process_time()
-            steps = work()
-            if turn:
-                rates[name].append(steps / (time.process_time() - start))
-    return {name: statistics.median(values) for name, values in rates.items()}
+    """Steps a CPU second of each way, medians."""
+    return {
+        name: statistics.median(steps / spent for steps, spent in runs)
+        for name, runs in interleaved(ways, ROUNDS).items()
+    }
 
 
-def with_policy(tree: RouteTree) -> None:
+def with_policy(size: PaperSize) -> None:
     """Rollouts with a policy, and the bytes of an observation."""
-    settings, actions = preset("paper"), Actions(tree.routes)
-    router = Router(shape_for(tree, actions, settings))
-    table = state_table(tree, Objective(ALPHA))
+    tree, hidden, router = size.tree, size.config.hidden, size.router()
     alone, _ = stock(tree, router, 1, 32)
     dummy, buffer = stock(tree, router, ENVS, ENVS)
     features = ReplayVectorEnv(tree, ALPHA, ENVS, observation="features")
@@ -210,26 +179,26 @@ def with_policy(tree: RouteTree) -> None:
         "Collector, 1 env": alone,
         f"Collector, DummyVectorEnv({ENVS})": dummy,
         f"Stable-Baselines3, DummyVecEnv({ENVS})": stable(
-            tree, settings.hidden, DummyVecEnv([lambda: ReplayEnv(tree, ALPHA)] * ENVS)
+            tree, hidden, DummyVecEnv([lambda: ReplayEnv(tree, ALPHA)] * ENVS)
         ),
         f"Stable-Baselines3, our environment ({ENVS})": stable(
-            tree, settings.hidden, StableBaselinesEnv(features)
+            tree, hidden, StableBaselinesEnv(features)
         ),
     }
-    for size in BATCHES:
+    for episodes in BATCHES:
         ways |= {
-            f"loop over our environment, {size} episodes": loop(tree, router, table, size),
-            f"batched walk, {size} episodes": ours(tree, router, table, size),
-            f"forward passes alone, {size} episodes": limit(tree, router, table, size),
+            f"loop over our environment, {episodes} episodes": loop(size, router, episodes),
+            f"batched walk, {episodes} episodes": ours(size, router, episodes),
+            f"forward passes alone, {episodes} episodes": limit(size, router, episodes),
         }
     rates = measure(ways)
     for name, rate in rates.items():
         times = rate / rates["Collector, 1 env"]
         print(f"{name:45s}{rate:10,.0f} steps/s{times:8.1f} x Collector, 1 env")
-    for size in BATCHES:
-        walked = rates[f"batched walk, {size} episodes"]
-        share = walked / rates[f"forward passes alone, {size} episodes"]
-        print(f"batched walk / forward passes alone, {size} episodes: {share:.2f}")
+    for episodes in BATCHES:
+        walked = rates[f"batched walk, {episodes} episodes"]
+        share = walked / rates[f"forward passes alone, {episodes} episodes"]
+        print(f"batched walk / forward passes alone, {episodes} episodes: {share:.2f}")
     copied = sum(value.nbytes for value in buffer.obs.values()) / len(buffer.rew)
     state = np.zeros((1, tree.hops), dtype=np.int64)
     numbered = to_buffer(Rollouts(state, state, np.zeros(state.shape), np.array([tree.hops])))
@@ -249,12 +218,11 @@ def without_policy(tree: RouteTree) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    tree = planted_tree(families=10, per_family=(126, 0, 0), dim=DIM)
+    size = PaperSize()
+    tree = size.tree
     print(f"{len(tree)} queries, {len(tree.models)} models, {tree.hops} hops, {DIM} dimensions")
-    versions = (tianshou, stable_baselines3, gymnasium, torch, np)
-    print(*(f"{module.__name__} {module.__version__}" for module in versions), sep=", ", end=", ")
-    print(f"python {platform.python_version()}, {platform.machine()}, one thread")
-    with_policy(tree)
+    print(f"{versions(tianshou, stable_baselines3, gymnasium, torch, np)}, one thread")
+    with_policy(size)
     without_policy(tree)
 
 

@@ -12,13 +12,13 @@ the training. Whatever is tuned is tuned with `--fold validation`.
 from __future__ import annotations
 
 import argparse
-import platform
-import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from measuring import timed, versions
 
 import hierrouter
 from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
@@ -100,17 +100,15 @@ def main() -> None:
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"hierrouter {hierrouter.__version__}, torch {torch.__version__}", end=", ")
-    print(f"python {platform.python_version()}, {platform.machine()}, one thread")
+    print(f"{versions(hierrouter, torch)}, one thread")
     tree = open_tree(asked.cache)
     field = Field(tree, tree.split(asked.fold), asked.alpha)
     print(f"{asked.fold} fold: {len(field.fold)} queries, alpha {asked.alpha:g}, {asked.algo}")
     field.show()
     lines = []
     for seed in range(asked.seeds):
-        started = time.process_time()
-        router = train(tree, Objective(asked.alpha), preset("default", asked.algo), seed)
-        seconds = time.process_time() - started
+        config = preset("default", asked.algo)
+        router, seconds = timed(partial(train, tree, Objective(asked.alpha), config, seed))
         lines.append(field.line(router.outcome(field.fold), seconds))
         print(lines[-1].text(f"seed {seed}"), flush=True)
     table = np.array(lines)

@@ -18,23 +18,23 @@ over seeds.
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from measuring import timed, versions
 from numpy.typing import NDArray
 
 import hierrouter
 from hierrouter.evaluate.bounds import oracle
 from hierrouter.evaluate.frontier import frontier
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, mean_points
+from hierrouter.learn.alpha_router import Policy, TrainedSweep
 from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learn.conditioned import TrainedSweep, train_sweep
+from hierrouter.learn.conditioned import train_sweep
 from hierrouter.learn.config import SWEEP, TrainConfig, preset, shortened
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.sweep import alpha_grid, member_folder
@@ -52,8 +52,6 @@ LABELS = {
 SECONDS = "cpu-seconds.txt"
 WORTH = 0.02  # gaps up to this are not looked at
 GOAL = 0.9
-
-Policy = TrainedRouter | TrainedSweep
 
 
 @dataclass
@@ -77,9 +75,7 @@ def trained(folder: Path, origin: Origin, start: Callable[[], Policy]) -> tuple[
         policy = load_checkpoint(folder)
         if policy.origin == origin:
             return policy, float((folder / SECONDS).read_text("utf-8"))
-    started = time.process_time()
-    policy = start()
-    seconds = time.process_time() - started
+    policy, seconds = timed(start)
     save_checkpoint(policy, folder)
     (folder / SECONDS).write_text(f"{seconds:.3f}\n", "utf-8")
     return policy, seconds
@@ -251,9 +247,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep policies here")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"hierrouter {hierrouter.__version__}, torch {torch.__version__}", end=", ")
-    print(f"numpy {np.__version__}, python {platform.python_version()}", end=", ")
-    print(f"{platform.machine()}, one thread")
+    print(f"{versions(hierrouter, torch, np)}, one thread")
     with tempfile.TemporaryDirectory() as scratch:
         contest(asked, asked.out or Path(scratch))
 

@@ -12,82 +12,55 @@ counted, medians.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import gymnasium
 import numpy as np
+import rivals
 import stable_baselines3
 import tianshou
 import torch
+from measuring import interleaved, versions
+from paper_size import ALPHA, ENVS, PaperSize
 from tianshou.algorithm import PPO
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
+from hierrouter.evaluate.bounds import best_fixed_route, oracle
+from hierrouter.evaluate.exact import policy_outcome
+from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm
+from hierrouter.learn.folds import Fold
+from hierrouter.learn.ppo import PPOLearner
+from hierrouter.learn.router import Router, action_probabilities
+from hierrouter.learn.states import NoisyTable
+from hierrouter.replay.bridge import to_buffer
+from hierrouter.replay.rollouts import QueryStream, Rollouts, walk
 
-import rivals  # noqa: E402
-
-from hierrouter.actions import Actions  # noqa: E402
-from hierrouter.evaluate.bounds import best_fixed_route, oracle  # noqa: E402
-from hierrouter.evaluate.exact import policy_outcome  # noqa: E402
-from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm  # noqa: E402
-from hierrouter.learn.config import PPOConfig, preset  # noqa: E402
-from hierrouter.learn.learner import TrainFold  # noqa: E402
-from hierrouter.learn.objective import Objective  # noqa: E402
-from hierrouter.learn.ppo import PPOLearner  # noqa: E402
-from hierrouter.learn.router import Router, action_probabilities, shape_for  # noqa: E402
-from hierrouter.learn.states import NoisyTable, StateTable, state_table  # noqa: E402
-from hierrouter.learn.training import ValuedFold  # noqa: E402
-from hierrouter.replay.bridge import to_buffer  # noqa: E402
-from hierrouter.replay.rollouts import QueryStream, Rollouts, walk  # noqa: E402
-from hierrouter_cache.tree import RouteTree  # noqa: E402
-from tests.hierrouter.trees import planted_tree  # noqa: E402
-
-ALPHA = 0.005
-ENVS = 128
 PARTS = ("steps", "epoch", "curve", "value")
 
 Way = Callable[[], object]
 
 
-class World:
-    """The tree, its states as tensors, and the paper's numbers."""
+class World(PaperSize):
+    """The tree, and everybody who learns on it."""
 
-    def __init__(self) -> None:
-        config = preset("paper")
-        assert isinstance(config, PPOConfig)
-        self.config = config
-        self.tree: RouteTree = planted_tree(families=10, per_family=(126, 0, 0), dim=768)
-        self.actions = Actions(self.tree.routes)
-        self.table: StateTable = state_table(self.tree, Objective(ALPHA))
-
-    def router(self) -> Router:
-        """A new one."""
-        return Router(shape_for(self.tree, self.actions, self.config))
+    @property
+    def fold(self) -> Fold:
+        """All of it, as ours learns from it."""
+        return Fold(self.tree, self.actions, self.table)
 
     def sampled(self, router: Router, query: np.ndarray) -> Rollouts:
         """An episode on each query under the stochastic policy."""
-        rng = np.random.default_rng(0)
-
-        @torch.no_grad()
-        def act(state: np.ndarray) -> np.ndarray:
-            logits = router(self.table.rows(torch.from_numpy(state)))[0].numpy()
-            return (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-
+        act = self.sampler(router, np.random.default_rng(0))
         return walk(self.actions, self.tree.node_reward(ALPHA), query, act)
 
     def learner(self, seed: int) -> PPOLearner:
         """Ours."""
-        fold = TrainFold(self.tree, self.actions, self.table)
-        return PPOLearner(self.router(), fold, ALPHA, self.config, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        return PPOLearner(self.router(), self.fold, ALPHA, self.config, rng)
 
     def stock(self, envs: int, seed: int = 0) -> rivals.StockTianshou:
         """Tianshou with networks of its own."""
@@ -104,14 +77,8 @@ class World:
 
 def measure(ways: dict[str, Way], rounds: int) -> dict[str, float]:
     """Median CPU seconds of each way."""
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(rounds + 1):
-        for name, work in ways.items():
-            start = time.process_time()
-            work()
-            if turn:
-                spent[name].append(time.process_time() - start)
-    return {name: statistics.median(values) for name, values in spent.items()}
+    found = interleaved(ways, rounds)
+    return {name: statistics.median(spent for _, spent in runs) for name, runs in found.items()}
 
 
 def show(seconds: dict[str, float], per: int, compared: list[str]) -> None:
@@ -280,7 +247,7 @@ def value(world: World, rounds: int) -> None:
     whole = replace(world.config, rollouts=len(tree))
     heads = rivals.tianshou_heads(tree, ALPHA, whole)
     stock = rivals.StockTianshou(tree, ALPHA, whole, heads, ENVS, seed=0)
-    everyone, valued = np.arange(len(tree)), ValuedFold(tree, world.table, world.actions, ALPHA)
+    everyone, fold = np.arange(len(tree)), world.fold
 
     @torch.no_grad()
     def forward() -> None:
@@ -292,7 +259,7 @@ def value(world: World, rounds: int) -> None:
         "exact, stochastic policy": lambda: world.value(
             torch.from_numpy(np.log(action_probabilities(router, world.table)))
         ),
-        "exact, greedy policy": lambda: valued.value(router),
+        "exact, greedy policy": lambda: fold.value(router, ALPHA),
         "forward over all decision nodes": forward,
     }
     print(f"the value of a policy on {len(tree)} queries, {len(world.table)} decision nodes:")
@@ -311,9 +278,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # bounds lose digits in float32
-    versions = (tianshou, stable_baselines3, gymnasium, torch, np)
-    print(*(f"{module.__name__} {module.__version__}" for module in versions), sep=", ", end=", ")
-    print(f"python {platform.python_version()}, {platform.machine()}, one thread")
+    print(f"{versions(tianshou, stable_baselines3, gymnasium, torch, np)}, one thread")
     world = World()
     parts = {
         "steps": lambda: steps(world, asked.rounds),

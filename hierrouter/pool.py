@@ -30,8 +30,8 @@ from hierrouter_cache.walk import TreeSpec
 
 MAX_NODES = 10_000
 MAX_HOPS = 20
-# What a report calls its own policies.
-RESERVED = ("hierrouter", "oracle", "random")
+# What a report calls its own policies, and the end of a route of fewer calls, `first>stop`.
+RESERVED = ("hierrouter", "oracle", "random", "stop")
 # What a step key says of a model besides its generation settings and the instruction.
 Identity = Mapping[str, str]
 

@@ -182,7 +182,7 @@ def _require_names(raw: Mapping[str, Any], place: str) -> None:
     if not NAME.fullmatch(raw["name"]) or SEPARATOR in raw["name"]:
         raise InputError(f"invalid model name: {place}; use letters, digits and . _ : -")
     if raw["name"] in RESERVED:
-        raise InputError(f"model name is taken: {place}; reports call a policy of ours so")
+        raise InputError(f"model name is taken: {place}; reports use it, choose another")
 
 
 def _require_no_key(raw: Mapping[str, Any], place: str) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hierrouter_cli import console
 
 if TYPE_CHECKING:
-    from hierrouter.learn.conditioned import TrainedSweep
+    from hierrouter.learn.alpha_router import TrainedSweep
     from hierrouter.learn.config import ExactConfig, TrainConfig
+    from hierrouter.learn.loop import Snapshot, Watch
     from hierrouter.learn.objective import Objective
     from hierrouter.learn.trained import TrainedRouter
-    from hierrouter.learn.training import Halfway, Watch
     from hierrouter_cache.tree import RouteTree
 
     Trained = TypeVar("Trained", TrainedRouter, TrainedSweep)
@@ -27,10 +27,12 @@ EVERY = 10.0  # seconds between lines where there is no terminal
 @contextmanager
 def resumable_run(command: str, asked: dict[str, Any], out: Path | None) -> Iterator[Path]:
     """The folder of a run; whatever ends it early, the user knows how to go on."""
+    from hierrouter.learn.resume import remove_drafts
     from hierrouter.runs import resumable
     from hierrouter_cache.errors import WorldError
 
     with resumable(command, asked, out) as run:
+        remove_drafts(run)
         if out is None:
             console.say(f"{command}: in {run}")
         try:
@@ -89,28 +91,28 @@ def _once(
     label: str,
     named: dict[str, Any],
     folder: Path,
-    start: Callable[[Watch, Halfway | None], Trained],
+    start: Callable[[Watch, Snapshot | None], Trained],
     tensorboard: bool,
 ) -> Trained:
     """The training in `folder` to its end, from wherever it is."""
     from hierrouter.learn.checkpoint import save_checkpoint
-    from hierrouter.learn.resume import finished, forget_halfway, load_halfway, save_halfway
-    from hierrouter.learn.training import Watch
+    from hierrouter.learn.loop import Watch
+    from hierrouter.learn.resume import finished, forget_snapshot, load_snapshot, save_snapshot
 
     if found := finished(folder, named):
         console.say(f"{label}: already there, {folder}")
-        forget_halfway(folder)
+        forget_snapshot(folder)
         return found  # type: ignore[return-value]
     folder.mkdir(parents=True, exist_ok=True)
-    resumed = load_halfway(folder, named)
+    resumed = load_snapshot(folder, named)
     if resumed:
         console.say(f"{label}: goes on after epoch {resumed.epoch}")
     with _followed(label, folder / "tensorboard" if tensorboard else None) as on_epoch:
         trained = start(
-            Watch(on_epoch, lambda halfway: save_halfway(halfway, named, folder)), resumed
+            Watch(on_epoch, lambda snapshot: save_snapshot(snapshot, named, folder)), resumed
         )
     save_checkpoint(trained, folder)
-    forget_halfway(folder)
+    forget_snapshot(folder)
     return trained
 
 

@@ -10,33 +10,24 @@ import typer
 
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import describe, resumable_run, say_if_few, train_alphas, train_router
-from hierrouter_cli.opening import open_tree, select
+from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.learn.conditioned import TrainedSweep
+    from hierrouter.learn.alpha_router import TrainedSweep
     from hierrouter.learn.config import TrainConfig
     from hierrouter.learn.sweep import Sweep
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter_cache.tree import RouteTree
 
 
+@selecting
 def sweep_alpha(
+    *,
     alphas: Annotated[
         str,
         typer.Option("--alphas", metavar="A,B|auto", help="auto: from the data's break-points."),
     ] = "auto",
-    cache: options.Cache = options.DEFAULT_CACHE,
-    pool: options.PoolName = None,
-    models: options.Models = None,
-    hops: options.Hops = None,
-    datasets: options.Datasets = None,
-    limit: options.Limit = None,
-    encoder: options.Encoder = None,
-    state: options.State = None,
-    scorer: options.Scorer = options.DEFAULT_SCORER,
-    prices: options.PriceFiles = None,
-    price: options.Price = None,
-    allow_incomplete: options.AllowIncomplete = False,
+    selected: Selected,
     algo: Annotated[
         str,
         typer.Option(
@@ -62,8 +53,6 @@ def sweep_alpha(
     from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
     from hierrouter.learn.objective import Objective
-    from hierrouter.learn.resume import training_named
-    from hierrouter.learn.trained import Origin
     from hierrouter.runs import check_out
     from hierrouter.trees import require_folds
 
@@ -71,20 +60,7 @@ def sweep_alpha(
     chosen = config_of(preset, algo)
     config = shortened(SWEEP if algo == "exact" else chosen, epochs)
     check_out(out, "sweep-alpha")
-    selection = select(
-        pool=pool,
-        models=models,
-        hops=hops,
-        datasets=datasets,
-        limit=limit,
-        encoder=encoder,
-        state=state,
-        scorer=scorer,
-        prices=prices,
-        price=price,
-        allow_incomplete=allow_incomplete,
-    )
-    tree = open_tree(cache, selection)
+    tree = selected.open()
     require_folds(tree)
     grid = given or automatic(tree, allow_stop)
     each = range(seed, seed + seeds)
@@ -96,6 +72,10 @@ def sweep_alpha(
         console.put(f"{planned}\n")
         return
     console.say(planned)
+    # What needs torch comes after all that can be refused without it.
+    from hierrouter.learn.resume import training_named
+    from hierrouter.learn.trained import Origin
+
     named = training_named(Origin.of(tree, config, seed), Objective(grid[0], allow_stop), grid)
     with resumable_run("sweep-alpha", {**named, "seeds": list(each)}, out) as run:
         say_if_few(tree, "validation", "they choose the weights")

@@ -13,7 +13,7 @@ from hierrouter_cli.learning import (
     train_alphas,
     train_router,
 )
-from hierrouter_cli.opening import open_tree, select
+from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
     from hierrouter.learn.config import TrainConfig
@@ -22,20 +22,11 @@ if TYPE_CHECKING:
     from hierrouter_cache.tree import RouteTree
 
 
+@selecting
 def train(
+    *,
     alpha: options.AlphaOrBudget = None,
-    cache: options.Cache = options.DEFAULT_CACHE,
-    pool: options.PoolName = None,
-    models: options.Models = None,
-    hops: options.Hops = None,
-    datasets: options.Datasets = None,
-    limit: options.Limit = None,
-    encoder: options.Encoder = None,
-    state: options.State = None,
-    scorer: options.Scorer = options.DEFAULT_SCORER,
-    prices: options.PriceFiles = None,
-    price: options.Price = None,
-    allow_incomplete: options.AllowIncomplete = False,
+    selected: Selected,
     algo: options.Algo = None,
     preset: options.Preset = "default",
     epochs: options.Epochs = None,
@@ -55,8 +46,6 @@ def train(
     from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
     from hierrouter.learn.objective import Objective
-    from hierrouter.learn.resume import training_named
-    from hierrouter.learn.trained import Origin
     from hierrouter.runs import check_out
     from hierrouter.trees import require_folds
 
@@ -67,21 +56,12 @@ def train(
     config = shortened(chosen if mean is None else SWEEP, epochs)
     objective = Objective(value, allow_stop, most)
     check_out(out, "train")
-    selection = select(
-        pool=pool,
-        models=models,
-        hops=hops,
-        datasets=datasets,
-        limit=limit,
-        encoder=encoder,
-        state=state,
-        scorer=scorer,
-        prices=prices,
-        price=price,
-        allow_incomplete=allow_incomplete,
-    )
-    tree = open_tree(cache, selection)
+    tree = selected.open()
     require_folds(tree)
+    # What needs torch comes after all that can be refused without it.
+    from hierrouter.learn.resume import training_named
+    from hierrouter.learn.trained import Origin
+
     require_possible(tree, mean, objective)
     if dry_run:
         console.say(f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}")

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.outcome import Outcome
+from hierrouter.evaluate.outcome import ROUTER, Outcome
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 
@@ -63,13 +63,13 @@ class Deferrable:
     confidence: NDArray[np.float64]
     stronger: Outcome
 
-    def outcome(self, threshold: float, name: str = "hierrouter") -> Outcome:
+    def outcome(self, threshold: float) -> Outcome:
         """The policy that hands over below the threshold, exactly."""
         kept, handed = self._parted(threshold)
         share = handed.sum(axis=1)
         spent = (handed * self.tree.cost[:, : self.tree.routes.states]).sum(axis=1)
         return Outcome(
-            name=name,
+            name=ROUTER,
             kind="router",
             quality=(kept * self.tree.score).sum(axis=1) + share * self.stronger.quality,
             accuracy=(kept * self.tree.accuracy).sum(axis=1) + share * self.stronger.accuracy,
@@ -92,9 +92,10 @@ class Deferrable:
         halfway = (visited[1:] + visited[:-1]) / 2
         if len(halfway) > points - 2:
             halfway = np.quantile(halfway, np.linspace(0, 1, points - 2), method="nearest")
-        return [self._point(float(threshold), alpha) for threshold in (-np.inf, *halfway, np.inf)]
+        return [self.point(float(threshold), alpha) for threshold in (-np.inf, *halfway, np.inf)]
 
-    def _point(self, threshold: float, alpha: float) -> DeferralPoint:
+    def point(self, threshold: float, alpha: float) -> DeferralPoint:
+        """What one threshold gives, in means of R at this alpha."""
         outcome, share = self.outcome(threshold), self.share(threshold)
         kept = float((self.endings * self.tree.node_reward(alpha)).sum() / len(self.tree))
         handed = float(self.stronger.reward(alpha).mean())

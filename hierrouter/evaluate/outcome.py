@@ -21,6 +21,7 @@ Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
 # Ends the name of a route of fewer than L calls: `first>stop` is not the direct call of `first`,
 # which has no stage instruction.
 STOP = f"{SEPARATOR}stop"
+ROUTER = "hierrouter"  # how tables call a trained router
 
 
 @dataclass(frozen=True)

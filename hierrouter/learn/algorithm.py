@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from tianshou.algorithm import PPO
 from tianshou.algorithm.modelfree.a2c import A2CTrainingStats
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
+from tianshou.algorithm.optim import OptimizerFactory, ParamsType
 from tianshou.data import SequenceSummaryStats
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.optimiser import AdamFactory
+from hierrouter.learn.optimiser import make_adam
 from hierrouter.learn.router import Router
 from hierrouter.learn.states import NoisyTable
 
@@ -42,13 +43,17 @@ class SharedTrunk:
         return self.router.features(states), states.legal
 
 
-class Actor(nn.Module):
-    """State numbers to logits, with Tianshou's signature."""
+class Head(nn.Module):
+    """Reads the trunk's features of states; holds the router, for Tianshou to find its weights."""
 
     def __init__(self, trunk: SharedTrunk) -> None:
         super().__init__()
         self.router = trunk.router
         self.trunk = trunk
+
+
+class Actor(Head):
+    """State numbers to logits, with Tianshou's signature."""
 
     def forward(
         self, obs: NDArray[np.int64], state: Any = None, info: Any = None
@@ -57,13 +62,8 @@ class Actor(nn.Module):
         return self.router.logits(*self.trunk(obs)), state
 
 
-class Critic(nn.Module):
+class Critic(Head):
     """State numbers to values, with Tianshou's signature."""
-
-    def __init__(self, trunk: SharedTrunk) -> None:
-        super().__init__()
-        self.router = trunk.router
-        self.trunk = trunk
 
     def forward(self, obs: NDArray[np.int64]) -> Tensor:
         """float32[n, 1]."""
@@ -136,14 +136,16 @@ class EpisodePPO(PPO):  # type: ignore[misc]
         """float32[3]: clipped surrogate, value loss and entropy, each its mean over the rows."""
         trunk = self.policy.actor.trunk
         features, legal = trunk(rows.state)
-        logged = torch.log_softmax(trunk.router.logits(features, legal), dim=1)
-        ratio = (logged.gather(1, rows.action[:, None])[:, 0] - rows.log_chance).exp()
-        advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std() + self._eps)
+        log_policy = torch.log_softmax(trunk.router.logits(features, legal), dim=1)
+        ratio = (log_policy.gather(1, rows.action[:, None])[:, 0] - rows.log_prob).exp()
+        advantage = rows.advantage
+        if self.advantage_normalization:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + self._eps)
         clipped = ratio.clamp(1 - self.eps_clip, 1 + self.eps_clip)
         surrogate = torch.min(ratio * advantage, clipped * advantage)
-        missed = rows.returns - trunk.router.value(features)[:, 0]
-        entropy = -(logged.exp() * logged).sum(dim=1)
-        return torch.stack([-surrogate.mean(), missed.square().mean(), entropy.mean()])
+        error = rows.returns - trunk.router.value(features)[:, 0]
+        entropy = -(log_policy.exp() * log_policy).sum(dim=1)
+        return torch.stack([-surrogate.mean(), error.square().mean(), entropy.mean()])
 
 
 class Transitions(NamedTuple):
@@ -152,14 +154,14 @@ class Transitions(NamedTuple):
     Attributes:
         state: int64[n].
         action: int64[n].
-        log_chance: float32[n], log-probability of the action when it was taken.
+        log_prob: float32[n], log-probability of the action when it was taken.
         advantage: float32[n].
         returns: float32[n].
     """
 
     state: Tensor
     action: Tensor
-    log_chance: Tensor
+    log_prob: Tensor
     advantage: Tensor
     returns: Tensor
 
@@ -180,6 +182,18 @@ def _statistics(terms: Tensor, weights: Tensor) -> A2CTrainingStats:
     )
 
 
+class AdamFactory(OptimizerFactory):  # type: ignore[misc]
+    """Adam of `optimiser`, as Tianshou asks for it."""
+
+    def __init__(self, config: PPOConfig, steps: int) -> None:
+        super().__init__()
+        self.config = config
+        self.steps = steps
+
+    def _create_optimizer_for_params(self, params: ParamsType) -> torch.optim.Optimizer:
+        return make_adam(params, self.config, self.steps)
+
+
 def build_algorithm(trunk: SharedTrunk, config: PPOConfig, steps: int) -> EpisodePPO:
     """PPO for the trunk's router with the numbers of `config`, over `steps` gradient steps."""
     policy = RouterPolicy(
@@ -195,6 +209,7 @@ def build_algorithm(trunk: SharedTrunk, config: PPOConfig, steps: int) -> Episod
         vf_coef=config.value_coefficient,
         ent_coef=config.entropy_coefficient,
         max_grad_norm=config.max_grad_norm,
+        advantage_normalization=config.normalise_advantage,
         gae_lambda=config.gae_lambda,
         gamma=config.gamma,
         max_batchsize=LARGEST_BATCH,

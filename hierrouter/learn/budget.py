@@ -7,14 +7,16 @@ the `Objective`; what the best policy could do (`hierrouter.evaluate.budget`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from hierrouter.evaluate.budget import within
 from hierrouter.evaluate.frontier import oracle_break_points
-from hierrouter.learn.conditioned import TrainedSweep
+from hierrouter.learn.alpha_router import TrainedSweep
+from hierrouter.learn.folds import training_folds
 from hierrouter.learn.objective import MAX_ALPHA
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import training_folds
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -38,8 +40,8 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         InputError: not even the router at the greatest alpha is within the budget.
     """
     learn_from, choose_on = training_folds(tree)
-    changes = oracle_break_points(learn_from, sweep.objective.allow_stop)
-    knots = np.concatenate([[0.0], changes, BEYOND * changes[-1:]])
+    break_points = oracle_break_points(learn_from, sweep.objective.allow_stop)
+    knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
     candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))
     alphas = np.unique(np.minimum(candidates, MAX_ALPHA))
 
@@ -61,4 +63,4 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
             high = middle
         else:
             low = middle + 1
-    return sweep.at(float(alphas[high]))
+    return replace(sweep.at(float(alphas[high])), budget=budget)

@@ -1,142 +1,32 @@
-"""One router for every alpha.
+"""Train one router for every alpha.
 
-In: a tree and an `ExactConfig`. Out: `AlphaRouter`, the paper's router whose two layers are scaled
-and shifted by alpha (FiLM, arXiv:1709.07871), trained at a new alpha for every tree it sees;
-`TrainedSweep`, from which the router at any alpha is read off as a plain `Router`. Not covered:
-the epochs around it, see `training`.
+In: a tree, a grid of alphas, an `ExactConfig`. Out: a `TrainedSweep`, learned by enumeration at new
+alphas for every tree of every gradient step; the grid chooses the iterate. Not covered: the network
+(`alpha_router`), the loop over epochs (`loop`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from hierrouter.actions import Actions
 from hierrouter.evaluate.frontier import oracle_break_points
+from hierrouter.learn.alpha_router import AlphaRouter, TrainedSweep, scales_of
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import Enumeration, visited
-from hierrouter.learn.learner import TrainFold
+from hierrouter.learn.exact import Enumeration
+from hierrouter.learn.folds import Fold, training_folds
+from hierrouter.learn.loop import Snapshot, Watch, reproducible, run_epochs
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.router import Router, RouterShape, shape_for
-from hierrouter.learn.states import States, state_table
-from hierrouter.learn.trained import Origin, TrainedRouter
-from hierrouter.learn.training import (
-    Halfway,
-    ValuedFold,
-    Watch,
-    reproducible,
-    run_epochs,
-    training_folds,
-)
+from hierrouter.learn.router import shape_for
+from hierrouter.learn.trained import Origin
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-WIDTH = 32  # of the layer that reads alpha
 ALPHAS = 8  # that a tree is seen at in one gradient step
 EVENLY = 8  # one alpha in so many is not drawn where the oracle changes, but evenly
-SCALES = 7  # alphas at which the inputs that tell alpha are halfway
-
-
-class AlphaRouter(nn.Module):
-    """The paper's router, with alpha as one more input.
-
-    Alpha is told by `alpha / (alpha + scale)` for several scales: numbers in [0, 1] that resolve
-    the range in which decisions change. They give a factor and a shift for each unit of the two
-    layers, so at a fixed alpha this is a `Router` with other weights, see `at`.
-
-    Args:
-        shape: of the router.
-        scales: float32[SCALES], alphas > 0, ascending.
-    """
-
-    scales: Tensor
-
-    def __init__(self, shape: RouterShape, scales: Tensor) -> None:
-        super().__init__()
-        self.base = Router(shape)
-        self.register_buffer("scales", scales)
-        self.read = nn.Linear(len(scales), WIDTH)
-        self.modulate = nn.Linear(WIDTH, 4 * shape.hidden)
-        nn.init.normal_(self.modulate.weight, std=0.02)
-        nn.init.zeros_(self.modulate.bias)
-
-    def forward(self, states: States, alpha: Tensor) -> Tensor:
-        """Logits of whole trees at several alphas each; what does not depend on alpha, once.
-
-        Args:
-            states: the S states of one query after those of another, n = queries * S.
-            alpha: float32[queries, K].
-
-        Returns:
-            float32[queries, K, S, A].
-        """
-        queries, alphas = alpha.shape
-        rows = self._modulation(alpha.reshape(-1))
-        factor, shift, factor2, shift2 = (row.reshape(queries, alphas, 1, -1) for row in rows)
-        first = self.base.first(states).reshape(queries, 1, -1, self.base.shape.hidden)
-        second = self.base.second(torch.tanh(first * factor + shift))
-        features = torch.tanh(second * factor2 + shift2)
-        legal = states.legal.reshape(queries, 1, -1, self.base.shape.actions)
-        return self.base.logits(features, legal)
-
-    def _modulation(self, alpha: Tensor) -> list[Tensor]:
-        """Four of float32[n, hidden]: factor and shift of the first layer, of the second."""
-        told = alpha[:, None] / (alpha[:, None] + self.scales)
-        found = self.modulate(torch.tanh(self.read(told))).chunk(4, dim=1)
-        return [found[0] + 1, found[1], found[2] + 1, found[3]]
-
-    @torch.no_grad()
-    def at(self, alpha: float) -> Router:
-        """The router at one alpha: factors and shifts become part of its weights."""
-        rows = self._modulation(torch.tensor([alpha], dtype=torch.float32))
-        factor, shift, factor2, shift2 = (row[0] for row in rows)
-        router = Router(self.base.shape)
-        router.load_state_dict(self.base.state_dict())
-        router.context.weight.mul_(factor[:, None])
-        router.progress.weight.mul_(factor[:, None])
-        router.progress.bias.mul_(factor).add_(shift)
-        router.second.weight.mul_(factor2[:, None])
-        router.second.bias.mul_(factor2).add_(shift2)
-        return router.requires_grad_(False).eval()
-
-
-@dataclass(frozen=True)
-class TrainedSweep:
-    """A network for every alpha, and where it comes from.
-
-    Attributes:
-        network: the network, frozen.
-        alphas: the grid on which the iterate was chosen, ascending.
-        objective: what it was trained for, whatever its alpha.
-        origin: where it comes from.
-        history: mean over the grid of exact standardised R on validation, at each evaluation.
-    """
-
-    network: AlphaRouter
-    alphas: tuple[float, ...]
-    objective: Objective
-    origin: Origin
-    history: tuple[float, ...]
-
-    def at(self, alpha: float) -> TrainedRouter:
-        """The router for one alpha >= 0; no training.
-
-        Its history is empty: R at this alpha was not measured while the sweep was trained.
-
-        Raises:
-            InputError: alpha is not finite, below 0 or too great for an `Objective`.
-        """
-        return TrainedRouter(
-            router=self.network.at(alpha),
-            objective=replace(self.objective, alpha=alpha),
-            origin=self.origin,
-            history=(),
-        )
 
 
 class AlphaLearner(Enumeration):
@@ -148,7 +38,7 @@ class AlphaLearner(Enumeration):
     Args:
         router: trained in place.
         fold: what it learns from.
-        changes: float64[n], ascending, see `oracle_break_points`.
+        break_points: float64[n], ascending, see `oracle_break_points`.
         config: the numbers.
         rng: source of the order of the queries, the alphas and the noise.
     """
@@ -156,27 +46,27 @@ class AlphaLearner(Enumeration):
     def __init__(
         self,
         router: AlphaRouter,
-        fold: TrainFold,
-        changes: NDArray[np.float64],
+        fold: Fold,
+        break_points: NDArray[np.float64],
         config: ExactConfig,
         rng: np.random.Generator,
     ) -> None:
         super().__init__(router.parameters(), len(fold.tree), config, rng)
         self.router = router
         self._fold = fold
-        even = np.linspace(0.0, 2 * changes.max(initial=0.0), 2 + len(changes) // EVENLY)
-        self._knots = np.sort(np.concatenate([changes, even]))
+        even = np.linspace(0.0, 2 * break_points.max(initial=0.0), 2 + len(break_points) // EVENLY)
+        self._knots = np.sort(np.concatenate([break_points, even]))
         self._reward = StandardReward(fold)
 
     def epoch(self) -> None:
-        """Every query of the train fold once, or as often as it takes, at random alphas."""
+        """One gradient step on each batch of queries, at random alphas."""
         for query in self._batches():
             self._step(query)
 
     def _step(self, query: NDArray[np.int64]) -> None:
         fold = self._fold
         alpha = self._draw((len(query), ALPHAS))
-        states = visited(fold, torch.from_numpy(query), self._config.embedding_noise, self._rng)
+        states = self._visit(fold, torch.from_numpy(query))
         logits = self.router(states, torch.from_numpy(alpha.astype(np.float32)))
         legal = states.legal.reshape(len(query), 1, -1, fold.actions.count)
         reward = self._reward(np.repeat(query, ALPHAS), alpha.ravel())
@@ -188,7 +78,7 @@ class AlphaLearner(Enumeration):
         )
 
     def _draw(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Alphas, each between two neighbouring changes, all neighbours equally likely."""
+        """Alphas, each between two neighbouring knots, all neighbours equally likely."""
         last = len(self._knots) - 1
         rank = self._rng.random(shape) * last
         alpha: NDArray[np.float64] = np.interp(rank, np.arange(last + 1), self._knots)
@@ -198,11 +88,11 @@ class AlphaLearner(Enumeration):
 class StandardReward:
     """R = Q - alpha * C at any alpha, centred by query and scaled by its deviation at that alpha.
 
-    What `learner.paid` does for one alpha; the deviation at any other follows from the second
-    moments of centred Q and C.
+    What `Fold.episode_reward` does for one alpha; the deviation at any other follows from the
+    second moments of centred Q and C.
     """
 
-    def __init__(self, fold: TrainFold) -> None:
+    def __init__(self, fold: Fold) -> None:
         ends = fold.actions.endings
         self._quality = _centred(fold.tree.score, ends)
         self._cost = _centred(fold.tree.cost, ends)
@@ -233,7 +123,7 @@ def train_sweep(
     config: ExactConfig,
     seed: int,
     watch: Watch | None = None,
-    resumed: Halfway | None = None,
+    resumed: Snapshot | None = None,
 ) -> TrainedSweep:
     """Train one network for all alphas; the grid chooses the iterate on the validation fold.
 
@@ -253,30 +143,22 @@ def train_sweep(
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
     learn_from, choose_on = training_folds(tree)
-    actions = Actions(tree.routes, objective.allow_stop)
-    changes = oracle_break_points(learn_from, objective.allow_stop)
-    fold = TrainFold(learn_from, actions, state_table(learn_from, objective))
-    valued = [
-        [ValuedFold(queries, table, actions, alpha) for alpha in alphas]
-        for queries, table in (
-            (learn_from, fold.table),
-            (choose_on, state_table(choose_on, objective)),
-        )
-    ]
+    break_points = oracle_break_points(learn_from, objective.allow_stop)
+    fold, chooser = (Fold.of(part, objective) for part in (learn_from, choose_on))
     deviation = StandardReward(fold).deviation(np.array(alphas))
 
-    def values() -> list[float]:
+    def values() -> tuple[float, float]:
         routers = [network.at(alpha) for alpha in alphas]
-        reached = [
-            [one.value(router) for one, router in zip(each, routers, strict=True)]
-            for each in valued
-        ]
-        standard: list[float] = np.mean(np.array(reached) / deviation, axis=1).tolist()
-        return standard
+
+        def mean(valued: Fold) -> float:
+            reached = [valued.value(*each) for each in zip(routers, alphas, strict=True)]
+            return float(np.mean(np.array(reached) / deviation))
+
+        return mean(fold), mean(chooser)
 
     with reproducible(seed):
-        network = AlphaRouter(shape_for(learn_from, actions, config), scales_of(changes))
-        learner = AlphaLearner(network, fold, changes, config, np.random.default_rng(seed))
+        network = AlphaRouter(shape_for(learn_from, fold.actions, config), scales_of(break_points))
+        learner = AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
         best = run_epochs(learner, config, values, watch, resumed)
     network.load_state_dict(best.weights)
     return TrainedSweep(
@@ -286,11 +168,3 @@ def train_sweep(
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),
     )
-
-
-def scales_of(changes: NDArray[np.float64]) -> Tensor:
-    """float32[SCALES]: quantiles of the alphas at which decisions change."""
-    if not len(changes):
-        return torch.ones(SCALES)
-    spread = (np.arange(SCALES) + 0.5) / SCALES
-    return torch.from_numpy(np.quantile(changes, spread).astype(np.float32))

@@ -24,11 +24,11 @@ from hierrouter.evaluate.deferral import (
 )
 from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import Outcome, single_calls
-from hierrouter.learn.exact import action_values
-from hierrouter.learn.router import CHUNK
-from hierrouter.learn.states import States, state_table
+from hierrouter.learn.folds import training_folds
+from hierrouter.learn.router import in_chunks
+from hierrouter.learn.states import live_state, state_table
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import training_folds
+from hierrouter.learn.values import action_values
 from hierrouter.pool import suggestion
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -102,6 +102,7 @@ class Deferral:
         """
         return self.on(fold).outcome(self.threshold)
 
+    @torch.no_grad()
     def hands_over(
         self,
         embedding: NDArray[np.float32],
@@ -116,15 +117,10 @@ class Deferral:
         if self.head is None:
             chances = self.trained.decide(embedding, path, cost, prompts)
             return bool(in_doubt(chances, self.threshold))
-        states = States(
-            embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
-            stage=torch.tensor([len(path)]),
-            cost=torch.tensor([cost], dtype=torch.float32),
-            legal=torch.ones((1, self.trained.actions.count), dtype=torch.bool),
-        )
-        with torch.no_grad():
-            features = self.trained.router.features(states).double().numpy()
-        return bool(self.head(features, np.array([len(path)]))[0] < self.threshold)
+        unmasked = np.ones(self.trained.actions.count, dtype=np.bool_)  # features read no mask
+        seen = self.trained.router.features(live_state(embedding, len(path), cost, unmasked))
+        gain = self.head(seen.double().numpy(), np.array([len(path)]))
+        return bool(gain[0] < self.threshold)
 
     def _confidence(
         self, fold: RouteTree, probabilities: NDArray[np.float64]
@@ -192,16 +188,11 @@ def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> 
     return gain
 
 
-@torch.no_grad()
 def features(trained: TrainedRouter, fold: RouteTree) -> NDArray[np.float64]:
     """float64[queries, states, hidden]: what the router's heads read at every state."""
     table = state_table(fold, trained.objective, trained.ceilings)
-    chunks = [slice(start, start + CHUNK) for start in range(0, len(table), CHUNK)]
-    found = torch.cat([trained.router.features(table.rows(chunk)) for chunk in chunks])
-    by_query: NDArray[np.float64] = (
-        found.double().numpy().reshape(len(fold), fold.routes.states, -1)
-    )
-    return by_query
+    found: NDArray[np.float64] = in_chunks(trained.router.features, table).double().numpy()
+    return found.reshape(len(fold), fold.routes.states, -1)
 
 
 def direct_call(tree: RouteTree, name: str) -> Outcome:

@@ -18,15 +18,16 @@ from torch import Tensor
 
 from hierrouter.actions import Actions
 from hierrouter.evaluate.exact import greedy, policy_outcome
-from hierrouter.evaluate.outcome import Outcome
+from hierrouter.evaluate.outcome import ROUTER, Outcome
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import Enumeration, visited
+from hierrouter.learn.exact import Enumeration
 from hierrouter.learn.featured import FeaturedRouter, FeaturedShape
+from hierrouter.learn.folds import training_folds
 from hierrouter.learn.known import Known
+from hierrouter.learn.loop import Snapshot, Watch, reproducible, run_epochs
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.states import state_table
 from hierrouter.learn.trained import Origin
-from hierrouter.learn.training import Halfway, Watch, reproducible, run_epochs, training_folds
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.sub_pool import sub_pool
 from hierrouter_cache.tree import RouteTree
@@ -66,11 +67,11 @@ class TrainedFeatured:
             replace(self.origin, models=known.models).check_matches(fold, self.network.shape.dim)
         return _probabilities(self.network, tree, Known.of(known, self.objective), self.objective)
 
-    def outcome(self, tree: RouteTree, known: RouteTree, name: str = "hierrouter") -> Outcome:
+    def outcome(self, tree: RouteTree, known: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query; see `probabilities`."""
         table = greedy(self.probabilities(tree, known), tree.base_rate)
         actions = Actions(tree.routes, self.objective.allow_stop)
-        return policy_outcome(tree, actions, table, name, "router")
+        return policy_outcome(tree, actions, table, ROUTER, "router")
 
     @torch.no_grad()
     def decide(
@@ -97,7 +98,7 @@ def train_featured(
     config: ExactConfig = FEATURED,
     seed: int = 0,
     watch: Watch | None = None,
-    resumed: Halfway | None = None,
+    resumed: Snapshot | None = None,
 ) -> TrainedFeatured:
     """Train on the fold "train", keep the iterate that is best on the fold "validation".
 
@@ -123,8 +124,8 @@ def train_featured(
         outcome = policy_outcome(fold, pools[0].fold.actions, choice, "", "router")
         return float(outcome.reward(objective.alpha).mean())
 
-    def values() -> list[float]:
-        return [value(learn_from, True), value(choose_on, choose_on is learn_from)]
+    def values() -> tuple[float, float]:
+        return value(learn_from, True), value(choose_on, choose_on is learn_from)
 
     with reproducible(seed):
         network = FeaturedRouter(FeaturedShape(tree.hops, tree.dim))
@@ -169,18 +170,16 @@ class FeaturedLearner(Enumeration):
         self._pools = pools
 
     def epoch(self) -> None:
-        """Every query of the train fold once, or as often as it takes; each step in some pool."""
+        """One gradient step on each batch of queries, in one of the pools."""
         for query in self._batches():
             pool = self._pools[int(self._rng.integers(len(self._pools)))]
             self._step(torch.from_numpy(query), pool)
 
     def _step(self, query: Tensor, known: Known) -> None:
-        actions = known.fold.actions
-        states = visited(known.fold, query, self._config.embedding_noise, self._rng)
-        by_query = (len(query), actions.routes.states, -1)
-        embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
-        logits = self.router(embedding, legal, known, query)
-        self._descend(actions, logits, legal, known.reward[query])
+        states = self._visit(known.fold, query)
+        logits = self.router(states, known, query)
+        legal = states.legal.reshape(logits.shape)
+        self._descend(known.fold.actions, logits, legal, known.reward[query])
 
 
 @torch.no_grad()
@@ -192,13 +191,10 @@ def _probabilities(
     itself: bool = False,
 ) -> NDArray[np.float64]:
     """float64[queries, states, A]; `itself` says that the tree's queries are those of `known`."""
-    table, count = state_table(tree, objective), tree.routes.states
-    chunks = []
-    for query in torch.split(torch.arange(len(tree)), CHUNK):
-        states = table.rows(slice(int(query[0]) * count, (int(query[-1]) + 1) * count))
-        by_query = (len(query), count, -1)
-        embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
-        logits = network(embedding, legal, known, query if itself else None)
-        chunks.append(torch.softmax(logits.double(), dim=2))
-    probabilities: NDArray[np.float64] = torch.cat(chunks).numpy()
+    table = state_table(tree, objective)
+    logits = [
+        network(table.trees(query), known, query if itself else None)
+        for query in torch.split(torch.arange(len(tree)), CHUNK)
+    ]
+    probabilities: NDArray[np.float64] = torch.softmax(torch.cat(logits).double(), dim=2).numpy()
     return probabilities

@@ -1,16 +1,18 @@
 """Learning by enumeration: no sampling at all.
 
-In: the train fold, alpha, an `ExactConfig`. Out: `ExactLearner`. The tree is known, so the expected
-return of the present policy and its gradient are sums over its nodes, and so is the value Q(s, a)
-of every action at every state. The training begins with steps towards softmax(Q / temperature) at
-every state alike, which no flat region of the return can stop, and passes over, in a straight line,
-to the gradient of the expected return itself: where queries look alike only that one weighs their
-rewards, instead of counting for how many an action is best. Not covered: the loop, see `training`;
-what either does alone, see docs/experiments.md.
+In: the train fold, alpha, an `ExactConfig`. Out: `ExactLearner`; `Enumeration`, which learners of
+other networks share. The tree is known, so the expected return of the present policy and its
+gradient are sums over its nodes, and so is the value Q(s, a) of every action at every state. The
+training begins with steps towards softmax(Q / temperature) at every state alike, which no flat
+region of the return can stop, and passes over, in a straight line, to the gradient of the expected
+return itself: where queries look alike only that one weighs their rewards, instead of counting for
+how many an action is best. Not covered: the loop over epochs, see `loop`; what either does alone,
+see docs/experiments.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,34 +23,11 @@ from torch import Tensor, nn
 
 from hierrouter.actions import Actions
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.learner import TrainFold, batches, paid, steps_of
+from hierrouter.learn.folds import Fold
 from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import NEVER, Router
 from hierrouter.learn.states import States, noisy
-
-
-def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
-    """Q(s, a) of every action at every state: the expected reward after it, exactly.
-
-    Args:
-        actions: what may be done.
-        probabilities: float32[queries, states, A], the policy that is followed afterwards.
-        reward: float32[queries, nodes], paid where an episode ends.
-
-    Returns:
-        float32[queries, states, A].
-    """
-    routes, queries = actions.routes, len(reward)
-    levels: list[Tensor] = []
-    value = reward[:, routes.leaves]
-    for level in reversed(range(routes.hops)):
-        going = value.reshape(queries, -1, routes.models)
-        if actions.allow_stop:
-            stopping = reward[:, routes.level(level + 1)].reshape(going.shape)
-            going = torch.cat([going, stopping], dim=2)
-        levels.append(going)
-        value = (probabilities[:, routes.level(level)] * going).sum(dim=2)
-    return torch.cat(levels[::-1], dim=1)
+from hierrouter.learn.values import action_values, expected_return
 
 
 def exact_loss(
@@ -62,53 +41,39 @@ def exact_loss(
     """What a step of the training makes smaller.
 
     Args:
+        actions: what may be done.
         logits: float32[queries, states, A], `NEVER` where an action is not legal.
         legal: bool[queries, states, A].
-        reward: float32[queries, nodes].
+        reward: float32[queries, nodes], paid where an episode ends.
+        config: the numbers.
         progress: share of the training that is over, in [0, 1].
     """
-    logged = torch.log_softmax(logits, dim=2)
-    improvement = improvement_loss(actions, logged, legal, reward, config.temperature)
-    gained = expected_return(actions, logged.exp(), reward).mean()
-    return (1 - progress) * improvement - progress * config.return_weight * gained
-
-
-def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
-    """The value of a policy on each query, float32[queries]; a gradient goes through it.
-
-    Args:
-        probabilities: float32[queries, states, A].
-        reward: float32[queries, nodes], paid where an episode ends.
-    """
-    routes, queries = actions.routes, len(reward)
-    reached, total = torch.ones(queries, 1), torch.zeros(queries)
-    for level in range(routes.hops):
-        decided = reached[:, :, None] * probabilities[:, routes.level(level)]
-        reached = decided[:, :, : routes.models].reshape(queries, -1)
-        if actions.allow_stop:
-            stopped = decided[:, :, routes.models :].reshape(queries, -1)
-            total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
-    return total + (reached * reward[:, routes.leaves]).sum(dim=1)
+    log_policy = torch.log_softmax(logits, dim=2)
+    improvement = improvement_loss(actions, log_policy, legal, reward, config.temperature)
+    value = expected_return(actions, log_policy.exp(), reward).mean()
+    return (1 - progress) * improvement - progress * config.return_weight * value
 
 
 def improvement_loss(
-    actions: Actions, logged: Tensor, legal: Tensor, reward: Tensor, temperature: float
+    actions: Actions, log_policy: Tensor, legal: Tensor, reward: Tensor, temperature: float
 ) -> Tensor:
     """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
 
     Args:
-        logged: float32[queries, states, A], log-probabilities of the present policy.
+        log_policy: float32[queries, states, A], log-probabilities of the present policy.
         legal: bool[queries, states, A].
         reward: float32[queries, nodes].
     """
     with torch.no_grad():
-        values = action_values(actions, logged.exp(), reward)
+        values = action_values(actions, log_policy.exp(), reward)
         target = torch.softmax((values / temperature).masked_fill(~legal, NEVER), dim=2)
-    return -(target * logged).sum(dim=2).mean()
+    return -(target * log_policy).sum(dim=2).mean()
 
 
 class Enumeration:
     """What all learning by enumeration shares: its gradient steps, and how it is put away.
+
+    An epoch goes over the train fold once, or as often as its least number of steps takes.
 
     Args:
         parameters: trained in place.
@@ -127,15 +92,24 @@ class Enumeration:
         self._queries = queries
         self._config = config
         self._rng = rng
-        self._steps = steps_of(queries, config)
+        self._passes = math.ceil(config.steps * config.queries / queries)
+        self._steps = config.epochs * math.ceil(self._passes * queries / config.queries)
         self._adam = make_adam(parameters, config, self._steps)
 
     def _batches(self) -> list[NDArray[np.int64]]:
-        """The queries of each gradient step of one epoch, by position."""
-        return batches(self._queries, self._config, self._rng)
+        """The queries of each gradient step of an epoch, by position; each pass in random order."""
+        passes = [self._rng.permutation(self._queries) for _ in range(self._passes)]
+        order, size = np.concatenate(passes), self._config.queries
+        return np.split(order, np.arange(size, len(order), size))
+
+    def _visit(self, fold: Fold, query: Tensor) -> States:
+        """All states of some queries, int64[n], with noise on the embeddings."""
+        states = fold.table.trees(query)
+        noise = self._config.embedding_noise
+        return states._replace(embedding=noisy(states.embedding, noise, self._rng))
 
     def _descend(self, actions: Actions, logits: Tensor, legal: Tensor, reward: Tensor) -> None:
-        """One gradient step on `exact_loss`; see there."""
+        """One gradient step on `exact_loss`, see there."""
         progress = steps_made(self._adam) / self._steps
         loss = exact_loss(actions, logits, legal, reward, self._config, progress)
         self._adam.zero_grad()
@@ -157,7 +131,7 @@ class Enumeration:
 
 
 class ExactLearner(Enumeration):
-    """Policy improvement on whole trees; an epoch is one pass over the train fold.
+    """Policy improvement on whole trees.
 
     Args:
         router: trained in place.
@@ -170,7 +144,7 @@ class ExactLearner(Enumeration):
     def __init__(
         self,
         router: Router,
-        fold: TrainFold,
+        fold: Fold,
         alpha: float,
         config: ExactConfig,
         rng: np.random.Generator,
@@ -178,30 +152,15 @@ class ExactLearner(Enumeration):
         super().__init__(router.parameters(), len(fold.tree), config, rng)
         self.router = router
         self._fold = fold
-        self._reward = torch.from_numpy(
-            paid(fold, alpha, config.standardise_reward).astype(np.float32)
-        )
+        reward = fold.episode_reward(alpha, config.standardise_reward)
+        self._reward = torch.from_numpy(reward.astype(np.float32))
 
     def epoch(self) -> None:
-        """Every query of the train fold once, or as often as it takes."""
+        """One gradient step on each batch of queries."""
         for query in self._batches():
             self._step(torch.from_numpy(query))
 
     def _step(self, query: Tensor) -> None:
-        fold = self._fold
-        states = visited(fold, query, self._config.embedding_noise, self._rng)
-        shape = (len(query), -1, fold.actions.count)
-        self._descend(
-            fold.actions,
-            self.router(states)[0].reshape(shape),
-            states.legal.reshape(shape),
-            self._reward[query],
-        )
-
-
-def visited(fold: TrainFold, query: Tensor, noise: float, rng: np.random.Generator) -> States:
-    """All states of some queries, int64[n], query after query, with noise on the embeddings."""
-    count = fold.actions.routes.states
-    state = (query[:, None] * count + torch.arange(count)).ravel()
-    states = fold.table.rows(state)
-    return states._replace(embedding=noisy(states.embedding, noise, rng))
+        actions, states = self._fold.actions, self._visit(self._fold, query)
+        logits = self.router(states)[0].reshape(len(query), -1, actions.count)
+        self._descend(actions, logits, states.legal.reshape(logits.shape), self._reward[query])

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hierrouter.learn.known import Known
 from hierrouter.learn.router import NEVER
+from hierrouter.learn.states import States
 
 SHARPNESS = 10.0  # at the start: how much more the most similar questions count
 FEATURES = 4  # of an action: with the best and with random choices afterwards; less the pool's best
@@ -49,8 +50,8 @@ class FeaturedRouter(nn.Module):
     def __init__(self, shape: FeaturedShape) -> None:
         super().__init__()
         self.shape = shape
-        self.compared = nn.Parameter(torch.empty(shape.rank, shape.dim))
-        nn.init.orthogonal_(self.compared)
+        self.projection = nn.Parameter(torch.empty(shape.rank, shape.dim))
+        nn.init.orthogonal_(self.projection)
         self.sharpness = nn.Parameter(torch.full((shape.hops,), math.log(SHARPNESS)))
         self.scorer = nn.Sequential(
             nn.Linear(FEATURES + shape.hops, shape.hidden),
@@ -58,45 +59,44 @@ class FeaturedRouter(nn.Module):
             nn.Linear(shape.hidden, 1),
         )
 
-    def forward(
-        self, embedding: Tensor, legal: Tensor, known: Known, itself: Tensor | None = None
-    ) -> Tensor:
-        """Logits float32[n, states, A] at all states of some queries.
+    def forward(self, states: States, known: Known, itself: Tensor | None = None) -> Tensor:
+        """Logits float32[queries, S, A] of whole trees.
 
         Args:
-            embedding: float32[n, states, dim].
-            legal: bool[n, states, A].
+            states: the S states of one query after those of another.
             known: what is known of the models.
-            itself: int64[n], positions of the queries where they are those of `known`; they are
-                not looked up themselves.
+            itself: int64[queries], positions of the queries where they are those of `known`; they
+                are not looked up themselves.
         """
-        depth = known.fold.tree.routes.depth()
-        at_states = [
-            self.at_state(embedding[:, state], state, int(depth[state]), known, itself)
-            for state in range(embedding.shape[1])
+        routes = known.fold.actions.routes
+        by_query = (len(states.stage) // routes.states, routes.states, -1)
+        embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
+        logits = [
+            self.at_state(embedding[:, state], state, stage, known, itself)
+            for state, stage in enumerate(routes.depth()[: routes.states].tolist())
         ]
-        return torch.stack(at_states, dim=1).masked_fill(~legal, NEVER)
+        return torch.stack(logits, dim=1).masked_fill(~legal, NEVER)
 
     def at_state(
         self, embedding: Tensor, state: int, stage: int, known: Known, itself: Tensor | None = None
     ) -> Tensor:
         """Logits float32[n, A] of queries at the same state, float32[n, dim]; none is masked."""
         attention = self._attention(embedding, known.embedding[state], stage, itself)
-        expected = torch.einsum("nq,qaf->naf", attention, known.came_of_it[state])
-        place = torch.eye(self.shape.hops)[stage].expand(*expected.shape[:2], -1)
-        beside = expected - expected.amax(dim=1, keepdim=True)
-        logits: Tensor = self.scorer(torch.cat([expected, beside, place], dim=2))[..., 0]
+        expected = torch.einsum("nq,qaf->naf", attention, known.values[state])
+        to_best = expected - expected.amax(dim=1, keepdim=True)
+        stage_bits = torch.eye(self.shape.hops)[stage].expand(*expected.shape[:2], -1)
+        logits: Tensor = self.scorer(torch.cat([expected, to_best, stage_bits], dim=2))[..., 0]
         return logits
 
     def _attention(
         self, embedding: Tensor, others: Tensor, stage: int, itself: Tensor | None
     ) -> Tensor:
         """float32[n, train queries], rows sum to 1."""
-        asked, kept = (
-            nn.functional.normalize(vectors @ self.compared.T, dim=1)
+        here, there = (
+            nn.functional.normalize(vectors @ self.projection.T, dim=1)
             for vectors in (embedding, others)
         )
-        likeness = self.sharpness[stage].exp() * (asked @ kept.T)
+        similarity = self.sharpness[stage].exp() * (here @ there.T)
         if itself is not None:
-            likeness = likeness.scatter(1, itself[:, None], NEVER)
-        return torch.softmax(likeness, dim=1)
+            similarity = similarity.scatter(1, itself[:, None], NEVER)
+        return torch.softmax(similarity, dim=1)

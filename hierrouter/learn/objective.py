@@ -22,7 +22,7 @@ class Objective:
         alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls (paper appendix A).
         max_cost: what one query may cost at most, in price * token; None is no limit. Calls that
-            could exceed it are not chosen, see `hierrouter.evaluate.budget`.
+            could exceed it are not chosen, see `hierrouter.evaluate.ceilings`.
 
     Raises:
         InputError: a number is not finite or below 0, or alpha is above `MAX_ALPHA`.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from tianshou.algorithm.optim import OptimizerFactory, ParamsType
 from torch import Tensor, nn
 
 from hierrouter.learn.config import TrainConfig
@@ -42,18 +41,6 @@ def _factor(step: int, steps: int, config: TrainConfig) -> float:
     rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
     falling = 1 - step / steps if config.decay else 1.0
     return rising * max(falling, 0.0)
-
-
-class AdamFactory(OptimizerFactory):  # type: ignore[misc]
-    """The same Adam, as Tianshou asks for it."""
-
-    def __init__(self, config: TrainConfig, steps: int) -> None:
-        super().__init__()
-        self.config = config
-        self.steps = steps
-
-    def _create_optimizer_for_params(self, params: ParamsType) -> torch.optim.Optimizer:
-        return make_adam(params, self.config, self.steps)
 
 
 def adam_tensors(adam: torch.optim.Adam) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Learning by PPO from sampled episodes (paper appendix B).
 
-In: the train fold, an `Objective`, a `PPOConfig`. Out: `PPOLearner`: rollouts of all episodes of
-an iteration together, updates by Tianshou's PPO. Not covered: the loop around it, see `training`.
+In: the train fold, alpha, a `PPOConfig`. Out: `PPOLearner`: rollouts of all episodes of
+an iteration together, updates by Tianshou's PPO. Not covered: the loop around it, see `loop`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from hierrouter.learn.algorithm import SharedTrunk, build_algorithm
 from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.learner import TrainFold, paid
+from hierrouter.learn.folds import Fold
+from hierrouter.learn.loop import part_of
 from hierrouter.learn.optimiser import adam_tensors, restore_adam, steps_made
 from hierrouter.learn.router import Router
 from hierrouter.learn.states import NoisyTable
@@ -39,7 +40,7 @@ class PPOLearner:
     def __init__(
         self,
         router: Router,
-        fold: TrainFold,
+        fold: Fold,
         alpha: float,
         config: PPOConfig,
         rng: np.random.Generator,
@@ -48,7 +49,7 @@ class PPOLearner:
         self._fold = fold
         self._config = config
         self._rng = rng
-        self._reward = paid(fold, alpha, config.standardise_reward)
+        self._reward = fold.episode_reward(alpha, config.standardise_reward)
         self._queries = QueryStream(len(fold.tree), rng)
         self._seen = NoisyTable(fold.table, config.embedding_noise, rng)
         self._steps = config.epochs * config.iterations * config.update_epochs * config.minibatches
@@ -99,8 +100,7 @@ class PPOLearner:
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
         """Put everything back, the global generators too."""
-        adam = {name[5:]: value for name, value in tensors.items() if name.startswith("adam.")}
-        restore_adam(self._adam, adam)
+        restore_adam(self._adam, part_of(tensors, "adam"))
         self._queries.waiting = tensors["queries.waiting"].numpy()
         torch.set_rng_state(tensors["random.torch"])
         held = {"key": tensors["random.numpy"].numpy(), "pos": counters["numpy.position"]}

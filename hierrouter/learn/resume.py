@@ -1,7 +1,7 @@
 """A training that was interrupted, in a file.
 
 `training.safetensors` in the folder of a run holds everything that the rest of the training
-depends on (`training.Halfway`) and what was being trained; written whole or not at all, removed
+depends on (`loop.Snapshot`) and what was being trained; written whole or not at all, removed
 when the checkpoint is there. Not covered: what a checkpoint holds, see `checkpoint`.
 """
 
@@ -12,16 +12,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
-from hierrouter.learn.checkpoint import DESCRIPTION, HEADER, load_checkpoint, read_tensors
-from hierrouter.learn.conditioned import TrainedSweep
+from hierrouter.learn.alpha_router import Policy, TrainedSweep
+from hierrouter.learn.checkpoint import DESCRIPTION, SUMMARY, WEIGHTS, load_checkpoint
+from hierrouter.learn.loop import Snapshot
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import Origin, TrainedRouter
-from hierrouter.learn.training import Halfway
+from hierrouter.learn.tensor_file import read_tensors, write_tensors
+from hierrouter.learn.trained import Origin
 from hierrouter.runs import differences
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cache.writer import write_atomically
 
 UNFINISHED = "training.safetensors"
 FORMAT = 1
@@ -44,19 +42,17 @@ def training_named(
     }
 
 
-def save_halfway(halfway: Halfway, named: dict[str, Any], folder: Path) -> None:
+def save_snapshot(snapshot: Snapshot, named: dict[str, Any], folder: Path) -> None:
     """Write the training into `folder`, replacing an earlier moment of it.
 
     Raises:
         WorldError: the disk is full or failed.
     """
-    held = {"training": named, "epoch": halfway.epoch, "counters": halfway.counters}
-    tensors = {name: value.contiguous() for name, value in halfway.tensors.items()}
-    data = save(tensors, metadata={HEADER: json.dumps(held)})
-    write_atomically(folder / UNFINISHED, data)
+    held = {"training": named, "epoch": snapshot.epoch, "counters": snapshot.counters}
+    write_tensors(folder / UNFINISHED, snapshot.tensors, json.dumps(held))
 
 
-def load_halfway(folder: Path, named: dict[str, Any]) -> Halfway | None:
+def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
     """The training in `folder`, or None where none was interrupted there.
 
     Args:
@@ -71,7 +67,7 @@ def load_halfway(folder: Path, named: dict[str, Any]) -> Halfway | None:
     try:
         tensors, text = read_tensors(file)
         held = json.loads(text)
-        found, halfway = held["training"], Halfway(held["epoch"], tensors, held["counters"])
+        found, snapshot = held["training"], Snapshot(held["epoch"], tensors, held["counters"])
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"interrupted training is truncated or damaged: {file}; remove it and train again"
@@ -81,10 +77,10 @@ def load_halfway(folder: Path, named: dict[str, Any]) -> Halfway | None:
             f"another training was interrupted in {folder}: {', '.join(different)} differ; "
             "give the same flags, or another --out"
         )
-    return halfway
+    return snapshot
 
 
-def finished(folder: Path, named: dict[str, Any]) -> TrainedRouter | TrainedSweep | None:
+def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
     """The checkpoint in `folder` where it is of this very training, else None.
 
     Raises:
@@ -98,13 +94,30 @@ def finished(folder: Path, named: dict[str, Any]) -> TrainedRouter | TrainedSwee
     return found if same else None
 
 
-def forget_halfway(folder: Path) -> None:
+def forget_snapshot(folder: Path) -> None:
     """Remove the interrupted training: its checkpoint is there.
 
     Raises:
         WorldError: it cannot be removed.
     """
+    _remove(folder / UNFINISHED)
+
+
+def remove_drafts(run: Path) -> None:
+    """Remove what killed saves left in the folder of a run, and below it.
+
+    Only this process may be at work there, so whatever draft is found was abandoned.
+
+    Raises:
+        WorldError: one cannot be removed.
+    """
+    for name in (UNFINISHED, WEIGHTS, DESCRIPTION, SUMMARY):
+        for draft in run.rglob(f".{name}.*.tmp"):  # as `write_atomically` calls it
+            _remove(draft)
+
+
+def _remove(file: Path) -> None:
     try:
-        (folder / UNFINISHED).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
     except OSError as error:
-        raise WorldError(f"cannot remove {folder / UNFINISHED}: {error.strerror}") from error
+        raise WorldError(f"cannot remove {file}: {error.strerror}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,12 +144,24 @@ def cost_scale(tree: RouteTree) -> float:
     return float(np.sqrt(np.square(cost).mean())) if cost.any() else 1.0
 
 
-@torch.no_grad()
 def action_probabilities(
     router: Router, table: StateTable, state: Tensor | None = None
 ) -> NDArray[np.float64]:
     """float64[n, A]: the policy at some states of the table, int64[n], or at all of them."""
-    states = torch.arange(len(table)) if state is None else state
-    logits = [router(table.rows(chunk))[0] for chunk in states.split(CHUNK)]  # type: ignore[no-untyped-call]
-    probabilities: NDArray[np.float64] = torch.softmax(torch.cat(logits).double(), dim=1).numpy()
+    logits = in_chunks(lambda states: router(states)[0], table, state)
+    probabilities: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
     return probabilities
+
+
+@torch.no_grad()
+def in_chunks(
+    network: Callable[[States], Tensor], table: StateTable, state: Tensor | None = None
+) -> Tensor:
+    """What a network makes of some states of the table, int64[n], or of all of them.
+
+    Args:
+        network: gives a row for each state.
+    """
+    states = torch.arange(len(table)) if state is None else state
+    parts = states.split(CHUNK)  # type: ignore[no-untyped-call]
+    return torch.cat([network(table.rows(part)) for part in parts])

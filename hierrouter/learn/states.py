@@ -1,7 +1,8 @@
 """All states of a tree as tensors: what a router reads.
 
 In: a `RouteTree`. Out: `StateTable`, from which the rows of any states are gathered by number, so
-that buffers hold 8 bytes a state; `NoisyTable`, the same with noise. Not covered: networks.
+that buffers hold 8 bytes a state; `NoisyTable`, the same with noise; `live_state`, for a state that
+is in no tree. Not covered: networks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hierrouter.actions import Actions
@@ -46,6 +48,7 @@ class StateTable:
         stage: int64[queries * states].
         cost: float32[queries * states].
         legal: bool[queries * states, A].
+        per_query: S, the states of a query.
     """
 
     vectors: tuple[Tensor, ...]
@@ -53,6 +56,7 @@ class StateTable:
     stage: Tensor
     cost: Tensor
     legal: Tensor
+    per_query: int
 
     def __len__(self) -> int:
         return len(self.stage)
@@ -68,6 +72,11 @@ class StateTable:
     def rows(self, state: Tensor | slice) -> States:
         """Some states by number."""
         return States(self.embedding(state), self.stage[state], self.cost[state], self.legal[state])
+
+    def trees(self, query: Tensor) -> States:
+        """All states of some queries, int64[n], those of one query after those of another."""
+        state = query[:, None] * self.per_query + torch.arange(self.per_query)
+        return self.rows(state.ravel())
 
 
 def state_table(
@@ -93,6 +102,26 @@ def state_table(
         stage=torch.from_numpy(np.tile(tree.routes.depth()[:states], queries)),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
         legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
+        per_query=states,
+    )
+
+
+def live_state(
+    embedding: NDArray[np.float32], stage: int, cost: float, legal: NDArray[np.bool_]
+) -> States:
+    """The one row of a state that is being decided on now.
+
+    Args:
+        embedding: float32[dim], the encoder's vectors of the view.
+        stage: calls made so far.
+        cost: C so far, in price * token.
+        legal: bool[A].
+    """
+    return States(
+        embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
+        stage=torch.tensor([stage]),
+        cost=torch.tensor([cost], dtype=torch.float32),
+        legal=torch.from_numpy(legal)[None],
     )
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from hierrouter.evaluate.frontier import oracle_break_points
+from hierrouter.learn.alpha_router import Policy, TrainedSweep
 from hierrouter.learn.checkpoint import SUMMARY, load_checkpoint
-from hierrouter.learn.conditioned import TrainedSweep
 from hierrouter.learn.config import PAPER_ALPHA
 from hierrouter.learn.objective import MAX_ALPHA
 from hierrouter.learn.trained import Origin, TrainedRouter
@@ -43,14 +43,17 @@ class Sweep:
     @property
     def origin(self) -> Origin:
         """Where it comes from; the seed is that of the first member."""
-        first = self.members[0]
-        return (first if isinstance(first, TrainedSweep) else first[0]).origin
+        return self._first.origin
 
     @property
     def allow_stop(self) -> bool:
         """Whether its routers may stop early."""
+        return self._first.objective.allow_stop
+
+    @property
+    def _first(self) -> Policy:
         first = self.members[0]
-        return (first if isinstance(first, TrainedSweep) else first[0]).objective.allow_stop
+        return first if isinstance(first, TrainedSweep) else first[0]
 
     def at(self, alpha: float) -> list[TrainedRouter]:
         """The router of each seed for one alpha; none where no network knows that alpha."""
@@ -92,9 +95,9 @@ def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[f
     train = tree.split("train")
     if not len(train):
         raise InputError("no query to choose alphas on: the train fold is empty")
-    changes = oracle_break_points(train, allow_stop)
+    break_points = oracle_break_points(train, allow_stop)
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
-    quantiles = np.quantile(changes, spread) if len(changes) else np.empty(0)
+    quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)
     between: list[float] = np.minimum(quantiles, MAX_ALPHA).tolist()
     return tuple(sorted({0.0, PAPER_ALPHA, *map(_rounded, between)}))
 

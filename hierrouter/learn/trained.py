@@ -16,11 +16,11 @@ import hierrouter
 from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings, affordable_at
 from hierrouter.evaluate.exact import ending, greedy
-from hierrouter.evaluate.outcome import Outcome, from_endings
+from hierrouter.evaluate.outcome import ROUTER, Outcome, from_endings
 from hierrouter.learn.config import TrainConfig
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import Router, action_probabilities
-from hierrouter.learn.states import States, state_table
+from hierrouter.learn.states import live_state, state_table
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
@@ -126,6 +126,8 @@ class TrainedRouter:
         history: exact greedy R on the validation fold at each evaluation; empty for a router that
             was read off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
+        budget: mean cost of a query, in price * token, that alpha was chosen to keep within; None
+            where alpha was given.
     """
 
     router: Router
@@ -133,6 +135,7 @@ class TrainedRouter:
     origin: Origin
     history: tuple[float, ...]
     ceilings: Ceilings | None = None
+    budget: float | None = None
 
     @property
     def alpha(self) -> float:
@@ -155,13 +158,13 @@ class TrainedRouter:
         probabilities = action_probabilities(self.router, table)
         return probabilities.reshape(len(tree), tree.routes.states, -1)
 
-    def outcome(self, tree: RouteTree, name: str = "hierrouter") -> Outcome:
+    def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
 
         Raises:
             InputError: the tree is not one this router can read.
         """
-        return from_endings(tree, self.endings(tree), name, "router")
+        return from_endings(tree, self.endings(tree), ROUTER, "router")
 
     def endings(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, nodes]: where the greedy policy ends, 1 at one node of each query.
@@ -192,13 +195,8 @@ class TrainedRouter:
         Raises:
             ValueError: prompts are needed, and are not given or not M.
         """
-        states = States(
-            embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
-            stage=torch.tensor([len(path)]),
-            cost=torch.tensor([cost], dtype=torch.float32),
-            legal=torch.from_numpy(self._legal(path, cost, prompts))[None],
-        )
-        logits, _ = self.router(states)
+        legal = self._legal(path, cost, prompts)
+        logits, _ = self.router(live_state(embedding, len(path), cost, legal))
         probabilities: NDArray[np.float64] = torch.softmax(logits[0].double(), dim=0).numpy()
         return probabilities
 

@@ -65,6 +65,7 @@ def test_shipped_pools_are_sound(name: str) -> None:
         ('["plan", "solve"]', '"Solve."', "stage_prompts must be a list, got 'Solve.'"),
         ("hops = 2", "hops = 20000", "hops must be at least 1 and at most 20"),
         ('name = "a"', 'name = "oracle"', "model name is taken"),
+        ('name = "a"', 'name = "stop"', "model name is taken: p.toml, model stop; reports use it"),
         ("base_rate = 0.002", 'base_rate = 1\ndtype = "floaty"', "unknown dtype floaty"),
         ("base_rate = 0.002", "base_rate = 1\nrevision = 5", "revision must be a text, got 5"),
         ("{ max_new_tokens = 64 }", "3", "generation must be a table"),

@@ -8,14 +8,18 @@ state after the right first call: no fixed route, and no look at the question al
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.routes import Routes
+from hierrouter_cache.sub_pool import sub_pool
 from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
 
 FOLDS = ("train", "validation", "test")
+LARGE = "large"  # a model outside the pool
 
 
 def planted_tree(
@@ -47,47 +51,50 @@ def planted_tree(
     tokens_out = rng.integers(20, 60, (queries, routes.nodes))
     tokens_in = 60 + 90 * routes.depth() + rng.integers(0, 30, (queries, 1))
     tokens_in[:, 0] = tokens_out[:, 0] = 0
-    names = tuple(f"model-{number}" for number in range(models))
-    rate = 0.002 * (1 + np.arange(models))
-    return RouteTree(
-        models=names,
-        hops=hops,
-        query_ids=tuple(f"q{number}" for number in range(queries)),
+    return _tree(
+        routes,
+        rate=0.002 * (1 + np.arange(models)),
         datasets=tuple(f"family-{number}" for number in family),
         splits=tuple(splits.tolist()),
         score=score,
         accuracy=accuracy,
         tokens_in=tokens_in,
         tokens_out=tokens_out,
-        rate=np.stack([rate, rate], axis=1),
         parts=one_part(_embeddings(routes, family, right, dim, noise, rng)),
-        direct=_direct(names, rate, queries, rng),
-        scorer="token_f1",
-        content=hashlib.sha256(score.tobytes()).hexdigest()[:32],
+        rng=rng,
     )
+
+
+def doubtful_tree() -> RouteTree:
+    """The planted tree without one of its models: nobody left can answer some of the families.
+
+    The direct calls of `LARGE` answer four questions in five, whichever, and dearly.
+    """
+    whole = planted_tree(models=4, families=8)
+    part = sub_pool(whole, whole.models[1:])
+    right = np.random.default_rng(0).random(len(part)) < 0.8
+    score = part.direct.score.copy()
+    score[:, part.direct.models.index(LARGE)] = np.where(right, 0.95, 0.0)
+    return replace(part, direct=replace(part.direct, score=score))
 
 
 def random_tree(routes: Routes, queries: int, seed: int) -> RouteTree:
     """A tree without any structure, with scores and costs that tie often."""
     rng = np.random.default_rng(seed)
     shape = (queries, routes.nodes)
-    names = tuple(f"model-{number}" for number in range(routes.models))
     rate = 0.25 * (1 + rng.integers(0, 3, routes.models))
     score = rng.integers(0, 3, shape) / 2
-    return RouteTree(
-        models=names,
-        hops=routes.hops,
-        query_ids=tuple(f"q{number}" for number in range(queries)),
+    return _tree(
+        routes,
+        rate=rate,
         datasets=("one",) * queries,
         splits=("train",) * queries,
         score=score,
         accuracy=(score == 1).astype(np.float64),
         tokens_in=rng.integers(1, 4, shape),
         tokens_out=rng.integers(1, 4, shape),
-        rate=np.stack([rate, rate], axis=1),
         parts=one_part(rng.normal(size=(queries, routes.states, 4))),
-        direct=_direct(names, rate, queries, rng),
-        scorer="token_f1",
+        rng=rng,
         content=f"{seed:032x}",
     )
 
@@ -118,23 +125,18 @@ def two_step_tree(
     score[np.arange(queries), routes.child(1 + asked, named)] = 1
     tokens = np.full((queries, routes.nodes), 50)
     tokens[:, 0] = 0
-    names = tuple(f"model-{number}" for number in range(models))
     rng = np.random.default_rng(0)
-    return RouteTree(
-        models=names,
-        hops=2,
-        query_ids=tuple(f"q{number}" for number in range(queries)),
+    return _tree(
+        routes,
+        rate=np.full(models, 0.01),
         datasets=tuple(f"question-{number}" for number in asked),
         splits=tuple(splits.tolist()),
         score=score,
         accuracy=score,
         tokens_in=tokens,
         tokens_out=tokens,
-        rate=np.full((models, 2), 0.01),
         parts=_two_step_parts(view, asked, named, models, dim, rng),
-        direct=_direct(names, np.full(models, 0.01), queries, rng),
-        scorer="token_f1",
-        content=hashlib.sha256(score.tobytes()).hexdigest()[:32],
+        rng=rng,
         view=view,
     )
 
@@ -180,6 +182,35 @@ def one_part(embedding: NDArray[np.floating]) -> tuple[StatePart, ...]:
     queries, states, dim = embedding.shape
     row = np.arange(queries * states).reshape(queries, states)
     return (StatePart(embedding.reshape(-1, dim).astype(np.float32), row),)
+
+
+def _tree(
+    routes: Routes,
+    *,
+    rate: NDArray[np.float64],
+    score: NDArray[np.float64],
+    rng: np.random.Generator,
+    content: str | None = None,
+    **columns: Any,
+) -> RouteTree:
+    """A tree of models called by number, with direct calls drawn from `rng`.
+
+    Args:
+        rate: float64[models], price of a token, in and out.
+        columns: the rest of a `RouteTree`.
+    """
+    names = tuple(f"model-{number}" for number in range(routes.models))
+    return RouteTree(
+        models=names,
+        hops=routes.hops,
+        query_ids=tuple(f"q{number}" for number in range(len(score))),
+        score=score,
+        rate=np.stack([rate, rate], axis=1),
+        direct=_direct(names, rate, len(score), rng),
+        scorer="token_f1",
+        content=content or hashlib.sha256(score.tobytes()).hexdigest()[:32],
+        **columns,
+    )
 
 
 def _right_paths(
@@ -238,7 +269,7 @@ def _direct(
     shape = (queries, len(names) + 1)
     accuracy = (rng.random(shape) < 0.3).astype(np.float64)
     return DirectCalls(
-        models=(*names, "large"),
+        models=(*names, LARGE),
         score=accuracy,
         accuracy=accuracy,
         tokens_in=rng.integers(40, 100, shape),

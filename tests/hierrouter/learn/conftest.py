@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hierrouter.learn.conditioned import TrainedSweep, train_sweep
+from hierrouter.learn.alpha_router import TrainedSweep
+from hierrouter.learn.conditioned import train_sweep
 from hierrouter.learn.config import SWEEP, shortened
 from hierrouter.learn.sweep import alpha_grid
 from hierrouter_cache.tree import RouteTree

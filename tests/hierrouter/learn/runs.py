@@ -6,12 +6,14 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.conditioned import TrainedSweep, train_sweep
+from hierrouter.learn.conditioned import train_sweep
 from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
+from hierrouter.learn.loop import Snapshot, Watch
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import Halfway, Watch, train
+from hierrouter.learn.training import train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 
@@ -40,7 +42,7 @@ def sweep_glimpse(
     seed: int = 0,
     config: ExactConfig = EXACT_GLIMPSE,
     watch: Watch | None = None,
-    resumed: Halfway | None = None,
+    resumed: Snapshot | None = None,
 ) -> TrainedSweep:
     """The same for one network at every alpha."""
     return train_sweep(tree, GRID, OBJECTIVE, config, seed, watch, resumed)

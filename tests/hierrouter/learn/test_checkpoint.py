@@ -16,16 +16,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hierrouter.learn.checkpoint import (
-    DESCRIPTION,
-    HEADER,
-    WEIGHTS,
-    describe,
-    load_checkpoint,
-    save_checkpoint,
-)
+from hierrouter.learn.checkpoint import DESCRIPTION, WEIGHTS, load_checkpoint, save_checkpoint
+from hierrouter.learn.description import describe
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.sweep import Sweep, finish_sweep, member_folder
+from hierrouter.learn.tensor_file import HEADER
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
@@ -65,6 +60,28 @@ def test_the_description_is_for_people_and_scripts(trained: TrainedRouter, folde
     assert found["models"] == ["model-0", "model-1", "model-2"]
     assert found["config"]["preset"] == "default"
     assert str(folder) not in text
+
+
+def test_a_budget_is_there_only_where_it_chose_alpha(
+    trained: TrainedRouter, folder: Path, tmp_path: Path
+) -> None:
+    assert "budget" not in json.loads((folder / DESCRIPTION).read_text())
+    save_checkpoint(replace(trained, budget=0.9), tmp_path / "budget")
+    assert json.loads((tmp_path / "budget" / DESCRIPTION).read_text())["budget"] == 0.9
+    for file, budget in ((folder, None), (tmp_path / "budget", 0.9)):
+        loaded = load_checkpoint(file)
+        assert isinstance(loaded, TrainedRouter) and loaded.budget == budget
+
+
+@pytest.mark.parametrize("budget", [-1, float("nan"), float("inf"), "much"])
+def test_an_impossible_budget_is_damage(
+    trained: TrainedRouter, tmp_path: Path, budget: object
+) -> None:
+    text = json.dumps({**describe(trained), "budget": budget})
+    file = tmp_path / "router.safetensors"
+    save_file(trained.router.state_dict(), file, metadata={HEADER: text})
+    with pytest.raises(InputError, match="checkpoint is damaged"):
+        load_checkpoint(file)
 
 
 def test_saving_again_replaces_and_leaves_no_draft(trained: TrainedRouter, folder: Path) -> None:

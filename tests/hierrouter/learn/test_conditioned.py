@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import best_fixed_route, oracle
+from hierrouter.learn.alpha_router import SCALES, TrainedSweep, scales_of
 from hierrouter.learn.checkpoint import load_checkpoint, router_at, save_checkpoint
-from hierrouter.learn.conditioned import (
-    SCALES,
-    StandardReward,
-    TrainedSweep,
-    scales_of,
-    train_sweep,
-)
-from hierrouter.learn.learner import TrainFold, paid
+from hierrouter.learn.conditioned import StandardReward, train_sweep
+from hierrouter.learn.folds import Fold
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.states import state_table
 from hierrouter_cache.errors import InputError
@@ -56,15 +50,15 @@ def test_standard_rewards_are_those_of_a_training_at_that_alpha(
     alpha: float, allow_stop: bool
 ) -> None:
     tree = random_tree(Routes(3, 2), 12, seed=0)
-    fold = TrainFold(tree, Actions(tree.routes, allow_stop), state_table(tree, OBJECTIVE))
+    fold = Fold.of(tree, Objective(alpha, allow_stop))
     query = np.array([7, 0, 3])
     found = StandardReward(fold)(query, np.full(3, alpha))
-    np.testing.assert_allclose(found, paid(fold, alpha, True)[query], atol=1e-9)
+    np.testing.assert_allclose(found, fold.episode_reward(alpha, True)[query], atol=1e-9)
 
 
 def test_rewards_that_are_all_equal_stay_finite() -> None:
     tree = random_tree(Routes(1, 2), 3, seed=0)
-    fold = TrainFold(tree, Actions(tree.routes), state_table(tree, OBJECTIVE))
+    fold = Fold.of(tree, OBJECTIVE)
     assert StandardReward(fold)(np.arange(3), np.zeros(3))[:, -1].tolist() == [0, 0, 0]
 
 

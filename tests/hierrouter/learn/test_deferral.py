@@ -14,23 +14,16 @@ from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.sub_pool import sub_pool
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import ALPHA, glimpse, small_tree
-from tests.hierrouter.trees import planted_tree
+from tests.hierrouter.trees import LARGE, doubtful_tree
 
 BOTH = pytest.mark.parametrize("head", [True, False], ids=["head", "probability"])
 
 
 @pytest.fixture(scope="module")
 def tree() -> RouteTree:
-    """Families that nobody left in the pool can answer; "large" answers most questions, dearly."""
-    whole = planted_tree(models=4, families=8)
-    part = sub_pool(whole, whole.models[1:])
-    right = np.random.default_rng(0).random(len(part)) < 0.8
-    score = part.direct.score.copy()
-    score[:, part.direct.models.index("large")] = np.where(right, 0.95, 0.0)
-    return replace(part, direct=replace(part.direct, score=score))
+    return doubtful_tree()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,7 @@ def router(tree: RouteTree) -> TrainedRouter:
 def test_handing_over_in_doubt_beats_both_models_and_chance(
     tree: RouteTree, router: TrainedRouter, head: bool
 ) -> None:
-    deferral = calibrated(router, tree, "large", head=head)
+    deferral = calibrated(router, tree, LARGE, head=head)
     test = tree.split("test")
     alone = router.outcome(test).reward(ALPHA).mean()
     large = single_calls(test)[-1].reward(ALPHA).mean()
@@ -60,7 +53,7 @@ def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head
     tree = replace(tree, score=score, rate=np.full_like(tree.rate, 0.002))
     router = train(tree, Objective(ALPHA), ExactConfig(epochs=6), 0)
     by_head, by_probability = (
-        calibrated(router, tree, "large", head=head).outcome(tree.split("test")).reward(ALPHA)
+        calibrated(router, tree, LARGE, head=head).outcome(tree.split("test")).reward(ALPHA)
         for head in (True, False)
     )
     assert by_head.mean() > by_probability.mean() + 0.02
@@ -69,8 +62,8 @@ def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head
 @BOTH
 def test_the_test_fold_chooses_nothing(tree: RouteTree, router: TrainedRouter, head: bool) -> None:
     seen = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
-    assert calibrated(router, seen, "large", head=head).point == (
-        calibrated(router, tree, "large", head=head).point
+    assert calibrated(router, seen, LARGE, head=head).point == (
+        calibrated(router, tree, LARGE, head=head).point
     )
 
 
@@ -78,7 +71,7 @@ def test_the_test_fold_chooses_nothing(tree: RouteTree, router: TrainedRouter, h
 def test_a_live_decision_is_that_of_the_fold(
     tree: RouteTree, router: TrainedRouter, head: bool
 ) -> None:
-    deferral = calibrated(router, tree, "large", head=head)
+    deferral = calibrated(router, tree, LARGE, head=head)
     fold = tree.split("validation").select(np.arange(0, 160, 8))
     expected = deferral.on(fold).confidence < deferral.threshold
     embedding = fold.embedding
@@ -93,7 +86,7 @@ def test_a_live_decision_is_that_of_the_fold(
 def test_a_target_share_is_kept_on_validation(
     tree: RouteTree, router: TrainedRouter, share: float
 ) -> None:
-    deferral = calibrated(router, tree, "large", share=share)
+    deferral = calibrated(router, tree, LARGE, share=share)
     reached = deferral.on(tree.split("validation")).share(deferral.threshold)
     assert share - 0.02 < reached <= share + 1e-9
 
@@ -102,7 +95,7 @@ def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
     tree = small_tree()
     router = glimpse(tree, alpha=0.1)
     handed = single_calls(tree)[-1].reward(0.1)
-    gain = gain_of_going_on(router, tree, "large")
+    gain = gain_of_going_on(router, tree, LARGE)
     assert gain[:, 0] == pytest.approx(router.outcome(tree).reward(0.1) - handed)
     leaf = np.array([tree.routes.child(1, action) for action in range(3)])
     last = router.probabilities(tree)[:, 1].argmax(axis=1)
@@ -115,16 +108,16 @@ def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited()
     trained = glimpse(tree)
     for parameter in trained.router.second.parameters():
         parameter.zero_()
-    gain = gain_of_going_on(trained, tree, "large")
-    visited = Deferral(trained, "large", None, -np.inf).on(tree).deciding[:, 1:] > 0
+    gain = gain_of_going_on(trained, tree, LARGE)
+    visited = Deferral(trained, LARGE, None, -np.inf).on(tree).deciding[:, 1:] > 0
     assert visited.sum() == len(tree)
     expected = [gain[:, 0].mean(), gain[:, 1:][visited].mean()]
-    assert fit_head(trained, tree, "large").bias == pytest.approx(expected)
+    assert fit_head(trained, tree, LARGE).bias == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("stronger", "share", "named"),
-    [("huge", None, "no direct call"), ("large", 1.5, "0 to 1"), ("large", -0.1, "0 to 1")],
+    [("huge", None, "no direct call"), (LARGE, 1.5, "0 to 1"), (LARGE, -0.1, "0 to 1")],
 )
 def test_an_unknown_model_or_share_is_refused(
     stronger: str, share: float | None, named: str
@@ -138,7 +131,7 @@ def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     tree = small_tree()
     router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
     router.router.policy.bias[len(tree.models) :] = 10
-    deferral = calibrated(router, tree, "large", share=0.5)
+    deferral = calibrated(router, tree, LARGE, share=0.5)
     assert not deferral.on(tree).deciding[:, 1:].any()
     assert np.isfinite(deferral.on(tree).confidence).all()
     assert 0 < deferral.on(tree.split("validation")).share(deferral.threshold) <= 0.5
@@ -147,5 +140,5 @@ def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
 def test_no_threshold_hands_over_nothing() -> None:
     tree = small_tree()
     router = glimpse(tree)
-    kept = Deferral(router, "large", None, -np.inf).outcome(tree)
+    kept = Deferral(router, LARGE, None, -np.inf).outcome(tree)
     assert kept.quality == pytest.approx(router.outcome(tree).quality)

@@ -7,21 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import best_route_per_dataset, oracle
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.learn.config import ExactConfig
 from hierrouter.learn.dynamic import TrainedFeatured, pools_of, train_featured
-from hierrouter.learn.known import Known, after_actions
+from hierrouter.learn.known import Known
+from hierrouter.learn.loop import Snapshot, Watch
 from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import Halfway, Watch
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.sub_pool import sub_pool
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.evaluate.test_exact import trees
 from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE, small_tree
 from tests.hierrouter.trees import planted_tree
 
@@ -79,30 +76,10 @@ def test_a_question_is_not_looked_up_itself(before: TrainedFeatured, whole: Rout
     changed = replace(known, reward=known.reward.clone())
     changed.reward[3] = 100
     query = torch.tensor([3])
-    states = known.fold.table.rows(slice(3 * 5, 4 * 5))
-    inputs = states.embedding[None], states.legal[None]
-    blind = [before.network(*inputs, what, query) for what in (known, changed)]
+    states = known.fold.table.trees(query)
+    blind = [before.network(states, what, query) for what in (known, changed)]
     assert torch.allclose(*blind)
-    assert not torch.allclose(before.network(*inputs, changed), blind[0])
-
-
-@given(trees, st.booleans())
-def test_what_came_of_an_action_is_best_and_mean_of_all_that_could(
-    tree: RouteTree, allow_stop: bool
-) -> None:
-    actions = Actions(tree.routes, allow_stop)
-    pays = tree.node_reward(0.1)
-
-    def value(query: int, node: int, action: int) -> tuple[float, float]:
-        child = tree.routes.child(node, int(actions.model(action)))
-        if actions.ends(child, action):
-            return pays[query, child], pays[query, child]
-        below = [value(query, child, after) for after in range(actions.count)]
-        return max(best for best, _ in below), float(np.mean([mean for _, mean in below]))
-
-    found = after_actions(actions, torch.from_numpy(pays)).numpy()
-    for query, node, action in np.ndindex(*found.shape[:3]):
-        assert tuple(found[query, node, action]) == pytest.approx(value(query, node, action))
+    assert not torch.allclose(before.network(states, changed), blind[0])
 
 
 def test_a_live_decision_is_that_of_the_fold(before: TrainedFeatured, whole: RouteTree) -> None:
@@ -125,8 +102,8 @@ def test_with_stop_only_what_is_legal_is_chosen() -> None:
 
 def test_resumed_it_ends_in_the_same_bits() -> None:
     tree, config = small_tree(), replace(SHORT, checkpoint_every=2)
-    halves: list[Halfway] = []
-    straight = train_featured(tree, OBJECTIVE, config, 1, Watch(on_halfway=halves.append))
+    halves: list[Snapshot] = []
+    straight = train_featured(tree, OBJECTIVE, config, 1, Watch(on_snapshot=halves.append))
     resumed = train_featured(tree, OBJECTIVE, config, 1, resumed=halves[0])
     assert straight.history == resumed.history
     for name, value in straight.network.state_dict().items():

@@ -1,4 +1,4 @@
-"""Learning by enumeration: its values by definition, its fixed point, and what it reaches."""
+"""Learning by enumeration: its fixed point, and what it reaches."""
 
 from __future__ import annotations
 
@@ -7,72 +7,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from hierrouter.actions import Actions
-from hierrouter.evaluate.exact import policy_outcome
 from hierrouter.evaluate.information import measurable_optimum, observations
 from hierrouter.learn.config import preset, shortened
-from hierrouter.learn.exact import action_values, expected_return, improvement_loss
+from hierrouter.learn.exact import improvement_loss
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import NEVER
 from hierrouter.learn.training import train
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.evaluate.test_exact import every_episode, random_table
 from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE
 from tests.hierrouter.trees import random_tree, two_step_tree
 
 PAYS = 0.05  # alpha on random trees
 TEMPERATURE = 0.2
-shapes = st.builds(Routes, st.integers(1, 3), st.integers(2, 3))
-trees = st.builds(random_tree, shapes, st.integers(1, 4), st.integers(0, 2**16))
 some_actions = [Actions(Routes(3, 2)), Actions(Routes(2, 3)), Actions(Routes(2, 3), True)]
 each_actions = pytest.mark.parametrize("actions", some_actions, ids=["3x2", "2x3", "2x3 stop"])
-
-
-def after(actions: Actions, table: np.ndarray, reward: np.ndarray, state: int, action: int):
-    """float64[queries]: the sum over all episodes that go through this action at this state."""
-    routes, value = actions.routes, np.zeros(len(reward))
-    begun = (*routes.path(state), action)
-    for made, node in every_episode(actions):
-        if tuple(made[: len(begun)]) == begun:
-            hops = range(len(begun), len(made))
-            path = routes.path(node)
-            later = [table[:, routes.node(path[:hop]), made[hop]] for hop in hops]
-            chance = np.prod(later, axis=0)
-            value += chance * reward[:, node]
-    return value
-
-
-@given(trees, st.booleans(), st.integers(0, 2**16))
-def test_an_actions_value_is_the_mean_over_all_that_may_follow(
-    tree: RouteTree, allow_stop: bool, seed: int
-) -> None:
-    actions = Actions(tree.routes, allow_stop)
-    table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
-    reward = tree.node_reward(PAYS)
-    found = action_values(actions, torch.from_numpy(table), torch.from_numpy(reward)).numpy()
-    assert found.shape == table.shape
-    for state in range(tree.routes.states):
-        for action in range(actions.count):
-            expected = after(actions, table, reward, state, action)
-            np.testing.assert_allclose(found[:, state, action], expected, atol=1e-12)
-
-
-@each_actions
-def test_the_expected_return_is_that_of_the_exact_evaluation(actions: Actions) -> None:
-    tree = random_tree(actions.routes, 4, seed=2)
-    legal = actions.legal()
-    chances = np.random.default_rng(0).random((4, *legal.shape)) * legal
-    chances /= chances.sum(axis=2, keepdims=True)
-    found = expected_return(
-        actions, torch.from_numpy(chances), torch.from_numpy(tree.node_reward(PAYS))
-    )
-    expected = policy_outcome(tree, actions, chances, "", "router").reward(PAYS)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def settled(actions: Actions, legal: np.ndarray, reward: np.ndarray) -> np.ndarray:

@@ -10,9 +10,9 @@ import pytest
 
 from hierrouter.evaluate.budget import optimum_at_mean_cost
 from hierrouter.evaluate.ceilings import Ceilings
+from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.budget import meet_budget
 from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learn.conditioned import TrainedSweep
 from hierrouter.learn.config import preset
 from hierrouter.learn.deferral import Deferral
 from hierrouter.learn.limits import under_limit

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,21 +12,24 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learn.conditioned import TrainedSweep
+from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.config import PPOConfig, TrainConfig
+from hierrouter.learn.loop import Snapshot, Watch
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.resume import (
     UNFINISHED,
     finished,
-    forget_halfway,
-    load_halfway,
-    save_halfway,
+    forget_snapshot,
+    load_snapshot,
+    remove_drafts,
+    save_snapshot,
     training_named,
 )
 from hierrouter.learn.trained import Origin, TrainedRouter
-from hierrouter.learn.training import Halfway, Watch, train
+from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+from tests.conftest import SOURCES, environment
 from tests.hierrouter.learn.runs import (
     EXACT_GLIMPSE,
     GLIMPSE,
@@ -34,7 +40,7 @@ from tests.hierrouter.learn.runs import (
     sweep_glimpse,
 )
 
-Start = Callable[[Watch, Halfway | None], TrainedRouter | TrainedSweep]
+Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
 
 OFTEN = {"epochs": 5, "evaluate_every": 2, "checkpoint_every": 1}
 # 20 episodes an iteration on 15 queries: what is left of a shuffle waits for the next iteration.
@@ -60,28 +66,37 @@ STARTS: dict[str, Start] = {
         small_tree(), 3, ENUMERATED, watch, resumed
     ),
 }
+# Dies when the bytes are written, and before the file has its name.
+KILLED_IN_A_SAVE = """
+import os, signal, sys
+from pathlib import Path
+from hierrouter.learn.loop import Snapshot
+from hierrouter.learn.resume import save_snapshot
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+save_snapshot(Snapshot(1, {}, {}), {}, Path(sys.argv[1]))
+"""
 NAMED = training_named(Origin.of(small_tree(), SAMPLED, 3), OBJECTIVE)
 
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS.keys())
 def test_from_every_moment_to_the_same_bytes(start: Start, tmp_path: Path) -> None:
-    offered: list[Halfway] = []
-    whole = digest(start(Watch(on_halfway=offered.append), None), tmp_path / "whole")
-    assert [halfway.epoch for halfway in offered] == list(range(1, len(offered) + 1))
+    offered: list[Snapshot] = []
+    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path / "whole")
+    assert [snapshot.epoch for snapshot in offered] == list(range(1, len(offered) + 1))
     assert len(offered) >= 3
-    for halfway in offered:
-        save_halfway(halfway, NAMED, tmp_path)
+    for snapshot in offered:
+        save_snapshot(snapshot, NAMED, tmp_path)
         told: list[int] = []
         watch = Watch(on_epoch=lambda done, *_, told=told: told.append(done))
-        again = start(watch, load_halfway(tmp_path, NAMED))
+        again = start(watch, load_snapshot(tmp_path, NAMED))
         assert digest(again, tmp_path / "again") == whole
-        assert all(epoch > halfway.epoch for epoch in told)  # nothing was done twice
+        assert all(epoch > snapshot.epoch for epoch in told)  # nothing was done twice
 
 
 def test_going_on_leaves_the_moment_as_it_was(tmp_path: Path) -> None:
-    offered: list[Halfway] = []
+    offered: list[Snapshot] = []
     start = STARTS["ppo"]
-    whole = digest(start(Watch(on_halfway=offered.append), None), tmp_path)
+    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path)
     for _ in range(2):
         assert digest(start(Watch(), offered[2]), tmp_path) == whole
 
@@ -89,18 +104,18 @@ def test_going_on_leaves_the_moment_as_it_was(tmp_path: Path) -> None:
 @pytest.fixture
 def interrupted(tmp_path: Path) -> Path:
     """A folder in which a training was interrupted after its third epoch."""
-    offered: list[Halfway] = []
-    STARTS["ppo"](Watch(on_halfway=offered.append), None)
-    save_halfway(offered[2], NAMED, tmp_path)
+    offered: list[Snapshot] = []
+    STARTS["ppo"](Watch(on_snapshot=offered.append), None)
+    save_snapshot(offered[2], NAMED, tmp_path)
     return tmp_path
 
 
 def test_where_nothing_was_interrupted_there_is_nothing(interrupted: Path) -> None:
-    found = load_halfway(interrupted, NAMED)
+    found = load_snapshot(interrupted, NAMED)
     assert found and found.epoch == 3
-    forget_halfway(interrupted)
-    assert load_halfway(interrupted, NAMED) is None
-    forget_halfway(interrupted)
+    forget_snapshot(interrupted)
+    assert load_snapshot(interrupted, NAMED) is None
+    forget_snapshot(interrupted)
 
 
 def named(
@@ -132,7 +147,7 @@ def test_another_training_is_refused_with_what_differs(
     interrupted: Path, asked: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError, match=f"interrupted in .*: {words}; give the same flags"):
-        load_halfway(interrupted, asked)
+        load_snapshot(interrupted, asked)
 
 
 def cut(data: bytes) -> bytes:
@@ -152,7 +167,7 @@ def test_a_damaged_file_is_named(interrupted: Path, damage: Callable[[bytes], by
     file = interrupted / UNFINISHED
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(InputError, match="interrupted training is truncated or damaged") as caught:
-        load_halfway(interrupted, NAMED)
+        load_snapshot(interrupted, NAMED)
     assert f"{file}; remove it" in str(caught.value)
 
 
@@ -165,3 +180,28 @@ def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
     digest(STARTS["every alpha"](Watch(), None), tmp_path)
     assert finished(tmp_path, NAMED) is None
     assert finished(tmp_path, named(config=ENUMERATED, alphas=GRID)) is not None
+
+
+def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path) -> None:
+    member = tmp_path / "seed-0"
+    digest(STARTS["ppo"](Watch(), None), member)
+    whole = set(tmp_path.rglob("*"))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_A_SAVE, str(member)],
+        cwd=SOURCES,
+        env=environment(),
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    [draft] = set(tmp_path.rglob("*")) - whole
+    assert draft.name.startswith(f".{UNFINISHED}.")
+    remove_drafts(tmp_path)
+    assert set(tmp_path.rglob("*")) == whole
+
+
+def test_drafts_of_others_are_left_alone(tmp_path: Path) -> None:
+    for name in (".run.json.0123abcd.tmp", ".mine.tmp", "policy.json"):
+        (tmp_path / name).touch()
+    before = set(tmp_path.iterdir())
+    remove_drafts(tmp_path)
+    assert set(tmp_path.iterdir()) == before

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from hierrouter.actions import Actions
-from hierrouter.learn.router import Router, action_probabilities, cost_scale, shape_for
+from hierrouter.learn.router import (
+    CHUNK,
+    Router,
+    action_probabilities,
+    cost_scale,
+    in_chunks,
+    shape_for,
+)
 from hierrouter.learn.states import state_table
 from hierrouter_cache.routes import Routes
 from tests.hierrouter.learn.runs import GLIMPSE, OBJECTIVE, glimpse, small_tree
@@ -28,6 +35,23 @@ def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
     assert stage.tolist() == [1]
     np.testing.assert_allclose(cost, tree.cost[query, [node]])
     assert legal.tolist() == [[True] * 3]
+
+
+def test_the_states_of_a_query_stand_together() -> None:
+    tree = random_tree(Routes(3, 2), 5, seed=0)
+    table = state_table(tree, OBJECTIVE)
+    found = table.trees(torch.tensor([3, 1]))
+    expected = table.rows(torch.tensor([12, 13, 14, 15, 4, 5, 6, 7]))
+    assert all(torch.equal(*columns) for columns in zip(found, expected, strict=True))
+
+
+def test_chunks_are_put_together_in_order() -> None:
+    table = state_table(random_tree(Routes(3, 2), CHUNK // 2, seed=0), OBJECTIVE)
+    assert len(table) == 2 * CHUNK
+    found = in_chunks(lambda states: states.cost[:, None], table)
+    assert torch.equal(found[:, 0], table.cost)
+    some = torch.arange(0, len(table), 3).flip(0)
+    assert torch.equal(in_chunks(lambda states: states.cost, table, some), table.cost[some])
 
 
 def test_a_live_state_gets_the_answer_of_the_table() -> None:

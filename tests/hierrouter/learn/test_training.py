@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.learn.conditioned import TrainedSweep
+from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.config import TrainConfig
+from hierrouter.learn.loop import Watch
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import Watch, train
+from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
@@ -134,7 +135,7 @@ def test_checkpoints_and_evaluations_come_when_planned() -> None:
     saved: list[tuple[int, int]] = []
     watch = Watch(
         on_epoch=lambda done, *_: evaluated.append(done),
-        on_halfway=lambda half: saved.append((half.epoch, len(half.counters["best"]["history"]))),
+        on_snapshot=lambda half: saved.append((half.epoch, len(half.counters["best"]["history"]))),
     )
     train(small_tree(), OBJECTIVE, config, 0, watch)
     assert evaluated == [3, 6, 8]  # the last epoch always counts

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learn.training import Watch, train
+from hierrouter.learn.loop import Watch
+from hierrouter.learn.training import train
 from tests.conftest import SOURCES
 from tests.hierrouter.learn.runs import OBJECTIVE
 from tests.hierrouter.trees import planted_tree

@@ -1,0 +1,49 @@
+"""A tree and routers of the paper's size, to measure with.
+
+In: nothing; the tree is synthetic. Out: `PaperSize`: 1,260 train queries, 3 models, 2 hops, 768
+dimensions, the paper's preset. Not covered: what is measured, see `rollouts.py`, `training.py`.
+"""
+
+from __future__ import annotations
+
+import measuring  # noqa: F401  makes `tests` importable
+import numpy as np
+import torch
+
+from hierrouter.actions import Actions
+from hierrouter.learn.config import PPOConfig, preset
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.router import Router, shape_for
+from hierrouter.learn.states import state_table
+from hierrouter.replay.rollouts import Act
+from tests.hierrouter.trees import planted_tree
+
+ALPHA = 0.005
+ENVS = 128  # environments side by side, as many as the paper has rollouts an iteration
+DIM = 768
+
+
+class PaperSize:
+    """The tree, its states as tensors, and the paper's numbers."""
+
+    def __init__(self) -> None:
+        config = preset("paper")
+        assert isinstance(config, PPOConfig)
+        self.config = config
+        self.tree = planted_tree(families=10, per_family=(126, 0, 0), dim=DIM)
+        self.actions = Actions(self.tree.routes)
+        self.table = state_table(self.tree, Objective(ALPHA))
+
+    def router(self) -> Router:
+        """A new one."""
+        return Router(shape_for(self.tree, self.actions, self.config))
+
+    def sampler(self, router: Router, rng: np.random.Generator) -> Act:
+        """Draws actions for state numbers."""
+
+        @torch.no_grad()
+        def act(state: np.ndarray) -> np.ndarray:
+            logits = router(self.table.rows(torch.from_numpy(state)))[0].numpy()
+            return (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+        return act

@@ -1,0 +1,67 @@
+"""The flags that say which tree to open.
+
+In: a command with a parameter `selected`. Out: the same command, on whose command line each field
+of `Selected` is a flag, in the place of that parameter. Not covered: what the flags mean, see
+`opening`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hierrouter_cli import options
+from hierrouter_cli.opening import open_tree, select
+
+if TYPE_CHECKING:
+    from hierrouter.trees import Selection
+    from hierrouter_cache.tree import RouteTree
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What the user gave, a field for each flag; see `options`."""
+
+    cache: options.Cache = options.DEFAULT_CACHE
+    pool: options.PoolName = None
+    models: options.Models = None
+    hops: options.Hops = None
+    datasets: options.Datasets = None
+    limit: options.Limit = None
+    encoder: options.Encoder = None
+    state: options.State = None
+    scorer: options.Scorer = options.DEFAULT_SCORER
+    prices: options.PriceFiles = None
+    price: options.Price = None
+    allow_incomplete: options.AllowIncomplete = False
+
+    def selection(self) -> Selection:
+        """The part of the cache that is meant; see `opening.select` for the errors."""
+        flags = dict(vars(self))
+        del flags["cache"]
+        return select(**flags)
+
+    def open(self) -> RouteTree:
+        """The tree; see `hierrouter.trees.open_tree` for the errors."""
+        return open_tree(self.cache, self.selection())
+
+
+def selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the flags of `Selected`, as typer reads them off its signature."""
+    flags = inspect.signature(Selected, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        selected = Selected(**{name: given.pop(name) for name in flags})
+        command(selected=selected, **given)
+
+    shown: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        shown += flags.values() if parameter.name == "selected" else [parameter]
+    by_name = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in shown]
+    run.__signature__ = own.replace(parameters=by_name)  # type: ignore[attr-defined]
+    return run

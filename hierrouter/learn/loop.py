@@ -1,0 +1,180 @@
+"""Epoch after epoch: the loop around every training.
+
+In: a `Learner`, a configuration, a function that values its network exactly. Out: the iterate that
+is best on validation. Same seed, same bits, also when a training was interrupted and goes on from a
+`Snapshot`. Not covered: what an epoch does (`ppo`, `exact`, `conditioned`, `dynamic`), files
+(`resume`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hierrouter.learn.config import TrainConfig
+
+# Epochs done, epochs in all, value on the train fold, value on validation.
+OnEpoch = Callable[[int, int, float, float], None]
+Weights = dict[str, Tensor]
+
+
+class Learner(Protocol):
+    """Improves a router, one epoch after the other; can be put away and taken up again."""
+
+    @property
+    def router(self) -> nn.Module:
+        """What is trained, in place."""
+        ...
+
+    def epoch(self) -> None:
+        """Train for one epoch."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the next epoch depends on, but for the router's weights."""
+        ...
+
+    def counters(self) -> dict[str, Any]:
+        """The rest of it, as JSON values: the states of random generators."""
+        ...
+
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+        """Put back what `tensors` and `counters` gave; the next epoch is then the same one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A training between two epochs: all that the rest of it depends on.
+
+    Attributes:
+        epoch: epochs done.
+        tensors: weights now and at the best evaluation, and what the learner needs.
+        counters: the rest, as JSON values.
+    """
+
+    epoch: int
+    tensors: dict[str, Tensor]
+    counters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told of a training in progress.
+
+    Attributes:
+        on_epoch: called after each evaluation.
+        on_snapshot: called every `checkpoint_every` epochs.
+    """
+
+    on_epoch: OnEpoch = lambda done, total, train, validation: None
+    on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+
+
+def run_epochs(
+    learner: Learner,
+    config: TrainConfig,
+    values: Callable[[], tuple[float, float]],
+    watch: Watch | None = None,
+    resumed: Snapshot | None = None,
+) -> Best:
+    """Epoch after epoch, with evaluations in between; returns the best iterate.
+
+    Args:
+        values: exact values of the learner's router as it is, on train and on validation.
+    """
+    watch = watch or Watch()
+    best = Best(weights_of(learner.router))
+    done = _restore(learner, best, resumed) if resumed else 0
+    while done < config.epochs and not (config.patience and best.since >= config.patience):
+        learner.epoch()
+        done += 1
+        last = done == config.epochs
+        if last or done % config.evaluate_every == 0:
+            train, validation = values()
+            best.offer(learner.router, train, validation)
+            watch.on_epoch(done, config.epochs, train, validation)
+        if not last and done % config.checkpoint_every == 0:
+            watch.on_snapshot(_snapshot(learner, best, done))
+    return best
+
+
+def _snapshot(learner: Learner, best: Best, epoch: int) -> Snapshot:
+    tensors = {f"learner.{name}": value.clone() for name, value in learner.tensors().items()}
+    tensors |= {f"now.{name}": value for name, value in weights_of(learner.router).items()}
+    tensors |= {f"best.{name}": value for name, value in best.weights.items()}
+    kept = {"train": best.train, "validation": best.validation} if best.history else {}
+    counters = {
+        "learner": learner.counters(),
+        "best": {**kept, "history": list(best.history), "since": best.since},
+    }
+    return Snapshot(epoch, tensors, counters)
+
+
+def _restore(learner: Learner, best: Best, snapshot: Snapshot) -> int:
+    """Put everything back where it was; returns the epochs done."""
+    learner.router.load_state_dict(part_of(snapshot.tensors, "now"))
+    learner.restore(part_of(snapshot.tensors, "learner"), snapshot.counters["learner"])
+    best.weights = part_of(snapshot.tensors, "best")
+    for name, value in deepcopy(snapshot.counters["best"]).items():
+        setattr(best, name, value)
+    return snapshot.epoch
+
+
+def part_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Those that are called `name.` and something; by that."""
+    start = f"{name}."
+    return {
+        key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)
+    }
+
+
+@dataclass
+class Best:
+    """The best iterate so far; before the first evaluation, the one at the start."""
+
+    weights: Weights
+    train: float = -math.inf
+    validation: float = -math.inf
+    history: list[float] = field(default_factory=list)
+    since: int = 0  # evaluations without a better one
+
+    def offer(self, module: nn.Module, train: float, validation: float) -> None:
+        """Keep the weights of `module` if they are better."""
+        self.history.append(validation)
+        self.since += 1
+        if (validation, train) > (self.validation, self.train):
+            self.train, self.validation, self.since = train, validation, 0
+            self.weights = weights_of(module)
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """A copy of the weights."""
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """Seed the global generators that torch and Tianshou use, on one thread; restore after.
+
+    One thread, because sums are added up in another order on another number of threads.
+    """
+    threads = torch.get_num_threads()
+    numpy_state = np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            np.random.set_state(numpy_state)
