@@ -138,9 +138,7 @@ class EpisodePPO(PPO):  # type: ignore[misc]
         features, legal = trunk(rows.state)
         log_policy = torch.log_softmax(trunk.router.logits(features, legal), dim=1)
         ratio = (log_policy.gather(1, rows.action[:, None])[:, 0] - rows.log_prob).exp()
-        advantage = rows.advantage
-        if self.advantage_normalization:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + self._eps)
+        advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std() + self._eps)
         clipped = ratio.clamp(1 - self.eps_clip, 1 + self.eps_clip)
         surrogate = torch.min(ratio * advantage, clipped * advantage)
         error = rows.returns - trunk.router.value(features)[:, 0]
@@ -209,7 +207,6 @@ def build_algorithm(trunk: SharedTrunk, config: PPOConfig, steps: int) -> Episod
         vf_coef=config.value_coefficient,
         ent_coef=config.entropy_coefficient,
         max_grad_norm=config.max_grad_norm,
-        advantage_normalization=config.normalise_advantage,
         gae_lambda=config.gae_lambda,
         gamma=config.gamma,
         max_batchsize=LARGEST_BATCH,

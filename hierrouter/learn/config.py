@@ -82,8 +82,6 @@ class PPOConfig(TrainConfig):
         entropy_coefficient: weight of the entropy bonus at the start.
         entropy_end: its weight at the end; in between a straight line.
         max_grad_norm: gradients are cut to this length.
-        normalise_advantage: centre and scale the advantages of each mini-batch. A router that is
-            nearly right has small advantages, and what is scaled up then is their noise.
     """
 
     algo: ClassVar[str] = "ppo"
@@ -97,10 +95,9 @@ class PPOConfig(TrainConfig):
     gae_lambda: float = 0.95
     clip: float = 0.2
     value_coefficient: float = 0.1
-    entropy_coefficient: float = 0.3
+    entropy_coefficient: float = 0.1
     entropy_end: float = 0.0
     max_grad_norm: float = 0.5
-    normalise_advantage: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +141,6 @@ PRESETS: dict[tuple[str, str], TrainConfig] = {
         entropy_coefficient=0.01,
         entropy_end=0.01,
         max_grad_norm=0.3,
-        normalise_advantage=True,
         learning_rate=1e-4,
         adam_eps=1e-4,
         warmup_steps=100,
