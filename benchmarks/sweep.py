@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 import hierrouter
 from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.frontier import frontier
+from hierrouter.evaluate.metrics import hull_area
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, mean_points
 from hierrouter.learn.alpha_router import Policy, TrainedSweep
 from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
@@ -188,25 +188,20 @@ def _summary(closed: NDArray[np.float64]) -> str:
     return f"mean of all {closed.mean():.3f}, {lowest}, {reached}"
 
 
-def area(points: Sequence[Outcome], low: float, high: float) -> float:
-    """Of the hull of these points above quality 0, between two costs."""
-    cost, quality = mean_points(points)
-    hull = frontier(cost, quality)
-    inside = cost[hull][(cost[hull] > low) & (cost[hull] < high)]
-    at = np.concatenate([[low], inside, [high]])
-    return float(np.trapezoid(np.interp(at, cost[hull], quality[hull]), at))
-
-
 def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]) -> None:
     """Area under each frontier, beside those of the fixed routes and the oracle."""
     routes, bounds = fixed_routes(fold), [oracle(fold, alpha) for alpha in alphas]
     cheapest = min(routes, key=lambda route: route.cost.mean())
     low, high = cheapest.cost.mean(), bounds[0].cost.mean()
+
+    def area(policies: Sequence[Outcome]) -> float:
+        return hull_area(*mean_points(policies), low, high)
+
     under = {
-        algo: np.array([area([*points, cheapest], low, high) for points in result.outcomes])
+        algo: np.array([area([*points, cheapest]) for points in result.outcomes])
         for algo, result in found.items()
     }
-    plain, best = area(routes, low, high), area([*bounds, cheapest], low, high)
+    plain, best = area(routes), area([*bounds, cheapest])
     print(f"area under the frontier, cost {low:.3f} to {high:.3f}:")
     print(f"{'fixed routes':32s}{plain:8.4f}")
     print(f"{'oracle':32s}{best:8.4f}")

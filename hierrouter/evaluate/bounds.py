@@ -1,7 +1,8 @@
 """What a router has to beat, and what it cannot.
 
-In: trees. Out: the outcomes of the best fixed route, the best route per dataset, chance and the
-tree oracle. Whatever is chosen is chosen on one tree (the training fold) and applied to another.
+In: trees. Out: the outcomes of the best direct call, the best fixed route, the best route per
+dataset, chance, and the oracles over direct calls and over the tree. Whatever is chosen is chosen
+on one tree (the training fold) and applied to another.
 Ties in reward are broken by cost, then by the lower node number, everywhere. With `allow_stop`
 routes of fewer than L calls are in the choice too.
 """
@@ -12,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.actions import Actions
-from hierrouter.evaluate.outcome import Outcome, at_nodes, fixed_route, from_endings
+from hierrouter.evaluate.outcome import (
+    Outcome,
+    at_nodes,
+    fixed_route,
+    from_endings,
+    single_calls,
+)
 from hierrouter_cache.tree import RouteTree
 
 # The share of a smaller gap is the quotient of two noises.
@@ -40,6 +47,17 @@ def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
     reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
     cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
     return int(endings.start + cheapest_best(reward, cost)[0])
+
+
+def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome | None:
+    """The pool's direct call that is best on `chosen_on`, made on `tree`; None if there is none."""
+    direct, columns = chosen_on.direct, _pool_columns(chosen_on)
+    if not len(columns):
+        return None
+    cost = direct.cost[:, columns].mean(axis=0, keepdims=True)
+    quality = direct.score[:, columns].mean(axis=0, keepdims=True)
+    best = int(columns[cheapest_best(quality - alpha * cost, cost)[0]])
+    return single_calls(tree)[best]
 
 
 def best_fixed_route(
@@ -73,6 +91,26 @@ def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Outcome:
     return at_nodes(tree, endings.start + choice, "oracle", "oracle")
 
 
+def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
+    """The best direct call of every query among the pool's, chosen knowing all answers.
+
+    None where no model of the pool was called directly. Larger reference models are not in the
+    choice. Direct calls are no routes of the tree, so this is no lower bound of `oracle`.
+    """
+    direct, columns, rows = tree.direct, _pool_columns(tree), np.arange(len(tree))
+    if not len(columns):
+        return None
+    cost = direct.cost[:, columns]
+    choice = columns[cheapest_best(direct.score[:, columns] - alpha * cost, cost)]
+    return Outcome(
+        name="one-hop oracle",
+        kind="oracle",
+        quality=direct.score[rows, choice],
+        accuracy=direct.accuracy[rows, choice],
+        cost=direct.cost[rows, choice],
+    )
+
+
 def random_policy(tree: RouteTree, allow_stop: bool = False) -> Outcome:
     """Every route with the same probability; with stop, the shorter ones too."""
     endings = Actions(tree.routes, allow_stop).endings
@@ -95,3 +133,9 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
     """
     gap = best - fixed
     return (router - fixed) / gap if gap >= SMALLEST_GAP else None
+
+
+def _pool_columns(tree: RouteTree) -> NDArray[np.int64]:
+    """Columns of the direct calls of models that a router may call."""
+    called = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
+    return np.array(called, dtype=np.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import cheapest_best
 from hierrouter.evaluate.exact import ending
-from hierrouter.evaluate.frontier import frontier
+from hierrouter.evaluate.hulls import Hulls
 from hierrouter.evaluate.outcome import Outcome, at_nodes, from_endings
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -60,8 +60,10 @@ def optimum_at_mean_cost(
     Raises:
         InputError: not even the cheapest route of every query is within the budget.
     """
-    start, step = _upgrades(tree, allow_stop)
-    cheapest = tree.cost[np.arange(len(tree)), start]
+    endings = Actions(tree.routes, allow_stop).endings
+    step = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
+    node, after = endings.start + step.start, endings.start + step.after
+    cheapest = tree.cost[np.arange(len(tree)), node]
     if not within(cheapest.mean(), budget):
         raise InputError(
             f"no policy is that cheap: a mean cost of {budget:g} per query; "
@@ -69,14 +71,13 @@ def optimum_at_mean_cost(
         )
     spent = cheapest.sum() + np.cumsum(step.cost)
     taken = int(np.searchsorted(spent, budget * len(tree), side="right"))
-    node = start.copy()
-    node[step.query[:taken]] = step.after[:taken]  # of several steps of a query the last one stays
-    endings = np.eye(tree.routes.nodes)[node]
+    node[step.query[:taken]] = after[:taken]  # of several steps of a query the last one stays
+    reached = np.eye(tree.routes.nodes)[node]
     if taken < len(spent):
         query, part = step.query[taken], 1 - (spent[taken] - budget * len(tree)) / step.cost[taken]
-        endings[query] *= 1 - max(part, 0.0)
-        endings[query, step.after[taken]] = max(part, 0.0)
-    outcome = from_endings(tree, endings, f"oracle at mean cost {budget:g}", "oracle")
+        reached[query] *= 1 - max(part, 0.0)
+        reached[query, after[taken]] = max(part, 0.0)
+    outcome = from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
     return MeanCostOptimum(outcome, float(step.slope[taken]) if taken < len(spent) else 0.0)
 
 
@@ -127,38 +128,6 @@ def share_over(tree: RouteTree, endings: NDArray[np.float64], budget: float) -> 
         budget: greatest C of a query, in price * token.
     """
     return float((endings * ~within(tree.cost, budget)).sum(axis=1).mean())
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Steps up the hulls of all queries, by falling quality per cost.
-
-    Attributes:
-        query, after: int64[steps], position of the query and node that the step leads to.
-        cost: float64[steps], additional cost of the step.
-        slope: float64[steps], additional quality per additional cost.
-    """
-
-    query: NDArray[np.int64]
-    after: NDArray[np.int64]
-    cost: NDArray[np.float64]
-    slope: NDArray[np.float64]
-
-
-def _upgrades(tree: RouteTree, allow_stop: bool) -> tuple[NDArray[np.int64], _Steps]:
-    """The cheapest node of each query's hull, int64[queries], and the steps up from there."""
-    endings = Actions(tree.routes, allow_stop).endings
-    rows = zip(tree.cost[:, endings], tree.score[:, endings], strict=True)
-    hulls = [endings.start + frontier(cost, quality) for cost, quality in rows]
-    query = np.repeat(np.arange(len(tree)), [len(hull) - 1 for hull in hulls])
-    before = np.concatenate([hull[:-1] for hull in hulls])
-    after = np.concatenate([hull[1:] for hull in hulls])
-    cost = tree.cost[query, after] - tree.cost[query, before]
-    slope = (tree.score[query, after] - tree.score[query, before]) / cost
-    # Stable: slopes fall along a hull, so the steps of a query stay in their order.
-    order = np.argsort(-slope, kind="stable")
-    start = np.array([hull[0] for hull in hulls])
-    return start, _Steps(query[order], after[order], cost[order], slope[order])
 
 
 def _best_of(tree: RouteTree, allowed: NDArray[np.bool_], alpha: float, name: str) -> Outcome:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluate.outcome import ROUTER, Outcome
+from hierrouter.evaluate.reach import going_on
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 
@@ -126,13 +127,7 @@ class Deferrable:
     @cached_property
     def deciding(self) -> NDArray[np.float64]:
         """float64[queries, states]: probability that the policy has to decide there."""
-        routes, reach = self.tree.routes, self.endings.copy()
-        deciding = np.zeros((len(reach), routes.states))
-        for level in reversed(range(routes.hops)):
-            below = reach[:, routes.level(level + 1)].reshape(len(reach), -1, routes.models)
-            deciding[:, routes.level(level)] = below.sum(axis=2)
-            reach[:, routes.level(level)] += deciding[:, routes.level(level)]
-        return deciding
+        return going_on(self.tree.routes, self.endings)
 
     @cached_property
     def _lowest_before(self) -> NDArray[np.float64]:

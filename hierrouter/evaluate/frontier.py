@@ -10,9 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.actions import Actions
-from hierrouter_cache.tree import RouteTree
-
 
 def frontier(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray[np.int64]:
     """Positions of the points on the hull, from the cheapest to the best.
@@ -54,20 +51,6 @@ def break_points(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDA
     hull = frontier(cost, quality)
     slopes = np.diff(quality[hull]) / np.diff(cost[hull])
     return slopes[::-1]
-
-
-def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np.float64]:
-    """The alphas at which the tree oracle takes another route on some query, ascending.
-
-    Args:
-        allow_stop: whether the oracle may take routes of fewer than L calls.
-
-    Returns:
-        float64[changes], one entry for each change of each query.
-    """
-    endings = Actions(tree.routes, allow_stop).endings
-    rows = zip(tree.cost[:, endings], tree.score[:, endings], strict=True)
-    return np.sort(np.concatenate([break_points(cost, quality) for cost, quality in rows]))
 
 
 def _slope(cost: NDArray[np.float64], quality: NDArray[np.float64], left: int, right: int) -> float:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from hierrouter.evaluate.budget import within
-from hierrouter.evaluate.frontier import oracle_break_points
+from hierrouter.evaluate.hulls import oracle_break_points
 from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.folds import training_folds
 from hierrouter.learn.objective import MAX_ALPHA

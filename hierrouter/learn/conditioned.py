@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.frontier import oracle_break_points
+from hierrouter.evaluate.hulls import oracle_break_points
 from hierrouter.learn.alpha_router import AlphaRouter, TrainedSweep, scales_of
 from hierrouter.learn.config import ExactConfig
 from hierrouter.learn.exact import Enumeration

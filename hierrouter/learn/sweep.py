@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hierrouter.evaluate.frontier import oracle_break_points
+from hierrouter.evaluate.hulls import oracle_break_points
 from hierrouter.learn.alpha_router import Policy, TrainedSweep
 from hierrouter.learn.checkpoint import SUMMARY, load_checkpoint
 from hierrouter.learn.config import PAPER_ALPHA

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.frontier import break_points, frontier, oracle_break_points
-from hierrouter.evaluate.outcome import mean_points
-from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.evaluate.test_exact import trees
+from hierrouter.evaluate.frontier import break_points, frontier
 
 # Small whole numbers tie and line up often; sums of products of them are exact.
 points = arrays(np.float64, st.tuples(st.integers(1, 12), st.just(2)), elements=st.integers(0, 6))
@@ -45,18 +39,3 @@ def test_a_hand_made_frontier() -> None:
     quality = np.array([0.0, 3, 4, 4, 1])
     assert frontier(cost, quality).tolist() == [0, 1, 2]
     assert break_points(cost, quality).tolist() == [1, 3]
-
-
-@given(trees, st.booleans())
-def test_the_oracle_changes_at_its_break_points_and_nowhere_else(
-    tree: RouteTree, stop: bool
-) -> None:
-    turns = np.unique(oracle_break_points(tree, stop).round(9))
-    edges = np.concatenate([[0], turns, [turns.max(initial=0) + 1]])
-    for low, high in itertools.pairwise(edges):
-        early, late = (oracle(tree, low + share * (high - low), stop) for share in (0.25, 0.75))
-        np.testing.assert_array_equal(early.cost, late.cost)
-    changes = [oracle(tree, (low + high) / 2, stop) for low, high in itertools.pairwise(edges)]
-    cost, quality = mean_points(changes)
-    assert (np.diff(cost) < 0).all()
-    assert (np.diff(quality) < 0).all()

@@ -1,0 +1,179 @@
+"""Metrics of a policy, each with its definition.
+
+In: outcomes, or points (mean cost, mean quality) of some policies, or where episodes end. Out:
+numbers as defined in each docstring, with the trap that goes with them. Costs are in price *
+token, qualities in [0, 1]. Means over queries are the caller's, so that they can be resampled.
+Not covered: the share of the gap closed (`bounds.gap_closed`); metrics of pairs (`pairs`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.integrate import trapezoid
+
+from hierrouter.evaluate.frontier import frontier
+from hierrouter.evaluate.outcome import Outcome
+from hierrouter.evaluate.reach import called
+from hierrouter_cache.routes import Routes
+
+
+def regret(best: Outcome, outcome: Outcome, alpha: float) -> NDArray[np.float64]:
+    """float64[queries]: R of a bound less R of a policy, query by query.
+
+    Trap: to the tree oracle it is never below 0 for a policy of the tree, but a direct call or a
+    cascade over direct calls is none and can be below.
+    """
+    return best.reward(alpha) - outcome.reward(alpha)
+
+
+def hull_area(
+    cost: NDArray[np.float64], quality: NDArray[np.float64], low: float, high: float
+) -> float:
+    """The area under the hull of some points, above quality 0, between two costs.
+
+    For a budget c let q(c) be the best mean quality at a mean cost of at most c, mixtures of the
+    points included, and 0 where c is below the cheapest point: no answer is worth nothing. The
+    area is the integral of q from `low` to `high`; divided by high - low it is the mean quality
+    over these budgets (AIQ of RouterBench, Hu et al. 2024).
+
+    Trap: it depends on the range as much as on the points, and compares only over the same one.
+    A range far beyond the dearest point measures the best quality, and little else.
+
+    Args:
+        cost: float64[points].
+        quality: float64[points].
+
+    Raises:
+        ValueError: the range is empty.
+    """
+    hull = frontier(cost, quality)
+    return area_under(cost[hull], quality[hull], low, high)
+
+
+def area_under(
+    cost: NDArray[np.float64], quality: NDArray[np.float64], low: float, high: float
+) -> float:
+    """`hull_area` of points that are a hull already: cost and quality rise, slopes fall.
+
+    Raises:
+        ValueError: the range is empty.
+    """
+    if not low < high:
+        raise ValueError(f"an area needs a range of costs, got {low:g} to {high:g}")
+    begin = max(low, float(cost[0]))
+    if begin >= high:
+        return 0.0
+    inside = cost[(cost > begin) & (cost < high)]
+    at = np.concatenate([[begin], inside, [high]])
+    return float(trapezoid(np.interp(at, cost, quality), at))
+
+
+def cost_save(
+    cost: NDArray[np.float64],
+    quality: NDArray[np.float64],
+    static_cost: float,
+    static_quality: float,
+) -> float | None:
+    """CostSave: the share of its cost that is saved at the quality of the best static arm.
+
+    1 - c / static_cost, where c is the least mean cost at which a mixture of the points is at
+    least as good. Below 0 where that is dearer; None where no point is as good.
+
+    Trap: the best static arm is the one with the highest mean quality, not reward, and it must be
+    chosen on the train fold. The points of a sweep are many tries at one number: the best of them
+    on this fold is not the best of them on the next.
+
+    Args:
+        cost: float64[points], of the policies of one method.
+        quality: float64[points].
+    """
+    hull = frontier(cost, quality)
+    if quality[hull[-1]] < static_quality:
+        return None
+    needed = np.interp(static_quality, quality[hull], cost[hull])
+    return float(1 - needed / static_cost)
+
+
+def perf_gain(
+    cost: NDArray[np.float64],
+    quality: NDArray[np.float64],
+    static_cost: float,
+    static_quality: float,
+) -> float | None:
+    """PerfGain: the quality gained at no more cost than the best static arm.
+
+    The best mean quality of a mixture of the points at a mean cost of at most `static_cost`, less
+    `static_quality`. Below 0 where that is worse; None where even the cheapest point is dearer.
+
+    Trap: as of `cost_save`; and the gain of a dear static arm is bounded by 1 - static_quality.
+
+    Args:
+        cost: float64[points], of the policies of one method.
+        quality: float64[points].
+    """
+    hull = frontier(cost, quality)
+    if cost[hull[0]] > static_cost:
+        return None
+    reached = np.interp(static_cost, cost[hull], quality[hull])
+    return float(reached - static_quality)
+
+
+def pareto_distance(
+    cost: float,
+    quality: float,
+    frontier_cost: NDArray[np.float64],
+    frontier_quality: NDArray[np.float64],
+    scale: float,
+) -> float:
+    """ParetoDist: how far a policy is from the frontier of some points.
+
+    The Euclidean distance from (cost / scale, quality) to the nearest point of the hull, its edges
+    included; 0 where none of these is as good at no more cost: the policy is not behind.
+
+    Trap: cost and quality have no common unit, so `scale`, the cost that counts as one unit of
+    quality, decides what is near. State it; the width of the cost range of a table is usual.
+    Nearest need not mean at equal cost.
+
+    Args:
+        frontier_cost: float64[points].
+        frontier_quality: float64[points].
+        scale: above 0, in price * token.
+    """
+    hull = frontier(frontier_cost, frontier_quality)
+    corner_cost, corner_quality = frontier_cost[hull], frontier_quality[hull]
+    if cost < corner_cost[0] or quality > np.interp(cost, corner_cost, corner_quality):
+        return 0.0
+    corner = np.stack([corner_cost / scale, corner_quality], axis=1)
+    return _distance(np.array([cost / scale, quality]), corner)
+
+
+def call_mix(routes: Routes, endings: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Expected calls of each model at each hop, query by query.
+
+    Its mean over queries is the share of queries that call model m as hop h; that divided by its
+    sum is the share of all calls.
+
+    Trap: hops sum to 1 only where nobody stops; and a model with half of the calls can have
+    nearly all of the cost.
+
+    Args:
+        endings: float64[queries, nodes], rows sum to 1.
+
+    Returns:
+        float64[queries, L, M].
+    """
+    calls = called(routes, endings)
+    levels = [
+        calls[:, routes.level(hop)].reshape(len(calls), -1, routes.models).sum(axis=1)
+        for hop in range(1, routes.hops + 1)
+    ]
+    return np.stack(levels, axis=1)
+
+
+def _distance(point: NDArray[np.float64], corner: NDArray[np.float64]) -> float:
+    """From float64[2] to the line through corners, float64[corners, 2], one or more."""
+    begin, edge = corner[:-1], np.diff(corner, axis=0)
+    along = ((point - begin) * edge).sum(axis=1) / (edge**2).sum(axis=1)
+    nearest = begin + np.clip(along, 0, 1)[:, None] * edge
+    return float(np.linalg.norm(np.concatenate([corner, nearest]) - point, axis=1).min())
