@@ -1,14 +1,16 @@
 """Everything a report compares, on one fold.
 
 In: a tree with its folds, a trained router, the routers of a sweep. Out: `Report`: direct calls,
-fixed routes, baselines chosen on the train fold, the tree oracle and the router, all evaluated
-exactly on the fold asked for, under one price list or several. Not covered: how it is shown
-(`hierrouter.report`), and what has to be said beside the figures (`remarks`).
+fixed routes, baselines chosen on the train fold, the tree oracle and the router, alone and with a
+stronger model to hand over to, all evaluated exactly on the fold asked for, under one price list or
+several. Not covered: how it is shown (`hierrouter.report`), and what has to be said beside the
+figures (`remarks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +18,31 @@ import numpy as np
 from hierrouter.evaluate.bounds import best_route_per_dataset, oracle, random_policy
 from hierrouter.evaluate.depth import Depth, DepthPoint, by_depth, depth_curve
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
+from hierrouter.learn.deferral import Deferral, calibrated, direct_call
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.remarks import remarks
 from hierrouter.report.build import build_report
 from hierrouter.report.priced import priced_rows
-from hierrouter.report.results import COST_UNIT, COST_UNIT_IN_OUT, Bootstrap, Report
+from hierrouter.report.results import COST_UNIT, COST_UNIT_IN_OUT, Bootstrap, HandingOver, Report
 from hierrouter.report.swept import FrontierPoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SPLITS, RouteTree
+
+DEFERRAL_POINTS = 101  # of a curve at most: shares about a hundredth apart
+
+
+@dataclass(frozen=True)
+class DeferTo:
+    """A stronger model to hand over to, and how often.
+
+    Attributes:
+        stronger: one of the tree's direct calls.
+        share: at most this share of the queries, from 0 to 1; None is what gives the highest R.
+    """
+
+    stronger: str
+    share: float | None = None
 
 
 def compare(
@@ -37,6 +55,7 @@ def compare(
     bootstrap: Bootstrap | None = None,
     price_lists: Mapping[str, RouteTree] | None = None,
     exact: TrainedRouter | None = None,
+    defer: DeferTo | None = None,
 ) -> Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -53,9 +72,13 @@ def compare(
             same one and sees the costs of each.
         exact: a router for the same objective that was learned by enumeration, to say what sampling
             cost; without it the sweep's network is taken.
+        defer: where to hand over what `trained` doubts, one more baseline; see
+            `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
+            there is none.
 
     Raises:
-        InputError: an unknown or empty fold, or a router made for another tree.
+        InputError: an unknown or empty fold, a router made for another tree, or an unknown model
+            to hand over to.
     """
     if split not in SPLITS:
         raise InputError(f"unknown split: {split}; known: {', '.join(SPLITS)}")
@@ -63,7 +86,8 @@ def compare(
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
     lists = dict(price_lists or {})
-    outcomes = _outcomes(tree, alpha, trained, split)
+    deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
+    outcomes = _outcomes(tree, alpha, trained, split, deferral)
     return build_report(
         fold.datasets,
         outcomes,
@@ -73,24 +97,43 @@ def compare(
         provenance=provenance,
         bootstrap=bootstrap,
         frontier=_frontier(fold, sweep),
-        cost_unit=_cost_unit([tree, *lists.values()]),
+        cost_unit=cost_unit([tree, *lists.values()]),
         notes=remarks(tree, fold, alpha, trained, sweep, lists, exact),
         price_lists=[
             priced_rows(
                 name,
                 fold.datasets,
-                outcomes if priced is tree else _outcomes(priced, alpha, trained, split),
+                outcomes if priced is tree else _outcomes(priced, alpha, trained, split, deferral),
                 alpha,
             )
             for name, priced in lists.items()
         ],
         depths=_depths(fold, trained),
         depth_curve=_depth_curve(fold, sweep),
+        deferral=_handing_over(tree, fold, alpha, deferral, defer.share if defer else None),
     )
 
 
+def require_deferrable(tree: RouteTree, trained: TrainedRouter | None, defer: DeferTo) -> None:
+    """Refuse to hand over what cannot be, before anything is evaluated.
+
+    Raises:
+        InputError: there is no router, or no direct call of this model.
+    """
+    direct_call(tree, defer.stronger)
+    if trained is None:
+        raise InputError(
+            f"no router that could hand over to {defer.stronger}: none was trained on this tree; "
+            "run `hierrouter train` first"
+        )
+
+
 def _outcomes(
-    tree: RouteTree, alpha: float, trained: TrainedRouter | None, split: str
+    tree: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    split: str,
+    deferral: Deferral | None,
 ) -> list[Outcome]:
     """Every policy on a fold, under the prices of `tree`.
 
@@ -99,6 +142,10 @@ def _outcomes(
     fold, stop = tree.split(split), trained is not None and trained.objective.allow_stop
     outcomes = [*single_calls(fold), *fixed_routes(fold, stop)]
     outcomes += _baselines(tree, alpha, fold, stop)
+    if deferral:
+        both = deferral.outcome(fold)
+        named = f"{both.name}, else {deferral.stronger}"
+        outcomes.append(replace(both, name=named, kind="baseline"))
     return [*outcomes, trained.outcome(fold)] if trained else outcomes
 
 
@@ -139,7 +186,27 @@ def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
     return depth_curve(fold, endings)
 
 
-def _cost_unit(trees: Sequence[RouteTree]) -> str:
+def _handing_over(
+    tree: RouteTree,
+    fold: RouteTree,
+    alpha: float,
+    deferral: Deferral | None,
+    share_allowed: float | None,
+) -> HandingOver | None:
+    """What the router and the stronger model behind it do on a fold, at any threshold."""
+    if deferral is None:
+        return None
+    on_fold = deferral.on(fold)
+    return HandingOver(
+        stronger=deferral.stronger,
+        chosen_on="validation" if "validation" in tree.splits else "train",
+        share_allowed=share_allowed,
+        chosen=on_fold.point(deferral.threshold, alpha),
+        curve=tuple(on_fold.curve(alpha, DEFERRAL_POINTS)),
+    )
+
+
+def cost_unit(trees: Sequence[RouteTree]) -> str:
     """The paper's unit where every model has one rate, in and out."""
     rates = np.concatenate([rate for tree in trees for rate in (tree.rate, tree.direct.rate)])
     single = bool((rates[:, 0] == rates[:, 1]).all())

@@ -1,8 +1,8 @@
 """What a reader must know beside the figures of a report.
 
 In: what a report compares, see `comparison`. Out: sentences: what is odd about the data, prices
-that differ from those of the training, what sampling cost, how a limit is kept. Not covered: the
-figures themselves.
+that differ from those of the training, what sampling cost, how a budget or a limit is kept. Not
+covered: the figures themselves.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from hierrouter.evaluate.bootstrap import difference_interval
+from hierrouter.evaluate.budget import optimum_at_mean_cost
 from hierrouter.evaluate.outcome import mean_outcome
 from hierrouter.learn.config import PAPER_SEED
 from hierrouter.learn.limits import under_limit
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 
@@ -44,6 +46,7 @@ def remarks(
         *_data_notes(tree),
         *_price_notes(trained, sweep, price_lists, tree),
         *_stop_notes(trained, sweep),
+        *_budget_notes(fold, trained),
         *_limit_notes(fold, trained),
         *_sampling_notes(fold, alpha, trained, sweep, exact),
     ]
@@ -96,6 +99,22 @@ def _stop_notes(trained: TrainedRouter | None, sweep: Sweep | None) -> list[str]
     if router:
         return ["The router of the tables may stop early, those of the frontier may not."]
     return ["The routers of the frontier may stop early, the one of the tables may not."]
+
+
+def _budget_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
+    """How a router keeps the mean cost it was chosen for, and the best that could be done."""
+    if trained is None or trained.budget is None:
+        return []
+    reached = trained.outcome(fold)
+    start = (
+        f"HierRouter was trained for a mean cost of {trained.budget:g} a query; on this fold it "
+        f"costs {reached.cost.mean():.4g}, with Q {reached.quality.mean():.4f}."
+    )
+    try:
+        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.allow_stop).outcome
+    except InputError:
+        return [f"{start} No policy is that cheap here."]
+    return [f"{start} With hindsight Q is at most {best.quality.mean():.4f} at that mean cost."]
 
 
 def _limit_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:

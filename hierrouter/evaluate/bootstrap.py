@@ -1,17 +1,22 @@
 """Intervals by resampling queries.
 
-A paired bootstrap: one query is one cluster, everything measured on it (all policies, all seeds)
-is drawn together. Values must be averaged within a query first. Intervals are percentiles of the
-resampled means. Pure functions of arrays; the generator is passed in.
+In: values of policies on queries, a generator. Out: means of resamples drawn by
+`scipy.stats.bootstrap`, and intervals from them. The bootstrap is paired: one query is one cluster,
+everything measured on it (all policies, all seeds) is drawn together; seeds must be averaged within
+a query first. Not covered: other seeds (`crossed`), several claims at once (`simultaneous`).
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-# Resamples counted at once: bounds the memory at about 16 bytes * CHUNK * queries.
-CHUNK = 512
+# Resamples counted at once: bounds the memory at about 24 bytes * BATCH * queries.
+BATCH = 128
 
 
 def resampled_means(
@@ -30,39 +35,60 @@ def resampled_means(
     queries = values.shape[1]
     if queries == 0:
         raise ValueError("no queries to resample")
-    means = np.empty((values.shape[0], n))
-    for start in range(0, n, CHUNK):
-        counts = _counts(queries, min(CHUNK, n - start), rng)
-        means[:, start : start + len(counts)] = values @ counts.T / queries
+    if queries == 1:  # nothing to draw from, which scipy refuses
+        return np.repeat(values, n, axis=1)
+    resampled = stats.bootstrap(
+        (np.arange(queries),),
+        partial(_means, values),
+        n_resamples=n,
+        batch=BATCH,
+        vectorized=True,
+        method="percentile",
+        rng=rng,
+    )
+    means: NDArray[np.float64] = resampled.bootstrap_distribution
     return means
 
 
 def percentile_interval(
-    means: NDArray[np.float64], level: float = 0.95
+    means: NDArray[np.float64], queries: int, level: float = 0.95
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The central `level` of the resampled means, over the last axis.
+    """Expanded percentiles of the resampled means, over the last axis.
+
+    Plain percentiles are too narrow for few queries: like a normal interval with n in place of
+    n - 1. These lie as much further out as Student's interval is wider (Hesterberg 2015, What
+    Teachers Should Know About the Bootstrap, The American Statistician 69(4), section 5.3.2).
 
     Args:
         means: float64[..., n].
+        queries: how many each resample is made of.
         level: in (0, 1).
 
     Returns:
         low and high, float64[...] each.
     """
-    tail = (1 - level) / 2
+    tail = expanded_tail(queries, level)
     low, high = np.quantile(means, [tail, 1 - tail], axis=-1)
     return low, high
+
+
+def expanded_tail(queries: int, level: float = 0.95) -> float:
+    """What to cut off at each end: below (1 - level) / 2, the closer to it the more queries."""
+    freedom = max(queries - 1, 1)
+    wider = math.sqrt(1 + 1 / freedom)
+    return float(stats.norm.sf(wider * stats.t.isf((1 - level) / 2, freedom)))
 
 
 def interval(
     values: NDArray[np.float64], n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Percentile interval of the mean of one policy.
+    """Interval of the mean of one policy.
 
     Args:
         values: float64[queries].
     """
-    low, high = percentile_interval(resampled_means(values[None], n, rng)[0], level)
+    means = resampled_means(values[None], n, rng)[0]
+    low, high = percentile_interval(means, len(values), level)
     return float(low), float(high)
 
 
@@ -74,7 +100,7 @@ def difference_interval(
     *,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    """Percentile interval of mean(first) - mean(second), paired by query.
+    """Interval of mean(first) - mean(second), paired by query.
 
     Args:
         first: float64[queries].
@@ -83,9 +109,18 @@ def difference_interval(
     return interval(first - second, n, level, rng=rng)
 
 
-def _counts(queries: int, resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """float64[resamples, queries]: how often each query was drawn, with replacement."""
-    drawn = rng.integers(queries, size=(resamples, queries))
-    drawn += np.arange(resamples)[:, None] * queries
-    counts = np.bincount(drawn.ravel(), minlength=resamples * queries)
-    return counts.reshape(resamples, queries).astype(np.float64)
+def _means(values: NDArray[np.float64], drawn: NDArray[np.int64], axis: int) -> NDArray[np.float64]:
+    """Mean of each row over the queries drawn: float64[policies, resamples].
+
+    How often each query was drawn, times its values: four times faster than looking up the values
+    of every draw, and the same to rounding.
+
+    Args:
+        drawn: int64[resamples, queries].
+        axis: the last, as scipy says.
+    """
+    resamples, queries = drawn.shape
+    place = drawn + queries * np.arange(resamples)[:, None]
+    counts = np.bincount(place.ravel(), minlength=drawn.size).reshape(drawn.shape)
+    means: NDArray[np.float64] = values @ counts.T.astype(np.float64) / queries
+    return means

@@ -9,38 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
-from hierrouter.evaluate.bounds import gap_closed
 from hierrouter.evaluate.depth import Depth, DepthPoint
 from hierrouter.evaluate.outcome import Outcome
+from hierrouter.report.certainty import Estimate
+from hierrouter.report.claims import comparisons, power
+from hierrouter.report.gaps import gap_intervals, gaps_closed
+from hierrouter.report.intervals import estimates
 from hierrouter.report.results import (
     ALL,
     COST_UNIT,
     Bootstrap,
+    HandingOver,
     PricedRows,
     Report,
     Row,
 )
-from hierrouter.report.swept import FrontierPoint, frontier_row
+from hierrouter.report.swept import FrontierPoint, frontier_rows
 from hierrouter_cache.errors import InputError
-
-# Policies resampled together: bounds the memory at 8 bytes * POLICIES_AT_ONCE * resamples.
-POLICIES_AT_ONCE = 256
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over queries and its interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def build_report(
@@ -58,6 +48,7 @@ def build_report(
     price_lists: Sequence[PricedRows] = (),
     depths: Sequence[Depth] = (),
     depth_curve: Sequence[DepthPoint] = (),
+    deferral: HandingOver | None = None,
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
@@ -76,6 +67,7 @@ def build_report(
         price_lists: the same policies under several price lists.
         depths: what the router answers after each number of calls, where it may stop early.
         depth_curve: the same of a sweep, in short.
+        deferral: the router with a stronger model behind it.
 
     Raises:
         InputError: no query, no policy, two routers, outcomes that are not one finite number a
@@ -85,10 +77,14 @@ def build_report(
     _check_settings(alpha, bootstrap)
     _check(datasets, outcomes, [one for point in frontier for one in point.by_seed])
     columns = columns_of(datasets)
+    every = len(columns) - 1  # stream of all queries
     by_dataset = [
         _rows(name, queries, outcomes, alpha, bootstrap, stream)
         for stream, (name, queries) in enumerate(columns.items())
     ]
+    gaps = gaps_closed(
+        {rows[0].dataset: [(row.kind, row.reward) for row in rows] for rows in by_dataset}
+    )
     return Report(
         alpha=float(alpha),
         scorer=scorer,
@@ -96,16 +92,18 @@ def build_report(
         bootstrap=bootstrap,
         datasets=tuple(columns),
         rows=tuple(row for rows in zip(*by_dataset, strict=True) for row in rows),
-        gap_closed=gaps_closed(
-            {rows[0].dataset: [(row.kind, row.reward) for row in rows] for rows in by_dataset}
-        ),
-        frontier=tuple(frontier_row(point) for point in frontier),
+        gap_closed=gaps,
+        frontier=frontier_rows(frontier, bootstrap, every),
         provenance=provenance,
+        gap_closed_intervals=gap_intervals(gaps, columns, outcomes, alpha, bootstrap),
+        comparisons=comparisons(outcomes, alpha, bootstrap, every),
+        power=power(outcomes, alpha, bootstrap.level),
         cost_unit=cost_unit,
         notes=tuple(notes),
         price_lists=tuple(price_lists),
         depths=tuple(depths),
         depth_curve=tuple(depth_curve),
+        deferral=deferral,
     )
 
 
@@ -126,75 +124,54 @@ def _rows(
     stream: int,
 ) -> list[Row]:
     """One row a policy, on these queries; `stream` keeps the resamples of datasets apart."""
-    reward = np.array([outcome.reward(alpha)[queries] for outcome in outcomes])
-    rewards = _estimate(reward, bootstrap, stream)
-    differences: list[Estimate | None] = [None] * len(outcomes)
-    router = next((at for at, outcome in enumerate(outcomes) if outcome.kind == "router"), None)
-    if router is not None:
-        differences[:] = _estimate(reward[router] - reward, bootstrap, stream)
-        differences[router] = None
+    found = estimates(np.concatenate(_figures(queries, outcomes, alpha)), bootstrap, stream)
     return [
-        _row(dataset, queries, outcome, estimate, difference)
-        for outcome, estimate, difference in zip(outcomes, rewards, differences, strict=True)
+        _row(dataset, len(queries), outcome, found[at :: len(outcomes)])
+        for at, outcome in enumerate(outcomes)
     ]
 
 
-def _row(
-    dataset: str,
-    queries: NDArray[np.int64],
-    outcome: Outcome,
-    reward: Estimate,
-    difference: Estimate | None,
-) -> Row:
+def _figures(
+    queries: NDArray[np.int64], outcomes: Sequence[Outcome], alpha: float
+) -> list[NDArray[np.float64]]:
+    """Q, accuracy, C, R and, where there is a router, its R less each R: [policies, queries]."""
+    quality = np.array([outcome.quality[queries] for outcome in outcomes])
+    accuracy = np.array([outcome.accuracy[queries] for outcome in outcomes])
+    cost = np.array([outcome.cost[queries] for outcome in outcomes])
+    reward = np.array([outcome.reward(alpha)[queries] for outcome in outcomes])
+    router = [at for at, outcome in enumerate(outcomes) if outcome.kind == "router"]
+    return [quality, accuracy, cost, reward, *(reward[at] - reward for at in router)]
+
+
+def _row(dataset: str, queries: int, outcome: Outcome, found: Sequence[Estimate]) -> Row:
+    """The row of one policy.
+
+    Args:
+        found: in the order of `_figures`.
+    """
+    quality, accuracy, cost, reward, *differences = found
+    difference = differences[0] if differences and outcome.kind != "router" else None
     return Row(
         policy=outcome.name,
         kind=outcome.kind,
         dataset=dataset,
-        n=len(queries),
-        quality=float(outcome.quality[queries].mean()),
-        accuracy=float(outcome.accuracy[queries].mean()),
-        cost=float(outcome.cost[queries].mean()),
+        n=queries,
+        quality=quality.mean,
+        accuracy=accuracy.mean,
+        cost=cost.mean,
         reward=reward.mean,
         reward_low=reward.low,
         reward_high=reward.high,
         difference=difference.mean if difference else None,
         difference_low=difference.low if difference else None,
         difference_high=difference.high if difference else None,
+        quality_low=quality.low,
+        quality_high=quality.high,
+        accuracy_low=accuracy.low,
+        accuracy_high=accuracy.high,
+        cost_low=cost.low,
+        cost_high=cost.high,
     )
-
-
-def _estimate(values: NDArray[np.float64], bootstrap: Bootstrap, stream: int) -> list[Estimate]:
-    """Mean and percentile interval of each row of float64[policies, queries]."""
-    estimates: list[Estimate] = []
-    for start in range(0, len(values), POLICIES_AT_ONCE):
-        part = values[start : start + POLICIES_AT_ONCE]
-        rng = np.random.default_rng([bootstrap.seed, stream])
-        low, high = percentile_interval(resampled_means(part, bootstrap.n, rng), bootstrap.level)
-        bounds = zip(part.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
-        estimates.extend(Estimate(*numbers) for numbers in bounds)
-    return estimates
-
-
-def gaps_closed(
-    rewards: Mapping[str, Sequence[tuple[str, float]]],
-) -> dict[str, float | None]:
-    """Share of the gap closed in each column that has a router, a fixed route and an oracle.
-
-    The fixed route is the best one on the very queries it is judged on: a bar that no choice made
-    on training queries can raise.
-
-    Args:
-        rewards: kind and mean R of every policy, by column.
-    """
-    gaps: dict[str, float | None] = {}
-    for column, policies in rewards.items():
-        router, fixed, oracle = (
-            max((reward for kind, reward in policies if kind == wanted), default=None)
-            for wanted in ("router", "route", "oracle")
-        )
-        if router is not None and fixed is not None and oracle is not None:
-            gaps[column] = gap_closed(router, fixed, oracle)
-    return gaps
 
 
 def _check_settings(alpha: float, bootstrap: Bootstrap) -> None:

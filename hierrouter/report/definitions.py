@@ -44,11 +44,38 @@ DEPTH_CURVE: Terms = (
         "the share of deferred queries, a point for each alpha: how much the further calls bring",
     ),
 )
+DEFERRAL: Terms = (
+    (
+        "deferral",
+        "before each call a query may be handed over to a stronger model, whose direct call is the "
+        "last; what was spent is spent. It is handed over where going on is expected to gain less "
+        "over that call than a threshold; a linear head on the router's features expects it",
+    ),
+    (
+        "chance, oracle of the deferral",
+        "R where as many queries, drawn at random, are handed over at once; and where those are "
+        "that gain most, known only afterwards",
+    ),
+)
 SEEDS: Terms = (
     (
         "seeds",
         "the frontier of a sweep is the mean of its seeds; bars reach from the lowest to the "
-        "highest of them and are no intervals",
+        "highest of them and are no intervals; the band is for other seeds and other queries",
+    ),
+)
+ALL_AT_ONCE: Terms = (
+    (
+        "all at once",
+        "of many intervals some miss by chance; those for all at once are wider, so that none "
+        "misses with the same probability (max-t over the same resamples)",
+    ),
+)
+SHOWABLE: Terms = (
+    (
+        "what queries can show",
+        "the smallest true difference that a two-sided paired t test finds as often as its power "
+        "says; four times the queries show half of it",
     ),
 )
 
@@ -63,7 +90,8 @@ def definitions(report: Report) -> Terms:
         ("R", f"net reward Q - alpha * C with alpha = {report.alpha:g} and C not divided by 1,000"),
         (
             "interval",
-            f"{level} percentile bootstrap, {report.bootstrap.n:,} resamples of whole queries",
+            f"{level} bootstrap, {report.bootstrap.n:,} resamples of whole queries, percentiles "
+            "expanded for few queries: what other queries of the same kind would give",
         ),
         (
             "difference",
@@ -73,8 +101,11 @@ def definitions(report: Report) -> Terms:
         (
             "gap closed",
             "(R of HierRouter - R of the best fixed route) / (R of the oracle - R of the best "
-            "fixed route), the route being the best one on these very queries",
+            "fixed route), the route being the best one on these very queries; its interval is for "
+            "the share against that route",
         ),
+        *(ALL_AT_ONCE if report.comparisons else ()),
+        *(SHOWABLE if report.power else ()),
         (
             "fixed route",
             "the same models in the same order for every query, first>second; one that ends with "
@@ -87,5 +118,6 @@ def definitions(report: Report) -> Terms:
         *(TRAINED if report.provenance.get("algo") else ()),
         *(STOP if report.depths or report.depth_curve else ()),
         *(DEPTH_CURVE if report.depth_curve else ()),
+        *(DEFERRAL if report.deferral else ()),
         *(SEEDS if report.has_spread else ()),
     )

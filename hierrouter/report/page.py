@@ -20,13 +20,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hierrouter.report.deferral_curve import deferral_figure
 from hierrouter.report.definitions import definitions
 from hierrouter.report.depth_curve import depth_curve_figure
-from hierrouter.report.plots import frontier_figure, reward_figure
-from hierrouter.report.results import Report, Row
+from hierrouter.report.plots import BAND_OF, frontier_figure, reward_figure
+from hierrouter.report.results import ALL, Report, Row
 from hierrouter.report.table import Table
 from hierrouter.report.tables import ROUTES_SHOWN, report_tables
 from hierrouter.report.text import one_line, safe_text
+from hierrouter.report.worst import cases
+
+STYLE_SHEETS = ("report.css", "worst.css")
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ def as_html(report: Report, routes: int | None = ROUTES_SHOWN) -> str:
     Args:
         routes: how many fixed routes the tables show, the best ones first; None for all.
     """
-    style = resources.files("hierrouter.report").joinpath("templates/report.css").read_text("utf-8")
+    templates = resources.files("hierrouter.report").joinpath("templates")
+    style = "".join(templates.joinpath(name).read_text("utf-8") for name in STYLE_SHEETS)
     return (
         _environment()
         .get_template("report.html.j2")
@@ -72,6 +77,7 @@ def as_html(report: Report, routes: int | None = ROUTES_SHOWN) -> str:
             headlines=headlines(report),
             figures=_figures(report),
             tables=[_view(table) for table in report_tables(report, routes)],
+            worst=cases(report.worst),
             definitions=definitions(report),
             provenance=_flat(report.provenance),
         )
@@ -106,7 +112,8 @@ def headlines(report: Report) -> tuple[Headline, ...]:
             Headline(
                 "Gap closed",
                 f"{closed:.1%}",
-                f"of the {report.gap('all'):.3f} from the best fixed route to the oracle",
+                f"{_share_span(report)}of the {report.gap('all'):.3f} from the best fixed route to "
+                "the oracle",
             )
         )
     if route is not None and route.difference is not None:
@@ -132,22 +139,29 @@ def headlines(report: Report) -> tuple[Headline, ...]:
 def _figures(report: Report) -> list[Figure]:
     """Our own drawings: the SVG is inert, see `figure`."""
     level = f"{report.bootstrap.level:.0%}"
+    band = (
+        f"; band: {level} intervals of Q, {BAND_OF[report.has_spread]}" if report.frontier else ""
+    )
     bars = "; thin bars: from the lowest to the highest seed" if report.has_spread else ""
     drawn = [
-        (f"Net reward by dataset, with {level} intervals", "net reward by dataset", reward_figure),
         (
-            f"Quality against cost; up and to the left is better{bars}",
+            f"Net reward by dataset, with {level} intervals",
+            "net reward by dataset",
+            reward_figure(report),
+        ),
+        (
+            f"Quality against cost; up and to the left is better{band}{bars}",
             "quality against cost",
-            frontier_figure,
+            frontier_figure(report),
         ),
     ]
     if report.depth_curve:
         caption = "Depth: what answering more queries with more than one call brings, by alpha"
-        drawn.append((caption, "depth curve", depth_curve_figure))
-    return [
-        Figure(caption, label, Markup(draw(report)))  # noqa: S704
-        for caption, label, draw in drawn
-    ]
+        drawn.append((caption, "depth curve", depth_curve_figure(report)))
+    if report.deferral:
+        caption = "Deferral: what handing more queries over to a stronger model brings"
+        drawn.append((caption, "deferral curve", deferral_figure(report, report.deferral)))
+    return [Figure(caption, label, Markup(svg)) for caption, label, svg in drawn]  # noqa: S704
 
 
 @cache
@@ -191,6 +205,12 @@ def _view(table: Table) -> dict[str, Any]:
 
 def _span(row: Row) -> str:
     return f"[{row.reward_low:.3f}, {row.reward_high:.3f}] over {row.n} queries"
+
+
+def _share_span(report: Report) -> str:
+    """The interval of the share of the gap closed, where it has bounds."""
+    ends = report.gap_closed_intervals.get(ALL)
+    return f"[{ends[0]:.1%}, {ends[1]:.1%}] " if ends else ""
 
 
 def _flat(provenance: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

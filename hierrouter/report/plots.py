@@ -36,6 +36,7 @@ WIDTH = 8.5  # inches
 BAR_INCHES = 0.12
 FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
 LOG_FROM_RATIO = 10.0
+BAND_OF = {False: "for other queries", True: "for other queries and other seeds"}  # has_spread
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def reward_figure(report: Report) -> str:
 def frontier_figure(report: Report) -> str:
     """Mean quality over mean cost of every policy, and of those swept over alpha."""
     bars = "Thin bars: from the lowest to the highest seed. " if report.has_spread else ""
+    band = f"Band: intervals of quality, {BAND_OF[report.has_spread]}. " if report.frontier else ""
     with drawing("frontier"):
         figure, axes = canvas(WIDTH, 4.6)
         _draw_routes(axes, [row for row in report.overall if row.kind == "route"])
@@ -94,7 +96,7 @@ def frontier_figure(report: Report) -> str:
             figure,
             "Quality against cost",
             f"Scatter of mean quality over mean cost over {ALL} queries; up and to the left is "
-            f"better. {bars}The numbers are in the tables of quality and cost.",
+            f"better. {band}{bars}The numbers are in the tables of quality and cost.",
         )
 
 
@@ -169,7 +171,19 @@ def _draw_sweeps(axes: Axes, points: Sequence[FrontierRow]) -> None:
             label=f"{label(policy)} over alpha",
             zorder=3 if learned else 2.5,
         )
+        if learned:
+            _draw_band(axes, rows)
         _draw_seeds(axes, rows)
+
+
+def _draw_band(axes: Axes, rows: Sequence[FrontierRow]) -> None:
+    """Intervals of quality at every point, for other seeds too where there are several."""
+    ends = [
+        row.crossed.quality if row.crossed else (row.quality_low, row.quality_high) for row in rows
+    ]
+    low, high = zip(*ends, strict=True)
+    cost = [row.cost / COST_SCALE for row in rows]
+    axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
 
 
 def _draw_seeds(axes: Axes, rows: Sequence[FrontierRow]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.build import columns_of, gaps_closed
+from hierrouter.report.build import columns_of
+from hierrouter.report.gaps import gaps_closed
 from hierrouter.report.results import PricedRow, PricedRows
 
 

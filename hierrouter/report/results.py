@@ -8,11 +8,14 @@ R = Q - alpha * C. Not covered: how a number is worked out (`build`) or shown (`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from hierrouter.evaluate.deferral import DeferralPoint
 from hierrouter.evaluate.depth import Depth, DepthPoint
+from hierrouter.explained import Explained
+from hierrouter.report.certainty import Comparison, Crossed, Power, Spread
 
 ALL = "all"
 COST_UNIT = "base_rate*token"
@@ -39,6 +42,9 @@ class Row:
             where there is no router.
         difference_low: lower end of the interval of `difference`.
         difference_high: upper end of it.
+        quality_low, quality_high: ends of the interval of `quality`.
+        accuracy_low, accuracy_high: of `accuracy`.
+        cost_low, cost_high: of `cost`.
     """
 
     policy: str
@@ -54,28 +60,27 @@ class Row:
     difference: float | None
     difference_low: float | None
     difference_high: float | None
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The lowest and the highest mean among the seeds of a policy.
-
-    Attributes:
-        seeds: how many there are, at least 2.
-        quality, cost, reward: lowest and highest.
-    """
-
-    seeds: int
-    quality: tuple[float, float]
-    cost: tuple[float, float]
-    reward: tuple[float, float]
+    quality_low: float
+    quality_high: float
+    accuracy_low: float
+    accuracy_high: float
+    cost_low: float
+    cost_high: float
 
 
 @dataclass(frozen=True)
 class FrontierRow:
     """A policy at one alpha of a sweep; means over all queries and seeds, reward at that alpha.
 
-    `spread` is None where there is one seed.
+    Attributes:
+        policy, kind: as in `Row`.
+        alpha: cost penalty.
+        quality, cost, reward: means.
+        quality_low, quality_high: ends of the interval of `quality`: these seeds, other queries.
+        cost_low, cost_high: of `cost`.
+        reward_low, reward_high: of `reward`.
+        spread: how far the seeds lie apart; None where there is one.
+        crossed: intervals for other seeds and other queries; None where there is one of either.
     """
 
     policy: str
@@ -84,7 +89,14 @@ class FrontierRow:
     quality: float
     cost: float
     reward: float
+    quality_low: float
+    quality_high: float
+    cost_low: float
+    cost_high: float
+    reward_low: float
+    reward_high: float
     spread: Spread | None = None
+    crossed: Crossed | None = None
 
 
 @dataclass(frozen=True)
@@ -114,8 +126,27 @@ class PricedRows:
 
 
 @dataclass(frozen=True)
+class HandingOver:
+    """The router of a report, with a stronger model for what it doubts.
+
+    Attributes:
+        stronger: the model that is called directly.
+        chosen_on: fold that chose the threshold.
+        share_allowed: share that was to be kept to there; None where the highest R was wanted.
+        chosen: what this threshold gives on the fold that is shown.
+        curve: the same of other thresholds, by rising share.
+    """
+
+    stronger: str
+    chosen_on: str
+    share_allowed: float | None
+    chosen: DeferralPoint
+    curve: tuple[DeferralPoint, ...]
+
+
+@dataclass(frozen=True)
 class Bootstrap:
-    """How the intervals were made: percentiles over queries drawn with replacement.
+    """How the intervals were made: expanded percentiles over queries drawn with replacement.
 
     Attributes:
         n: resamples.
@@ -140,9 +171,12 @@ class Report:
         datasets: names in the order of their columns, "all" last.
         rows: policy after policy, each over `datasets` in that order.
         gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
-            None where that distance is nil; empty without a router.
+            None where that is below `evaluate.bounds.SMALLEST_GAP`; empty without a router.
         frontier: policies over a sweep of alpha.
         provenance: where data and policy came from; JSON values.
+        gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
+        comparisons: the router against every other policy but the oracle, all at once.
+        power: what differences these queries can show; None where there is nothing to compare.
         cost_unit: what C is counted in.
         notes: sentences that a reader must not miss.
         price_lists: the same policies under several price lists, the report's own one first;
@@ -150,6 +184,8 @@ class Report:
         depths: what the router answers after 1 to L calls; empty where it cannot stop early.
         depth_curve: the sweep by rising share of queries with more than one call; empty where its
             routers cannot stop early.
+        deferral: the router with a stronger model behind it, where one was named.
+        worst: queries on which the router loses most, the largest regret first; for the page.
     """
 
     alpha: float
@@ -161,11 +197,16 @@ class Report:
     gap_closed: Mapping[str, float | None]
     frontier: tuple[FrontierRow, ...]
     provenance: Mapping[str, Any]
+    gap_closed_intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    comparisons: tuple[Comparison, ...] = ()
+    power: Power | None = None
     cost_unit: str = COST_UNIT
     notes: tuple[str, ...] = ()
     price_lists: tuple[PricedRows, ...] = ()
     depths: tuple[Depth, ...] = ()
     depth_curve: tuple[DepthPoint, ...] = ()
+    deferral: HandingOver | None = None
+    worst: tuple[Explained, ...] = ()
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:

@@ -12,7 +12,10 @@ from dataclasses import asdict, astuple, fields, replace
 from typing import Literal
 
 from hierrouter.evaluate.bounds import SMALLEST_GAP
+from hierrouter.report.claims import claims_sentence
+from hierrouter.report.deferral import deferral_table
 from hierrouter.report.depths import depth_table
+from hierrouter.report.gaps import gap_sentence
 from hierrouter.report.results import ALL, PricedRow, Report, Row
 from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for
 from hierrouter.report.trained import training_sentence
@@ -26,6 +29,7 @@ GROUPS = {
     "oracle": "Oracle",
 }
 GAP = "Gap"
+SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
 # The oracle knows the answers; it is shown, but not in the running for the best value.
 OUT_OF_COMPETITION = "oracle"
 ROUTES_SHOWN = 5
@@ -49,6 +53,8 @@ def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Ta
         tables.append(price_table(report, routes))
     if report.depths:
         tables.append(depth_table(report, number=len(tables) + 1))
+    if report.deferral:
+        tables.append(deferral_table(report, report.deferral, number=len(tables) + 1))
     return tuple(tables)
 
 
@@ -96,7 +102,12 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
         f"C in {report.cost_unit}"
     )
-    notes = [*report.notes, training_sentence(report.provenance), _routes_note(report, routes)]
+    notes = [
+        *report.notes,
+        training_sentence(report.provenance),
+        claims_sentence(report),
+        _routes_note(report, routes),
+    ]
     return Table(title, columns, lines, " ".join(note for note in notes if note))
 
 
@@ -113,8 +124,8 @@ def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         Line(GAP, ("oracle - best fixed route", *gaps), ranked=False),
         Line(GAP, ("share closed by HierRouter", *closed), ranked=False),
     )
-    note = f"{table.note} The share is left out where the gap is below {SMALLEST_GAP:g}."
-    return Table(table.title, table.columns, (*table.rows, *lines), note.strip())
+    note = f"{table.note} {SHARE_NOTE} {gap_sentence(report)}".strip()
+    return Table(table.title, table.columns, (*table.rows, *lines), note)
 
 
 def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -139,13 +150,14 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         )
         for row in _in_order_by_any_price(report, routes)
     ]
+    note = _routes_note(report, routes)
     closed = [cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL))]
+    notes = [f"{note} The best one under each price list is among them."] if note else []
     if report.router:
         lines.append(Line(GAP, ("share closed by HierRouter", *closed), ranked=False))
+        notes.append(SHARE_NOTE)
     title = f"Table 6. C in {report.cost_unit} and R = Q - {report.alpha:g} C by price list"
-    note = _routes_note(report, routes)
-    more = f"{note} The best one under each price list is among them." if note else ""
-    return Table(title, tuple(columns), tuple(lines), more)
+    return Table(title, tuple(columns), tuple(lines), " ".join(notes))
 
 
 def long_table(report: Report) -> Table:

@@ -28,11 +28,12 @@ def exact_match(response: str, references: Sequence[str]) -> float:
 
     Signs, decimal points and operators count: -5 is not 5 and 1.5 is not 15.
     """
-    found = _plain(response)
-    return float(any(found == _plain(reference) for reference in references))
+    found = plain(response)
+    return float(any(found == plain(reference) for reference in references))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """The text without what `exact_match` does not look at."""
     return " ".join(text.lower().split()).strip(" .,;:!?\"'")
 
 

@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hierrouter.comparison import compare
-from hierrouter.evaluate.budget import optimum_under_budget
+from hierrouter.comparison import DeferTo, compare, require_deferrable
+from hierrouter.evaluate.budget import optimum_at_mean_cost, optimum_under_budget
 from hierrouter.evaluate.outcome import mean_outcome
 from hierrouter.learn.conditioned import train_sweep
 from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
+from hierrouter.learn.deferral import calibrated
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
 from hierrouter.report.results import Bootstrap, Report
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.tree import RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
 ALPHA = 0.05
@@ -213,3 +216,69 @@ def test_the_fold_shown_is_the_one_the_limit_is_valued_on() -> None:
         for split in ("validation", "test")
     }
     assert notes["validation"] != notes["test"]
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> None:
+    chosen, fold = replace(router(EXACT), budget=1.5), half_easy().split(split)
+    (note,) = compare(half_easy(), ALPHA, chosen, None, {}, split, QUICK).notes
+    reached = chosen.outcome(fold)
+    best = optimum_at_mean_cost(fold, 1.5).outcome.quality.mean()
+    expected = [1.5, reached.cost.mean(), reached.quality.mean(), best]
+    assert numbers(note) == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_budget_that_nothing_keeps_on_the_fold_is_said() -> None:
+    (note,) = shown(replace(router(EXACT), budget=0.01)).notes
+    assert note.endswith("No policy is that cheap here.")
+
+
+@pytest.mark.parametrize("share", [None, 0.2])
+def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> None:
+    tree, trained = half_easy(), router(EXACT)
+    report = compare(tree, ALPHA, trained, None, {}, bootstrap=QUICK, defer=DeferTo("large", share))
+    deferral, fold = calibrated(trained, tree, "large", share), tree.split("test")
+    [row] = [row for row in report.overall if row.policy == "hierrouter, else large"]
+    assert row.kind == "baseline"
+    assert row.reward == pytest.approx(deferral.outcome(fold).reward(ALPHA).mean())
+    assert row.difference == pytest.approx(rewards(trained).mean() - row.reward)
+    found = report.deferral
+    assert found is not None and (found.chosen_on, found.share_allowed) == ("validation", share)
+    assert found.chosen.reward == pytest.approx(row.reward)
+    assert found.chosen.share == pytest.approx(deferral.on(fold).share(deferral.threshold))
+    single = next(row for row in report.overall if row.policy == "large")
+    assert report.router is not None
+    assert (found.curve[0].share, found.curve[-1].share) == (0, 1)
+    assert found.curve[0].reward == pytest.approx(report.router.reward)
+    assert found.curve[-1].reward == pytest.approx(single.reward)
+
+
+def test_the_same_threshold_hands_over_under_every_price_list() -> None:
+    tree, trained = half_easy(), router(EXACT)
+    rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
+    dear = repriced(tree, {name: Rate(*rate) for name, rate in rates})
+    lists = {"own": tree, "dear": dear}
+    report = compare(
+        tree,
+        ALPHA,
+        trained,
+        None,
+        {},
+        bootstrap=QUICK,
+        price_lists=lists,
+        defer=DeferTo("large", 0.3),
+    )
+    deferral = calibrated(trained, tree, "large", 0.3)
+    for priced in report.price_lists:
+        [row] = [row for row in priced.rows if row.policy == "hierrouter, else large"]
+        expected = deferral.outcome(lists[priced.name].split("test")).cost.mean()
+        assert row.cost == pytest.approx(expected)
+
+
+def test_only_a_router_hands_over_and_only_to_a_model_with_direct_calls() -> None:
+    require_deferrable(half_easy(), router(EXACT), DeferTo("large"))
+    with pytest.raises(InputError, match="no direct call of this model: larg"):
+        require_deferrable(half_easy(), router(EXACT), DeferTo("larg"))
+    with pytest.raises(InputError, match="no router that could hand over to large"):
+        require_deferrable(half_easy(), None, DeferTo("large"))
+    assert shown(router(EXACT)).deferral is None

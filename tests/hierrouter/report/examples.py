@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from hierrouter.evaluate.deferral import DeferralPoint
 from hierrouter.evaluate.depth import Depth, DepthPoint
 from hierrouter.evaluate.outcome import Kind, Outcome
 from hierrouter.report.build import build_report
 from hierrouter.report.priced import priced_rows
-from hierrouter.report.results import COST_UNIT_IN_OUT, Bootstrap, Report
+from hierrouter.report.results import COST_UNIT_IN_OUT, Bootstrap, HandingOver, Report
 from hierrouter.report.swept import FrontierPoint
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
@@ -115,6 +116,23 @@ def stopping() -> Report:
             DepthPoint(0.05, 0.27, 1.27, 0.55, 0.8),
             DepthPoint(0.0, 0.75, 1.75, 0.7, 1.1),
         ],
+    )
+
+
+def deferring(stronger: str = "big") -> Report:
+    """`example` of a router that hands over; nothing between a share of .05 and one of .4."""
+    both = outcome(f"hierrouter, else {stronger}", "baseline", [0.9, 0.4, 0.9, 0.8])
+    curve = (
+        DeferralPoint(-np.inf, 0.0, 0.7, 1.0, 0.6, 0.6, 0.6),
+        DeferralPoint(-0.5, 0.05, 0.74, 1.2, 0.62, 0.59, 0.65),
+        DeferralPoint(-0.1, 0.4, 0.8, 2.0, 0.6, 0.44, 0.66),
+        DeferralPoint(0.9, 1.0, 0.4, 4.1, 0.19, 0.2, 0.2),  # some of them only after a call
+        DeferralPoint(np.inf, 1.0, 0.4, 4.0, 0.2, 0.2, 0.2),
+    )
+    chosen = DeferralPoint(-0.2, 0.3, 0.77, 1.7, 0.6, 0.48, 0.67)
+    return replace(
+        example([*policies(), both]),
+        deferral=HandingOver(stronger, "validation", None, chosen, curve),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from hierrouter.report.definitions import definitions
 from hierrouter.report.page import as_html, headlines
 from hierrouter.report.results import Report
-from tests.hierrouter.report.examples import example, hostile, policies, stopping
+from tests.hierrouter.report.examples import deferring, example, hostile, policies, stopping
 
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "background", "formaction"}
 
@@ -46,7 +46,7 @@ class Page(HTMLParser):
         return next(value for value in values if "default-src" in value)
 
 
-@pytest.fixture(scope="module", params=[example, hostile, stopping])
+@pytest.fixture(scope="module", params=[example, hostile, stopping, deferring])
 def page(request: pytest.FixtureRequest) -> Page:
     report: Report = request.param()
     return Page(as_html(report))
@@ -115,7 +115,7 @@ def test_headlines_of_a_trained_router() -> None:
     assert shown["Net reward R of HierRouter"][0] == "0.600"
     assert shown["Gap closed"] == (
         "50.0%",
-        "of the 0.400 from the best fixed route to the oracle",
+        "[0.0%, 87.5%] of the 0.400 from the best fixed route to the oracle",
     )
     assert shown["R over the best fixed route"][0] == "+0.200"
     assert shown["Quality over the best pool model"][0] == "2.33×"
@@ -135,7 +135,7 @@ def test_definitions_name_every_symbol() -> None:
     words = "".join(Page(as_html(example())).words)
     for term in (
         "gap closed",
-        "95% percentile bootstrap, 200 resamples",
+        "95% bootstrap, 200 resamples",
         "alpha = 0.1",
         "token_f1",
     ):
@@ -146,7 +146,12 @@ def test_a_router_that_may_stop_has_a_table_and_a_figure_more() -> None:
     page = Page(as_html(stopping()))
     assert (page.tags.count("table"), page.tags.count("figure")) == (6, 3)
     words = "".join(page.words)
-    for shown in ("Where HierRouter stops", "Depth: what", "from the lowest to the highest seed"):
+    for shown in (
+        "Where HierRouter stops",
+        "Depth: what",
+        "from the lowest to the highest seed",
+        "other seeds",
+    ):
         assert shown in words
         assert shown not in as_html(example())
 

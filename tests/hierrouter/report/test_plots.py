@@ -14,7 +14,7 @@ import pytest
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.report.figure import INK, ROUTER_COLOUR
 from hierrouter.report.plots import frontier_figure, reward_figure
-from hierrouter.report.results import FrontierRow, Report
+from hierrouter.report.results import Report
 from tests.hierrouter.report.examples import example, hostile, outcome, policies, stopping
 
 FIGURES = [reward_figure, frontier_figure]
@@ -140,9 +140,27 @@ def svg_lines(svg: str) -> int:
     return sum(path.get("d", "").count("L") == 1 for path in found)
 
 
+def test_the_band_is_for_other_seeds_where_there_are_several() -> None:
+    def drawn(**changes: object) -> str:
+        return frontier_figure(replace(stopping(), frontier=(replace(FRONTIER[0], **changes),) * 2))
+
+    crossed = FRONTIER[0].crossed
+    assert crossed is not None
+    assert drawn(crossed=replace(crossed, quality=(0.1, 0.9))) != drawn()
+    assert drawn(quality_low=0.1) == drawn()
+    assert drawn(crossed=None, quality_low=0.1) != drawn(crossed=None)
+
+
+def test_a_bound_has_no_band() -> None:
+    bound = replace(FRONTIER[0], policy="oracle", kind="oracle", spread=None, crossed=None)
+    wide = replace(bound, quality_low=0.0, quality_high=1.0)
+    shown = {frontier_figure(replace(stopping(), frontier=(one, one))) for one in (bound, wide)}
+    assert len(shown) == 1
+
+
 def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:
     rows = [
-        FrontierRow("hierrouter", "router", alpha, quality=1 - alpha, cost=1 / alpha, reward=0.0)
+        replace(FRONTIER[0], alpha=alpha, quality=1 - alpha, cost=1 / alpha, crossed=None)
         for alpha in (0.1, 0.2, 0.4)
     ]
     drawn = {

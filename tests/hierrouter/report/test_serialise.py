@@ -23,6 +23,12 @@ ROW_KEYS = {
     "reward": float,
     "reward_low": float,
     "reward_high": float,
+    "quality_low": float,
+    "quality_high": float,
+    "accuracy_low": float,
+    "accuracy_high": float,
+    "cost_low": float,
+    "cost_high": float,
 }
 OPTIONAL_ROW_KEYS = {"difference", "difference_low", "difference_high"}
 
@@ -37,12 +43,16 @@ def test_keys_are_those_of_the_contract() -> None:
     assert set(found) == {
         "alpha",
         "bootstrap",
+        "comparisons",
         "cost_unit",
+        "deferral",
         "depth_curve",
         "depths",
         "frontier",
         "gap_closed",
+        "gap_closed_intervals",
         "notes",
+        "power",
         "price_lists",
         "provenance",
         "rows",
@@ -61,7 +71,8 @@ def test_rows_have_the_fields_of_the_contract() -> None:
             assert type(row[key]) is kind, key
         for key in OPTIONAL_ROW_KEYS:
             assert (row[key] is None) == (row["kind"] == "router"), key
-        assert row["reward_low"] <= row["reward"] <= row["reward_high"]
+        for figure in ("quality", "accuracy", "cost", "reward"):
+            assert row[f"{figure}_low"] <= row[figure] <= row[f"{figure}_high"]
 
 
 def test_price_lists_stand_side_by_side() -> None:
@@ -92,6 +103,36 @@ def test_where_the_router_stops() -> None:
         "cost": 0.7,
     }
     assert loaded()["depths"] == loaded()["depth_curve"] == []
+
+
+def test_what_may_be_claimed() -> None:
+    found = loaded()
+    names = [row["policy"] for row in found["rows"] if row["dataset"] == "all"]
+    rivals = [name for name in names if name not in ("hierrouter", "oracle")]
+    assert [one["policy"] for one in found["comparisons"]] == rivals
+    for one in found["comparisons"]:
+        assert set(one) == {"policy", "kind", "difference", "low", "high"}
+        assert one["low"] <= one["difference"] <= one["high"]
+    assert found["power"].pop("smallest_difference") > found["power"].pop("wanted_difference")
+    assert found["power"].pop("queries") > 4
+    assert found["power"] == {
+        "policy": "a>b",
+        "kind": "route",
+        "deviation": pytest.approx((0.34 / 3) ** 0.5),
+        "power": 0.8,
+    }
+    assert set(found["gap_closed_intervals"]) == set(found["gap_closed"])
+    low, high = found["gap_closed_intervals"]["all"]
+    assert low <= found["gap_closed"]["all"] <= high
+
+
+def test_a_point_of_a_sweep_has_intervals() -> None:
+    (point,) = json.loads(as_json(stopping()))["frontier"]
+    for figure in ("quality", "cost", "reward"):
+        assert point[f"{figure}_low"] <= point[figure] <= point[f"{figure}_high"]
+        low, high = point["crossed"][figure]
+        assert low < point[f"{figure}_low"] and point[f"{figure}_high"] < high
+    assert {point["crossed"] for point in loaded()["frontier"]} == {None}
 
 
 def test_several_seeds_have_a_spread() -> None:

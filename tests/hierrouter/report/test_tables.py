@@ -87,6 +87,15 @@ def test_reward_table_ends_with_the_gap() -> None:
     assert closed == ["share closed by HierRouter", "-1.000", "0.000", "0.500"]
 
 
+def test_below_the_share_stands_its_interval() -> None:
+    report = example()
+    low, high = report.gap_closed_intervals["all"] or (0, 0)
+    said = f"Over all queries it is 0.500, 95% interval [{low:.3f}, {high:.3f}]"
+    assert said in reward_table(report).note
+    unbounded = replace(report, gap_closed_intervals={"all": None})
+    assert "95% interval without bounds" in reward_table(unbounded).note
+
+
 def test_share_of_a_tiny_gap_is_left_out() -> None:
     near = outcome("oracle", "oracle", [0.503] * 4)
     fixed = outcome("a>a", "route", [0.5] * 4)
@@ -95,6 +104,20 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
     assert gap[-1] == "0.003" and closed[-1] == "-"
     assert "below 0.005" in reward_table(report).note
     assert report.gap_closed["all"] is None
+
+
+def test_the_share_of_a_gap_that_a_price_list_makes_tiny_is_left_out() -> None:
+    near = [
+        outcome("a>a", "route", [0.5] * 4),
+        outcome("hierrouter", "router", [0.2] * 4),
+        outcome("oracle", "oracle", [0.54] * 4, [1.36] * 4),
+    ]
+    lists = tuple(
+        priced_rows(name, ["one"] * 4, near, alpha) for name, alpha in (("wide", 0), ("tiny", 0.1))
+    )
+    table = price_table(replace(example(near, ["one"] * 4), price_lists=lists))
+    assert table.shown()[-1] == ["share closed by HierRouter", "-", "-7.5000", "-", "-"]
+    assert table.note == "The share is left out where the gap is below 0.005."
 
 
 def test_price_lists_have_a_table_of_their_own() -> None:
@@ -141,18 +164,18 @@ def test_the_best_route_under_each_price_list_is_shown() -> None:
 
 def test_notes_stand_below_the_summary() -> None:
     report = replace(example(), notes=("No model saw an earlier answer.",))
-    assert summary_table(report).note == "No model saw an earlier answer."
+    assert summary_table(report).note.startswith("No model saw an earlier answer. HierRouter beats")
 
 
 def test_the_summary_says_how_the_router_was_trained() -> None:
     said = "HierRouter was trained by exact, preset default, alpha 0.1, state view query+answer"
-    assert summary_table(stopping()).note == f"{said}, may stop early."
+    assert summary_table(stopping()).note.startswith(f"{said}, may stop early. ")
     limited = {**stopping().provenance, "allow_stop": False, "max_cost": 2.5}
     report = replace(stopping(), provenance=limited)
-    assert summary_table(report).note == f"{said}, at most 2.5 a query."
+    assert summary_table(report).note.startswith(f"{said}, at most 2.5 a query. ")
     for_quality = {**stopping().provenance, "trained_alpha": 0.0}
     assert ", alpha 0, " in summary_table(replace(stopping(), provenance=for_quality)).note
-    assert summary_table(example()).note == ""
+    assert "trained by" not in summary_table(example()).note
 
 
 def test_the_unit_follows_the_prices() -> None:

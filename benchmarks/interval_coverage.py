@@ -1,0 +1,282 @@
+"""How often intervals hold what they should, at nominal 95 %.
+
+    OMP_NUM_THREADS=1 python benchmarks/interval_coverage.py [--samples 2000] [--resamples 2000]
+        [--table FILE | --timing]
+
+Samples of 30, 90 and 900 queries from populations whose means are known, see
+`tests/hierrouter/evaluate/simulated.py`. Ours is named first, other ways beside it:
+
+* single figures and paired differences: expanded percentiles; percentiles; BCa; Student's t;
+* share of the gap closed: the best fixed route of the sample kept, or chosen anew in each resample;
+* one router against 15 policies, all intervals at once: max-t; Bonferroni; one at a time;
+* mean over seeds and queries: Student's t by variance components; both resampled; queries alone.
+
+With --table FILE the first of these on real answers: a table of scores (parquet; query_id, model,
+score) of models that answered the same questions, each alone and every two. With --timing: CPU
+seconds and memory of the 10,000 resamples of a report, ours and by scipy alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import measuring
+import numpy as np
+import pyarrow.parquet as pq
+import scipy
+from numpy.typing import NDArray
+from scipy import stats
+
+from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
+from hierrouter.evaluate.crossed import crossed_interval
+from hierrouter.evaluate.gap import gap_closed_interval
+from hierrouter.evaluate.simultaneous import simultaneous_intervals
+from tests.hierrouter.evaluate import simulated
+
+LEVEL = 0.95
+SIZES = (30, 90, 900)
+Floats = NDArray[np.float64]
+Ends = tuple[Floats, Floats]
+Way = Callable[[Floats, np.random.Generator], Ends]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--resamples", type=int, default=2000)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--timing", action="store_true")
+    asked = parser.parse_args()
+    print(measuring.versions(np, scipy))
+    if asked.timing:
+        timing()
+        return
+    warnings.simplefilter("ignore")  # BCa and t of samples that do not vary
+    print(f"{asked.samples} samples, a quarter at 900 queries; {asked.resamples} resamples")
+    for queries in SIZES:
+        samples = asked.samples if queries < 900 else asked.samples // 4
+        figures = answers(asked.table) if asked.table else simulated.figures(seed=1)
+        single(figures, queries, samples, asked.resamples)
+        if asked.table:
+            continue
+        gaps(queries, samples, asked.resamples)
+        family(queries, samples, asked.resamples)
+    for queries in () if asked.table else SIZES[1:]:
+        crossed(queries, asked.samples // 4, asked.resamples // 2)
+
+
+def answers(table: Path) -> dict[str, Floats]:
+    """Scores of every model, and differences of every two."""
+    by_model: dict[str, dict[str, float]] = {}
+    for row in pq.read_table(table, columns=["query_id", "model", "score"]).to_pylist():
+        by_model.setdefault(row["model"], {})[row["query_id"]] = row["score"]
+    scores = [
+        np.array([of_query[query] for query in sorted(of_query)], float)
+        for of_query in by_model.values()
+    ]
+    alone = {f"{at} {name}"[:35]: scores[at] for at, name in enumerate(by_model)}
+    pairs = combinations(range(len(scores)), 2)
+    return alone | {f"{one} - {two}": scores[one] - scores[two] for one, two in pairs}
+
+
+def single(found: Mapping[str, Floats], queries: int, samples: int, n: int) -> None:
+    """Coverage of single figures."""
+    population = np.array(list(found.values()))
+    truth = population.mean(axis=1)
+    ways: dict[str, Way] = {
+        "expanded": lambda sample, rng: percentile_interval(
+            resampled_means(sample, n, rng), queries, LEVEL
+        ),
+        "percentile": partial(percentiles, n=n),
+        "BCa": partial(bca, n=n),
+        "t": students,
+    }
+    table = {
+        name: simulated.coverage(population, queries, samples, partial(holds, way, truth))
+        for name, way in ways.items()
+    }
+    show(f"{queries} queries", list(found), table)
+
+
+def percentiles(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
+    """Plain percentiles."""
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(resampled_means(sample, n, rng), [tail, 1 - tail], axis=1)
+    return low, high
+
+
+def bca(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
+    """Bias-corrected and accelerated percentiles, of the same kind of resamples."""
+    drawn = SimpleNamespace(bootstrap_distribution=resampled_means(sample, n, rng))
+    return by_scipy(sample, rng, 0, "BCa", drawn)
+
+
+def by_scipy(
+    sample: Floats,
+    rng: np.random.Generator,
+    n: int,
+    method: str,
+    drawn: SimpleNamespace | None = None,
+) -> Ends:
+    """Intervals of the mean of each row, scipy alone."""
+    found = stats.bootstrap(
+        (np.arange(sample.shape[1]),),
+        lambda drawn, axis: sample[:, drawn].mean(axis=axis),
+        n_resamples=n,
+        batch=64,
+        vectorized=True,
+        method=method,
+        bootstrap_result=drawn,
+        rng=rng,
+    )
+    return tuple(found.confidence_interval)
+
+
+def students(sample: Floats, _: np.random.Generator) -> Ends:
+    """Student's interval of the mean of each row."""
+    return tuple(stats.ttest_1samp(sample, 0, axis=1).confidence_interval(LEVEL))
+
+
+def gaps(queries: int, samples: int, n: int) -> None:
+    """Coverage of the share of the gap closed."""
+    table: dict[str, list[float]] = {"kept": [], "chosen anew": []}
+    cases = {"9 routes equally good": 0.0, "9 routes apart": 1.0}
+    for apart in cases.values():
+        routes, router, oracle = simulated.ladder(seed=1, apart=apart)
+        population = np.concatenate([routes, [router, oracle]])
+        truth = share(population.mean(axis=1))
+        for name, way in (("kept", route_kept), ("chosen anew", route_chosen_anew)):
+            covers = partial(holds, partial(way, n=n), truth)
+            table[name].append(float(simulated.coverage(population, queries, samples, covers)))
+    show(f"gap closed, {queries} queries", list(cases), table)
+
+
+def share(means: Floats) -> Floats:
+    """(router - best route) / (oracle - best route); routes first, then router and oracle."""
+    *routes, router, oracle = means
+    best = np.max(routes, axis=0)
+    return np.asarray((router - best) / (oracle - best))
+
+
+def route_kept(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
+    *routes, router, oracle = sample
+    best = max(routes, key=np.mean)
+    ends = gap_closed_interval(router, best, oracle, n, LEVEL, rng) or (-math.inf, math.inf)
+    return np.array(ends[0]), np.array(ends[1])
+
+
+def route_chosen_anew(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
+    means = resampled_means(sample, n, rng)
+    return percentile_interval(share(means), sample.shape[1], LEVEL)
+
+
+def family(queries: int, samples: int, n: int) -> None:
+    """How often all 15 intervals hold."""
+    population = simulated.contest(seed=1)
+    truth = population.mean(axis=1)
+    ways: dict[str, Way] = {
+        "max-t": lambda sample, rng: simultaneous_intervals(sample, n, LEVEL, rng),
+        "Bonferroni": lambda sample, rng: bonferroni(sample),
+        "one at a time": lambda sample, rng: percentile_interval(
+            resampled_means(sample, n, rng), queries, LEVEL
+        ),
+    }
+
+    def all_hold(way: Way, sample: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
+        return np.all(holds(way, truth, sample, rng))
+
+    table = {
+        name: [float(simulated.coverage(population, queries, samples, partial(all_hold, way)))]
+        for name, way in ways.items()
+    }
+    show(f"all of 15, {queries} queries", ["all hold"], table)
+
+
+def bonferroni(sample: Floats) -> Ends:
+    level = 1 - (1 - LEVEL) / len(sample)
+    return tuple(stats.ttest_1samp(sample, 0, axis=1).confidence_interval(level))
+
+
+def crossed(queries: int, samples: int, n: int) -> None:
+    """Coverage of the mean over seeds and queries."""
+    ways: dict[str, Way] = {
+        "components": lambda values, rng: crossed_interval(values, LEVEL),
+        "both resampled": partial(both_resampled, n=n),
+        "queries alone": lambda values, rng: percentile_interval(
+            resampled_means(values.mean(axis=0)[None], n, rng)[0], queries, LEVEL
+        ),
+    }
+    cases = [(seeds, of_seed) for seeds in (3, 5) for of_seed in (0.0, 0.005, 0.02, 0.1)]
+    table: dict[str, list[float]] = {name: [] for name in ways}
+    for seeds, of_seed in cases:
+        rng = np.random.default_rng(1)
+        found = []
+        for _ in range(samples):
+            values = simulated.grid(rng, seeds, queries, (of_seed, 0.45, 0.2))
+            found.append([holds(way, 0.0, values, rng) for way in ways.values()])
+        for name, held in zip(ways, np.mean(found, axis=0), strict=True):
+            table[name].append(float(held))
+    labels = [f"{seeds} seeds, {of_seed:g} apart" for seeds, of_seed in cases]
+    show(f"seeds and queries, {queries} queries", labels, table)
+
+
+def both_resampled(values: Floats, rng: np.random.Generator, n: int) -> Ends:
+    """Seeds and queries drawn with replacement, independently: the pigeonhole bootstrap.
+
+    Owen, The Pigeonhole Bootstrap, Annals of Applied Statistics 1(2), 2007.
+    """
+
+    def mean(seeds: NDArray[np.int64], queries: NDArray[np.int64], axis: int) -> Floats:
+        by_seed = values[:, queries].mean(axis=axis)  # [seeds, resamples]
+        return np.take_along_axis(by_seed.T, seeds, axis=1).mean(axis=axis)
+
+    found = stats.bootstrap(
+        tuple(np.arange(size) for size in values.shape),
+        mean,
+        n_resamples=n,
+        batch=64,
+        vectorized=True,
+        method="percentile",
+        rng=rng,
+    )
+    return tuple(found.confidence_interval)
+
+
+def holds(
+    way: Way, truth: Floats | float, sample: Floats, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    low, high = way(sample, rng)
+    return (low <= truth) & (truth <= high)
+
+
+def show(title: str, rows: list[str], table: Mapping[str, Floats | list[float]]) -> None:
+    """One line a row, one column a way."""
+    print(f"\n{title:<36}" + "".join(f"{name:>16}" for name in table))
+    for row, held in zip(rows, zip(*table.values(), strict=True), strict=True):
+        print(f"{row:<36}" + "".join(f"{one:>16.3f}" for one in held), flush=True)
+
+
+def timing() -> None:
+    """All resamples of a report: 30 policies, 5 figures, 11 columns, 32 points of a sweep."""
+    rng = np.random.default_rng(0)
+    report = [rng.random((150, 900)), rng.random((96, 900)), *rng.random((10, 150, 90))]
+    for name, way in {
+        "ours": lambda rows, rng: resampled_means(rows, 10_000, rng),
+        "scipy alone": lambda rows, rng: by_scipy(rows, rng, 10_000, "percentile"),
+    }.items():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        seconds = [measuring.timed(partial(way, rows, rng))[1] for rows in report]
+        more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        print(f"{name:<20} {sum(seconds):.2f} CPU-s, {more:+.0f} MB at most")
+
+
+if __name__ == "__main__":
+    main()

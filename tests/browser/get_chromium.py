@@ -1,0 +1,86 @@
+"""Fetch a headless Chromium for the tests of the page.
+
+In: npm and node on an x86-64 Linux. Out: the browser in the user's cache folder, and its path on
+stdout; what is there already is not fetched again. The package is checked against the digest
+below before anything of it is run. It brings its own libraries and a font: a bare machine will do.
+
+    HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py) pytest tests/browser
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+PACKAGE = "@sparticuz/chromium"
+VERSION = "153.0.0"
+SHA256 = "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
+UNPACK = (
+    "const [from, to] = process.argv.slice(1), fs = require('fs');"
+    "fs.createReadStream(from).pipe(require('zlib').createBrotliDecompress())"
+    ".pipe(fs.createWriteStream(to))"
+)
+LAUNCHER = """#!/bin/sh
+here=$(dirname "$0")
+export LD_LIBRARY_PATH="$here/lib" FONTCONFIG_FILE="$here/fonts.conf"
+exec "$here/chromium" "$@"
+"""
+FONTS = """<?xml version="1.0"?>
+<fontconfig>
+<include ignore_missing="yes">/etc/fonts/fonts.conf</include>
+<dir prefix="relative">fonts</dir>
+</fontconfig>
+"""
+
+
+def kept() -> Path:
+    """Where the browser is, or will be."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "hierrouter" / f"chromium-{VERSION}" / "headless"
+
+
+def get() -> Path:
+    """The browser; fetched if it is not there."""
+    launcher = kept()
+    if launcher.exists():
+        return launcher
+    launcher.parent.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=launcher.parent.parent) as scratch:
+        package, made = _fetched(Path(scratch)), Path(scratch) / "made"
+        made.mkdir()
+        for name in ("chromium", "al2023.tar", "fonts.tar"):
+            _unpacked(package / f"{name}.br", made / name)
+        for name in ("al2023.tar", "fonts.tar"):  # lib/ and fonts/
+            with tarfile.open(made / name) as archive:
+                archive.extractall(made, filter="data")
+            (made / name).unlink()
+        (made / "fonts.conf").write_text(FONTS)
+        (made / "headless").write_text(LAUNCHER)
+        for name in ("chromium", "headless"):
+            (made / name).chmod(0o755)
+        made.rename(launcher.parent)
+    return launcher
+
+
+def _fetched(scratch: Path) -> Path:
+    """The package's folder of files; npm is asked for this very version."""
+    command = ["npm", "pack", "--silent", "--pack-destination", scratch, f"{PACKAGE}@{VERSION}"]
+    subprocess.run(command, check=True, cwd=scratch, stdout=subprocess.DEVNULL)
+    [archive] = scratch.glob("*.tgz")
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != SHA256:
+        sys.exit(f"not the package that was looked at: {archive.name}: sha256 {found}")
+    with tarfile.open(archive) as package:
+        package.extractall(scratch, filter="data")
+    return scratch / "package" / "bin"
+
+
+def _unpacked(source: Path, target: Path) -> None:
+    subprocess.run(["node", "-e", UNPACK, source, target], check=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{get()}\n")

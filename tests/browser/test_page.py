@@ -1,0 +1,243 @@
+"""The report's page in a real browser: quiet, whole, inert, readable.
+
+Chromium is that of HIERROUTER_CHROMIUM, one on the PATH, or the one `get_chromium.py` has fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter.comparison import DeferTo, compare
+from hierrouter.explain import explain, explain_worst
+from hierrouter.learn.conditioned import train_sweep
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.sweep import Sweep
+from hierrouter.learn.training import train
+from hierrouter.report.page import as_html
+from hierrouter.report.results import Bootstrap
+from hierrouter.report.text import one_line
+from hierrouter.trees import open_tree
+from tests.browser.get_chromium import kept
+from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID
+from tests.hierrouter.report.examples import hostile
+from tests.hostile import HARM, collect_hostile
+
+sync_api = pytest.importorskip("playwright.sync_api")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
+SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+MOST_BYTES = 3_000_000
+CONTRAST = 4.5  # WCAG 2.2, level AA
+SMALLEST_LABEL = 7  # pixels, the height of the font
+FIGURES = 4  # net reward, frontier, depth, deferral
+
+OPEN_ALL = "document.querySelectorAll('details').forEach(item => { item.open = true })"
+# Of each drawing its place on the page, and how much of it lies outside of its own frame.
+DRAWINGS = """[...document.querySelectorAll('svg')].map(svg => {
+  const inside = svg.getBBox(), frame = svg.viewBox.baseVal, shown = svg.getBoundingClientRect()
+  const marks = [...svg.querySelectorAll('path, use')].filter(
+    mark => mark.getBBox().width + mark.getBBox().height > 0)
+  const labels = [...svg.querySelectorAll('text')].map(
+    label => parseFloat(getComputedStyle(label).fontSize) * shown.width / frame.width)
+  return {
+    width: shown.width, height: shown.height, marks: marks.length, labels: labels.length,
+    smallest: Math.min(...labels),
+    filled: inside.width * inside.height / (frame.width * frame.height),
+    outside: Math.max(-inside.x, -inside.y, inside.x + inside.width - frame.width,
+      inside.y + inside.height - frame.height),
+  }
+})"""
+# Of each visible text the contrast to what is behind it (WCAG 2.2, relative luminance).
+CONTRASTS = """(() => {
+  const numbers = colour => colour.match(/[\\d.]+/g).map(Number)
+  const linear = part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4
+  const luminance = colour => {
+    const [red, green, blue] = colour.slice(0, 3).map(part => linear(part / 255))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+  }
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = numbers(getComputedStyle(at).backgroundColor)
+      if (colour.length < 4 || colour[3] > 0) return colour
+    }
+    return [255, 255, 255]
+  }
+  const found = []
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement
+    const read = element.checkVisibility() && !['title', 'desc'].includes(element.localName)
+    if (!text || !read) continue
+    const style = getComputedStyle(element)
+    const colour = element.closest('svg') ? style.fill : style.color
+    const [low, high] = [colour, null].map(
+      own => luminance(own ? numbers(own) : behind(element))).sort((a, b) => a - b)
+    found.push([text, (high + 0.05) / (low + 0.05)])
+  }
+  return found
+})()"""
+
+
+def executable() -> str | None:
+    named = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES)]
+    fetched = str(kept()) if kept().exists() else None
+    return next(filter(None, [*named, fetched]), None)
+
+
+pytestmark = pytest.mark.skipif(
+    executable() is None,
+    reason="no Chromium; HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py)",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict[str, Path]:
+    """A page with every kind of figure, and one in which every foreign text means harm."""
+    folder = tmp_path_factory.mktemp("pages")
+    texts = {
+        "testbed": page_of_testbed(testbed_cache),
+        "hostile": page_of_hostile(folder / "cache"),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, "utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+def page_of_testbed(cache: Path) -> str:
+    tree, objective = open_tree(cache), Objective(ALPHA, allow_stop=True)
+    trained = train(tree, objective, EXACT_GLIMPSE, 0)
+    sweep = Sweep(GRID, (train_sweep(tree, GRID, objective, EXACT_GLIMPSE, 0),))
+    defer = DeferTo("facts", 0.5)
+    report = compare(tree, ALPHA, trained, sweep, {}, "test", Bootstrap(n=100), defer=defer)
+    worst = explain_worst(cache, tree, "test", ALPHA, trained, 5)
+    assert len(worst) == 5
+    return as_html(replace(report, worst=tuple(worst)))
+
+
+def page_of_hostile(cache: Path) -> str:
+    collect_hostile(cache)
+    tree = open_tree(cache)
+    trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
+    rows = list(range(len(HARM)))
+    worst = explain(cache, tree, rows, ALPHA, trained)
+    return as_html(replace(hostile(), worst=tuple(worst)))
+
+
+@contextmanager
+def opened(
+    browser: Any, file: Path, size: str = "desk", scheme: str = "light"
+) -> Iterator[tuple[Any, list[str]]]:
+    """The page with all its cases unfolded, and what it said or asked for."""
+    context = browser.new_context(viewport=SIZES[size], color_scheme=scheme)
+    page, log = context.new_page(), []
+    page.on("console", lambda message: log.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: log.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (log.append("dialog"), dialog.dismiss()))
+    page.on("request", lambda request: log.append(f"request: {request.url}"))
+    page.goto(file.as_uri())
+    page.evaluate(OPEN_ALL)
+    yield page, log
+    context.close()
+
+
+@pytest.mark.parametrize("name", ["testbed", "hostile"])
+def test_a_page_asks_for_nothing_and_says_nothing(
+    name: str, browser: Any, pages: dict[str, Path]
+) -> None:
+    with opened(browser, pages[name]) as (page, log):
+        page.mouse.click(640, 400)
+        page.keyboard.press("End")
+        page.wait_for_load_state("networkidle")
+        assert log == [f"request: {pages[name].as_uri()}"]
+    assert pages[name].stat().st_size < MOST_BYTES
+
+
+def test_every_plot_is_drawn(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["testbed"]) as (page, _):
+        drawings = page.evaluate(DRAWINGS)
+        assert page.locator("figure").count() == len(drawings) == FIGURES
+    for drawing in drawings:
+        assert drawing["width"] > 600 and drawing["height"] > 250
+        assert drawing["marks"] > 15 and drawing["labels"] > 8
+        assert drawing["filled"] > 0.8 and drawing["outside"] < 3
+
+
+def test_hostile_text_is_read_and_does_nothing(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["hostile"]) as (page, _):
+        shown = " ".join(page.evaluate("document.body.innerText").split())
+        answers = " ".join(page.locator("q").all_inner_texts())
+        for text in HARM:
+            assert one_line(text) in shown
+            assert one_line(text) in answers
+        assert page.evaluate("window.harmed") is None
+        assert page.locator("script, iframe, img, object, embed, form, link, base").count() == 0
+        assert page.locator("[href]:not([href^='#'])").count() == 0
+        assert page.locator("style, [style]").count() == 1
+        assert page.evaluate("getComputedStyle(document.body).backgroundImage") == "none"
+        assert page.locator("details").count() == len(HARM)
+
+
+@pytest.mark.parametrize("name", ["testbed", "hostile"])
+def test_a_phone_scrolls_down_only(name: str, browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages[name], "phone") as (page, _):
+        width = page.evaluate("document.documentElement.scrollWidth")
+        drawings = page.evaluate(DRAWINGS)
+    assert width <= SIZES["phone"]["width"]
+    assert min(drawing["smallest"] for drawing in drawings) >= SMALLEST_LABEL
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out(scheme: str, browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["testbed"], scheme=scheme) as (page, _):
+        found = page.evaluate(CONTRASTS)
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert len(found) > 500
+    assert [text for text, contrast in found if contrast < CONTRAST] == []
+    shade = sum(map(int, paper.removeprefix("rgb(").removesuffix(")").split(",")))
+    assert (shade < 128) == (scheme == "dark")
+
+
+def test_a_case_is_unfolded_by_keyboard(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["testbed"]) as (page, _):
+        page.reload()
+        answer = page.locator("details q").first
+        assert not answer.is_visible()
+        page.locator("summary").first.focus()
+        page.keyboard.press("Enter")
+        assert answer.is_visible()
+
+
+BAD = """<!doctype html><body style="color: #999; background: #bbb">
+<script>console.log(1); window.harmed = 1; fetch("http://127.0.0.1:9/").catch(() => {})</script>
+<p>faint</p>
+<svg viewBox="0 0 900 9" style="width: 900px"><text font-size="3" y="9">small</text></svg>"""
+
+
+def test_what_is_watched_for_is_seen(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "bad.html"
+    file.write_text(BAD)
+    with opened(browser, file, "phone") as (page, log):
+        page.wait_for_load_state("networkidle")
+        assert {"console: 1", "request: http://127.0.0.1:9/"} <= set(log)
+        assert page.evaluate("window.harmed") == 1
+        assert page.evaluate("document.documentElement.scrollWidth") > SIZES["phone"]["width"]
+        assert page.evaluate(DRAWINGS)[0]["smallest"] < SMALLEST_LABEL
+        assert [text for text, contrast in page.evaluate(CONTRASTS) if contrast < CONTRAST] == [
+            "faint"
+        ]

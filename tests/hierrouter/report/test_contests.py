@@ -1,0 +1,203 @@
+"""Intervals and values of a contest, and how they are shown."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from hierrouter.baselines.contest import Contest, Entry, contest
+from hierrouter.baselines.registry import baselines
+from hierrouter.evaluate.bootstrap import difference_interval, interval
+from hierrouter.evaluate.outcome import Outcome
+from hierrouter.report.contest_rows import as_json, long_table
+from hierrouter.report.contest_tables import contest_tables, value_table
+from hierrouter.report.contests import standings
+from hierrouter.report.render import as_csv, as_latex, as_markdown
+from hierrouter.report.results import Bootstrap
+from tests.hierrouter.learn.runs import EXACT_GLIMPSE, glimpse, small_tree
+
+ALPHA = 0.5
+QUERIES = 60
+QUICK = Bootstrap(n=400)
+
+
+def entry(name, arms, mean, validation, kind="baseline", reads=False, cost=0.1, seed=0):
+    rng = np.random.default_rng(seed)
+    quality = np.clip(mean + ALPHA * cost + rng.normal(0, 0.02, QUERIES), 0, 1)
+    outcome = Outcome(name, kind, quality, quality.round(), np.full(QUERIES, cost))
+    return Entry(outcome, arms, "somebody", reads, {"k": 3}, validation, 0.5)
+
+
+def held(split="test", router=True):
+    entries = [
+        entry("low", "A", 0.2, 0.4, seed=1),
+        entry("high", "A", 0.3, 0.3, seed=2),
+        entry("low", "B", 0.5, 0.7, seed=3),
+        entry("high", "B", 0.6, 0.6, seed=4),
+        entry("cascade", "B", 0.8, 0.8, reads=True, seed=5),
+        entry("tree oracle", "", 0.95, None, kind="oracle", seed=6),
+    ]
+    if router:
+        entries.insert(5, entry("hierrouter", "", 0.9, 0.9, kind="router", reads=True, seed=7))
+    return Contest(ALPHA, split, ("A", "B"), 0, tuple(entries), ("A note.",))
+
+
+def made(**kwargs):
+    return standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
+
+
+def test_intervals_are_those_of_the_bootstrap():
+    found = made()
+    for row in found.rows:
+        outcome = row.entry.outcome
+        for estimate, values in [
+            (row.quality, outcome.quality),
+            (row.reward, outcome.reward(ALPHA)),
+        ]:
+            expected = interval(values, QUICK.n, rng=np.random.default_rng(0))
+            assert (estimate.low, estimate.high) == pytest.approx(expected)
+            assert estimate.mean == pytest.approx(values.mean())
+        assert row.accuracy == outcome.accuracy.mean()
+
+
+def test_differences_to_the_router_are_paired():
+    found = made()
+    router = found.rows[5].entry.outcome.reward(ALPHA)
+    for row in found.rows:
+        if row.entry.outcome.kind == "router":
+            assert row.difference is None
+            continue
+        other = row.entry.outcome.reward(ALPHA)
+        expected = difference_interval(router, other, QUICK.n, rng=np.random.default_rng(0))
+        assert (row.difference.low, row.difference.high) == pytest.approx(expected)
+
+
+def test_intervals_for_all_baselines_at_once_are_wider_and_leave_oracles_out():
+    for row in made().rows:
+        if row.entry.outcome.kind == "baseline":
+            assert row.together.low < row.difference.low
+            assert row.together.high > row.difference.high
+            assert row.together.mean == pytest.approx(row.difference.mean)
+        else:
+            assert row.together is None
+
+
+def test_values_are_between_the_best_as_each_fold_has_them():
+    named = [(value.what, value.chosen_on, value.first, value.second) for value in made().values]
+    assert named == [
+        ("second hop", "test", "high on B", "high on A"),
+        ("adaptivity", "test", "hierrouter", "high on B"),
+        ("lead", "test", "hierrouter", "cascade on B"),
+        ("second hop", "validation", "low on B", "low on A"),
+        ("adaptivity", "validation", "hierrouter", "low on B"),
+        ("lead", "validation", "hierrouter", "cascade on B"),
+    ]
+
+
+def test_values_are_differences_on_the_fold_shown():
+    found = made()
+    reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
+    expected = difference_interval(reward[3], reward[1], QUICK.n, rng=np.random.default_rng(0))
+    hop = found.values[0].difference
+    assert (hop.low, hop.high) == pytest.approx(expected)
+    assert hop.mean == pytest.approx((reward[3] - reward[1]).mean())
+
+
+def test_of_equals_the_cheaper_is_the_best():
+    alike = [entry(f"at {cost}", "A", 0.25, 0.5, cost=cost) for cost in (0.4, 0.2)]
+    other = entry("other", "B", 0.5, 0.5)
+    found = standings(
+        Contest(0.0, "validation", ("A", "B"), 0, (*alike, other), ()), "token_f1", {}, QUICK
+    )
+    cheaper = Contest(ALPHA, "test", ("A", "B"), 0, (*alike, other), ())
+    assert found.values[0].second == "at 0.4 on A"  # more quality where cost is free
+    on_validation = standings(cheaper, "token_f1", {}, QUICK).values[-1]
+    assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.2 on A")
+
+
+def test_without_a_router_the_second_hop_is_valued_alone():
+    found = made(router=False)
+    assert {value.what for value in found.values} == {"second hop"}
+    assert all(row.difference is None and row.together is None for row in found.rows)
+    shown = [column.title for column in contest_tables(found)[0].columns]
+    assert shown == ["Router", "Q", "C", "R", "95% interval"]
+
+
+def test_on_the_validation_fold_the_values_are_given_once():
+    assert [value.chosen_on for value in made(split="validation").values] == ["validation"] * 3
+
+
+def test_tables_say_who_chooses_from_what():
+    reward, quality, values, settings = contest_tables(made())
+    groups = [line.group for line in reward.rows]
+    assert groups == [line.group for line in quality.rows]
+    assert dict.fromkeys(groups) == dict.fromkeys(
+        [
+            "Set A: one direct call",
+            "Set B: whole routes, chosen at once",
+            "Learned on the tree",
+            "Bounds: chosen knowing all answers",
+        ]
+    )
+    assert "A note." in reward.note
+    assert [line.cells[0] for line in settings.rows][-1] == "hierrouter"
+    assert len(values.rows) == 6
+
+
+def test_without_both_sets_no_value_is_claimed():
+    only = Contest(ALPHA, "test", ("A",), 0, held().entries[:2], ())
+    assert value_table(standings(only, "token_f1", {}, QUICK)).rows == ()
+
+
+def test_json_and_csv_hold_every_row():
+    found = made()
+    told = json.loads(as_json(found))
+    assert set(told) == {
+        "alpha",
+        "bootstrap",
+        "cost_unit",
+        "notes",
+        "provenance",
+        "queries",
+        "rows",
+        "scorer",
+        "seed",
+        "sets",
+        "split",
+        "values",
+    }
+    assert [row["router"] for row in told["rows"]] == [r.entry.outcome.name for r in found.rows]
+    assert told["rows"][0]["settings"] == {"k": 3}
+    assert told["rows"][4]["reads_answers"] is True
+    table = list(csv.DictReader(io.StringIO(as_csv(long_table(found)))))
+    assert [float(row["reward"]) for row in table] == pytest.approx(
+        [row["reward"] for row in told["rows"]]
+    )
+
+
+def test_hostile_names_are_inert():
+    nasty = entry("=cmd()|<b>\x1b[31m", "B", 0.5, 0.5)
+    found = standings(Contest(ALPHA, "test", ("B",), 0, (nasty,), ()), "token_f1", {}, QUICK)
+    renders = (as_markdown, as_latex)
+    shown = [render(table) for render in renders for table in contest_tables(found)]
+    shown = "".join([as_csv(long_table(found)), *shown])
+    assert "\x1b" not in shown
+    assert "'=cmd()" in as_csv(long_table(found))
+    assert "<b>" not in as_markdown(contest_tables(found)[0])
+
+
+def test_a_trained_router_stands_beside_the_baselines():
+    tree = small_tree()
+    trained = glimpse(tree, alpha=0.01, config=EXACT_GLIMPSE)
+    found = contest(tree, ALPHA, baselines(["best-static", "knn"]), trained=trained)
+    router = found.entries[found.router]
+    expected = trained.outcome(tree.split("test")).reward(ALPHA)
+    assert np.array_equal(router.outcome.reward(ALPHA), expected)
+    assert router.validation == pytest.approx(
+        trained.outcome(tree.split("validation")).reward(ALPHA).mean()
+    )
+    assert "HierRouter was trained at alpha 0.01, shown at 0.5." in found.notes
+    whats = {value.what for value in standings(found, "token_f1", {}, QUICK).values}
+    assert whats == {"second hop", "adaptivity", "lead"}
