@@ -1,0 +1,229 @@
+"""`hierrouter off-policy`: what a router would earn, from another policy's log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierrouter_cache.errors import InputError
+from hierrouter_cli import console, options
+from hierrouter_cli.learning import say_if_few
+from hierrouter_cli.selecting import Selected, as_trained, selecting
+
+if TYPE_CHECKING:
+    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter.offpolicy.log_line import Episode
+    from hierrouter.offpolicy.logging_policy import LoggingPolicy
+    from hierrouter.offpolicy.result import Result
+    from hierrouter_cache.tree import RouteTree
+
+SPLIT = "validation"
+FEWEST = 10  # episodes of a log
+
+
+@selecting
+def off_policy(
+    selected: Selected,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Episodes as JSON lines, from a server, say."),
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            "--simulate",
+            metavar="uniform|epsilon=E|temperature=T",
+            help="Play logs of this policy on the cache, where the exact value is known.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
+    ] = None,
+    alpha: Annotated[
+        str | None,
+        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", metavar="train|validation|test", help=f"Of --simulate; default {SPLIT}."
+        ),
+    ] = None,
+    episodes: Annotated[
+        int | None,
+        typer.Option("--episodes", metavar="N", min=FEWEST, help="Default: one for each question."),
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", metavar="N", min=1, help="Fresh logs; default 1.")
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="FILE", help="Write the first log there.")
+    ] = None,
+    seed: options.Seed = options.DEFAULT_SEED,
+    format: options.Format = "text",
+) -> None:
+    """Estimate what a trained router would earn, from episodes that another policy played.
+
+    With --log from a file; with --simulate from logs played on the cache, beside the exact value,
+    which shows how far to trust each estimator. No model is called.
+    """
+    from hierrouter.offpolicy.log_file import has_texts, require_new, write_log
+
+    options.check_format(format)
+    options.check_split(split or SPLIT)
+    only_simulated = {
+        "--split": split,
+        "--episodes": episodes,
+        "--repeats": repeats,
+        "--keep": keep,
+    }
+    logging = _logging_policy(log, simulate, only_simulated)
+    if keep:
+        require_new(keep)
+    value = None if alpha is None else options.parse_alpha(alpha)
+    texts = log is not None and has_texts(log)
+    run, trained, tree = _router(selected, checkpoint, value, needs_tree=not texts)
+    value = trained.alpha if value is None else value
+    console.say(f"off-policy: checkpoint {run} at alpha {value:g}")
+    source = _provenance(selected, None if texts else tree, run, trained)
+    if logging is None or tree is None:
+        assert log is not None
+        result = _from_log(log, trained, None if texts else tree, value, source)
+    else:
+        size = (episodes, repeats or 1, seed)
+        result, first = _simulated(trained, tree, split or SPLIT, value, logging, size, source)
+        if keep:
+            write_log(first, tree.models, keep)
+            console.say(f"off-policy: log {keep}, {len(first):,} episodes")
+    show(result, format)
+
+
+def _logging_policy(
+    log: Path | None, simulate: str | None, only_simulated: Mapping[str, object]
+) -> LoggingPolicy | None:
+    """The policy to play logs of; None where there is a log.
+
+    Raises:
+        InputError: both or neither was asked for, an unknown policy, or a flag of the other way.
+    """
+    from hierrouter.offpolicy.logging_policy import USAGE, LoggingPolicy
+
+    if (log is None) == (simulate is None):
+        which = "no log" if log is None else "--log and --simulate contradict each other"
+        raise InputError(f"{which}; give --log FILE or --simulate {USAGE}")
+    if simulate is not None:
+        return LoggingPolicy.named(simulate)
+    if given := [flag for flag, value in only_simulated.items() if value is not None]:
+        raise InputError(f"{given[0]} is for --simulate; a log from a file is what it is")
+    return None
+
+
+def _router(
+    selected: Selected, checkpoint: Path | None, alpha: float | None, needs_tree: bool
+) -> tuple[Path, TrainedRouter, RouteTree | None]:
+    """The router to be valued, where it is, and the tree where it is needed.
+
+    Raises:
+        InputError: no checkpoint was named, and no run has learned from this tree.
+    """
+    from hierrouter.latest_runs import latest_run
+    from hierrouter.learn.checkpoint import router_at
+
+    trained = router_at(checkpoint, alpha) if checkpoint else None
+    selected = as_trained(selected, checkpoint)
+    tree = selected.open() if needs_tree or trained is None else None
+    if checkpoint and trained:
+        return checkpoint, trained, tree
+    run = latest_run(tree, "train", alpha) if tree else None
+    if run is None:
+        raise InputError(
+            f"no router was trained on this tree: {selected.cache}; run `hierrouter train`, or "
+            "give --checkpoint"
+        )
+    return run, router_at(run, alpha), tree
+
+
+def _from_log(
+    log: Path,
+    trained: TrainedRouter,
+    tree: RouteTree | None,
+    alpha: float,
+    source: dict[str, Any],
+) -> Result:
+    """From a file; without a tree from the texts in it."""
+    from hierrouter.offpolicy.log_file import read_log
+    from hierrouter.offpolicy.log_line import LogShape
+    from hierrouter.offpolicy.result import value_from_log
+
+    rate = trained.origin.rate if tree is None else [(a, b) for a, b in tree.rate.tolist()]
+    shape = LogShape(trained.origin.models, trained.origin.hops, rate)
+    read = read_log(log, shape)
+    with console.progress_bars() as bars:
+        bars.add_task("estimate", total=None, note=f"{len(read):,} episodes")
+        return value_from_log(trained, read, tree, alpha, {**source, "log": str(log)})
+
+
+def _simulated(
+    trained: TrainedRouter,
+    tree: RouteTree,
+    split: str,
+    alpha: float,
+    logging: LoggingPolicy,
+    size: tuple[int | None, int, int],
+    source: Mapping[str, Any],
+) -> tuple[Result, list[Episode]]:
+    """From logs played on a fold, with a bar over them; and the episodes of the first.
+
+    Args:
+        size: episodes of each log, None for one a question; number of logs; seed.
+    """
+    from hierrouter.offpolicy.result import Plan, value_by_simulation
+
+    fold, (episodes, repeats, seed) = tree.split(split), size
+    say_if_few(tree, split, "every figure rests on them")
+    plan = Plan(logging, episodes or max(len(fold), FEWEST), repeats, seed)
+    source = {**source, "split": split, "log_seed": seed}
+    with console.progress_bars() as bars:
+        task = bars.add_task("logs", total=repeats, note="")
+
+        def on_log(done: int, total: int) -> None:
+            bars.update(task, completed=done, total=total)
+
+        return value_by_simulation(trained, fold, alpha, plan, source, on_log)
+
+
+def _provenance(
+    selected: Selected, tree: RouteTree | None, run: Path, trained: TrainedRouter
+) -> dict[str, Any]:
+    """Where every number comes from."""
+    from hierrouter import __version__
+    from hierrouter.provenance import provenance
+
+    if tree is not None:
+        return provenance(tree, selected.cache, run, trained, None, {})
+    return {
+        "version": __version__,
+        "checkpoint": str(run),
+        "seed": trained.origin.seed,
+        "trained_on": trained.origin.fingerprint,
+    }
+
+
+def show(result: Result, format: str) -> None:
+    """The estimates on stdout."""
+    from hierrouter.offpolicy.tables import as_json, long_table, result_tables
+    from hierrouter.report.render import as_csv, as_latex, as_markdown
+
+    if format == "json":
+        console.put(as_json(result))
+    elif format == "csv":
+        console.put(as_csv(long_table(result)))
+    elif format == "text":
+        console.put_tables(result_tables(result))
+    else:
+        render = as_markdown if format == "md" else as_latex
+        console.put("\n".join(render(table) for table in result_tables(result)))
