@@ -80,7 +80,7 @@ class Field:
         fixed, hardest = self.reward(self.fixed), np.array(self.fold.datasets) == HARDEST
         margins = router.reward(self.alpha) - self._others
         means = resampled_means(margins, 10_000, np.random.default_rng(0))
-        low, _ = percentile_interval(means, 0.95)
+        low, _ = percentile_interval(means, len(self.fold))
         return Line(
             reward=self.reward(router),
             gap=(self.reward(router) - fixed) / (self.reward(self.bound) - fixed),

@@ -16,7 +16,10 @@ from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Int
 from hierrouter_cli import (
     cache,
     collect,
+    compare,
     datasets,
+    explain,
+    off_policy,
     pools,
     quickstart,
     report,
@@ -43,6 +46,11 @@ app.command("collect", short_help="Run every route of every query, once.")(colle
 app.command("train", short_help="Train a router on what was collected.")(train.train)
 app.command("sweep-alpha", short_help="Train a router for each price of cost.")(sweep.sweep_alpha)
 app.command("report", short_help="Evaluate on the test fold: tables, figures, page.")(report.report)
+app.command("explain", short_help="One query's tree, route and regret.")(explain.explain)
+app.command("compare", short_help="The usual routers beside the learned one.")(compare.compare)
+app.command("off-policy", short_help="A router's value from another policy's log.")(
+    off_policy.off_policy
+)
 app.add_typer(cache.app, name="cache", short_help="Look into a cache: info, verify, repair.")
 app.command("pools", short_help="The pools that come with the package.")(pools.pools)
 app.command("datasets", short_help="Known datasets, and samples of their questions.")(

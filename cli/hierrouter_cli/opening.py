@@ -42,7 +42,7 @@ def select(
     from hierrouter.trees import Selection
 
     if ":" in scorer:
-        _make_importable(Path.cwd())
+        make_importable(Path.cwd())
     if len(prices or []) > 1:
         raise InputError(
             f"{len(prices or [])} price files: --prices; one at a time here, `hierrouter report` "
@@ -63,8 +63,8 @@ def select(
     )
 
 
-def _make_importable(folder: Path) -> None:
-    """Let `--scorer module:function` find a module there, after all that is installed."""
+def make_importable(folder: Path) -> None:
+    """Let `module:name` on the command line find a module there, after all that is installed."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 

@@ -130,6 +130,18 @@ MaxCost = Annotated[
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write the learning curve into the run's folder.")
 ]
+DeferTo = Annotated[
+    str | None,
+    typer.Option(
+        "--defer-to", metavar="MODEL", help="Hand over to its direct calls when in doubt."
+    ),
+]
+DeferShare = Annotated[
+    str | None,
+    typer.Option(
+        "--defer-share", metavar="S", help="At most this share, 0 to 1; default: the highest R."
+    ),
+]
 CheckOnly = Annotated[bool, typer.Option("--dry-run", help="Check everything, then stop.")]
 
 Backend = Annotated[
@@ -230,6 +242,30 @@ def parse_cost(text: str | None, flag: str) -> float | None:
         raise InputError(f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8") from None
     if not math.isfinite(value) or value <= 0:
         raise InputError(f"a cost must be finite and above 0: {flag} {text}")
+    return value
+
+
+def parse_share(text: str | None, defer_to: str | None) -> float | None:
+    """A number from 0 to 1; None stays None.
+
+    Args:
+        defer_to: the model that the share is for.
+
+    Raises:
+        InputError: anything else, or no model to hand over to.
+    """
+    if text is None:
+        return None
+    if defer_to is None:
+        raise InputError(f"no model to hand over to: --defer-share {text}; give --defer-to MODEL")
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(
+            f"a share must be a number: --defer-share {text}; e.g. --defer-share 0.1"
+        ) from None
+    if not 0 <= value <= 1:
+        raise InputError(f"a share must be from 0 to 1: --defer-share {text}; e.g. 0.1 for a tenth")
     return value
 
 

@@ -32,6 +32,7 @@ def quickstart(
     from hierrouter.learn.config import SWEEP, preset
     from hierrouter.learn.objective import Objective
     from hierrouter.pool_file import load_pool
+    from hierrouter.report.worst import CASES
     from hierrouter.runs import quickstart_folders
 
     value = options.parse_alpha(alpha)
@@ -46,7 +47,7 @@ def quickstart(
     swept = run_sweep(tree, automatic(tree), SWEEP, [seed], folders.sweep)
     console.put(table(swept, tree) + "\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
-    result = make_report(tree, value, folders.cache, folders.train, folders.sweep)
+    result = make_report(tree, value, folders.cache, folders.train, folders.sweep, worst=CASES)
     folders.report.mkdir(parents=True, exist_ok=True)
     page = write(result, folders.report)
     show_summary(result)

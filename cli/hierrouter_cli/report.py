@@ -10,9 +10,11 @@ import typer
 
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import say_if_few
-from hierrouter_cli.opening import open_trees, select
+from hierrouter_cli.opening import open_trees
+from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
+    from hierrouter.comparison import DeferTo
     from hierrouter.learn.sweep import Sweep
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter.report.results import Report
@@ -21,23 +23,14 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 
 
+@selecting
 def report(
+    *,
     alpha: Annotated[
         str | None,
         typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
     ] = None,
-    cache: options.Cache = options.DEFAULT_CACHE,
-    pool: options.PoolName = None,
-    models: options.Models = None,
-    hops: options.Hops = None,
-    datasets: options.Datasets = None,
-    limit: options.Limit = None,
-    encoder: options.Encoder = None,
-    state: options.State = None,
-    scorer: options.Scorer = options.DEFAULT_SCORER,
-    prices: options.PriceFiles = None,
-    price: options.Price = None,
-    allow_incomplete: options.AllowIncomplete = False,
+    selected: Selected,
     checkpoint: Annotated[
         Path | None,
         typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
@@ -45,6 +38,8 @@ def report(
     sweep: Annotated[
         Path | None, typer.Option("--sweep", metavar="DIR", help="Default: the latest sweep.")
     ] = None,
+    defer_to: options.DeferTo = None,
+    defer_share: options.DeferShare = None,
     split: Annotated[str, typer.Option("--split", metavar="train|validation|test")] = "test",
     format: options.Format = "text",
     out: options.Out = None,
@@ -54,7 +49,6 @@ def report(
     Text also writes a self-contained page with all figures; the other formats write it only where
     --out says.
     """
-    from hierrouter.learn.checkpoint import load_checkpoint
     from hierrouter.price_lists import price_lists
     from hierrouter.runs import check_out, new_run
 
@@ -62,63 +56,47 @@ def report(
     options.check_split(split)
     check_out(out)
     value = None if alpha is None else options.parse_alpha(alpha)
-    lists = price_lists(prices or [], price or [])
-    if checkpoint:
-        origin = load_checkpoint(checkpoint).origin
-        encoder, state = encoder or origin.encoder, state or origin.view
-    selection = select(
-        pool=pool,
-        models=models,
-        hops=hops,
-        datasets=datasets,
-        limit=limit,
-        encoder=encoder,
-        state=state,
-        scorer=scorer,
-        allow_incomplete=allow_incomplete,
-    )
-    trees = open_trees(cache, selection, [given.prices for given in lists])
+    share = options.parse_share(defer_share, defer_to)
+    lists = price_lists(selected.prices or [], selected.price or [])
+    selection = as_trained(selected, checkpoint).unpriced()
+    trees = open_trees(selected.cache, selection, [given.prices for given in lists])
     tree = trees[0]
+    # What needs torch comes after all that can be refused without it.
+    from hierrouter.comparison import DeferTo
+    from hierrouter.report.worst import CASES
+
+    page = out is not None or format == "text"
     result = make_report(
         tree,
         value,
-        cache,
-        checkpoint or latest_for(tree, "train", value),
-        sweep or latest_for(tree, "sweep-alpha"),
+        selected.cache,
+        checkpoint or find_run(tree, "train", value),
+        sweep or find_run(tree, "sweep-alpha"),
         split,
         {given.name: priced for given, priced in zip(lists, trees, strict=True)},
         named=checkpoint is not None,
+        defer=DeferTo(defer_to, share) if defer_to is not None else None,
+        worst=CASES if page else 0,
+        pool=selected.pool,
     )
     show(result, format)
-    if out or format == "text":
+    if page:
         console.say(f"report: page {write(result, new_run('report', out))}")
 
 
-def latest_for(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
-    """The newest finished run of a command that learned from this very tree, seen in this way.
+def find_run(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
+    """The run to show, see `hierrouter.latest_runs`; says so where another view hides a better."""
+    from hierrouter.latest_runs import latest_run, overlooked_run
 
-    Where there is none, the newest one that learned from it under other prices.
-
-    Args:
-        alpha: runs for this alpha come before newer ones for another.
-    """
-    from hierrouter.learn.checkpoint import description_of
-    from hierrouter.runs import finished_runs
-
-    found = [
-        (run, said)
-        for run in finished_runs(command)
-        if (said := description_of(run))
-        and (said["view"], said["encoder"]) == (tree.view, tree.encoder)
-        and tree.same_content(str(said["fingerprint"]))
-    ]
-    found.sort(
-        key=lambda item: (
-            item[1]["fingerprint"] != tree.fingerprint,
-            alpha is not None and item[1].get("objective", {}).get("alpha") != alpha,
+    if other := overlooked_run(tree, command, alpha):
+        flags = [f"--state {other.view}"] if other.view != tree.view else []
+        flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
+        which = "it learned" if other.same_tree else "if it learned"
+        console.say(
+            f"report: {other.folder} is not shown: {which} from this tree, seen in another way; "
+            f"try `hierrouter report {' '.join(flags)}`"
         )
-    )
-    return found[0][0] if found else None
+    return latest_run(tree, command, alpha)
 
 
 def make_report(
@@ -130,15 +108,28 @@ def make_report(
     split: str = "test",
     price_lists: Mapping[str, RouteTree] | None = None,
     named: bool = False,
+    defer: DeferTo | None = None,
+    worst: int = 0,
+    pool: str | None = None,
 ) -> Report:
     """Load what was trained and compare it on one fold, under one price list or several.
 
     Args:
         named: the user named the checkpoint, so no other router is shown for it.
+        defer: where the router hands over what it doubts.
+        worst: how many of the router's largest regrets to show with their answers, at most.
+        pool: that the tree was opened with, for these answers.
+
+    Raises:
+        InputError: something does not fit together, or there is nothing to hand over.
     """
-    from hierrouter.comparison import compare
+    from dataclasses import replace
+
+    from hierrouter.comparison import compare, require_deferrable
+    from hierrouter.explain import explain_worst
     from hierrouter.learn.checkpoint import router_at
     from hierrouter.learn.sweep import load_sweep
+    from hierrouter.provenance import provenance
 
     sweep = load_sweep(swept_in) if swept_in else None
     trained = router_at(trained_in, alpha) if trained_in else None
@@ -146,36 +137,40 @@ def make_report(
         alpha = trained.alpha if trained else options.DEFAULT_ALPHA
     if not named and (from_sweep := _from_sweep(trained, sweep, alpha)):
         trained, trained_in = from_sweep, swept_in
+    if defer:
+        require_deferrable(tree, trained, defer)
     _say_origin(trained, tree, alpha)
     say_if_few(tree, split, "every figure rests on them")
     _say_sources(trained_in, swept_in, split, alpha)
     several = price_lists if price_lists and len(price_lists) > 1 else {}
     source = provenance(tree, cache, trained_in, trained, swept_in, several)
-    exact = _learned_by_enumeration(tree, trained)
-    return compare(tree, alpha, trained, sweep, source, split, price_lists=several, exact=exact)
+    result = compare(
+        tree,
+        alpha,
+        trained,
+        sweep,
+        source,
+        split,
+        price_lists=several,
+        exact=_learned_by_enumeration(tree, trained),
+        defer=defer,
+    )
+    if trained is None or not worst:
+        return result
+    return replace(
+        result, worst=tuple(explain_worst(cache, tree, split, alpha, trained, worst, pool))
+    )
 
 
 def _learned_by_enumeration(tree: RouteTree, trained: TrainedRouter | None) -> TrainedRouter | None:
     """The newest such router for the objective of one that learned from episodes."""
-    from dataclasses import asdict
-
-    from hierrouter.learn.checkpoint import description_of, router_at
-    from hierrouter.runs import finished_runs
+    from hierrouter.latest_runs import run_by_enumeration
+    from hierrouter.learn.checkpoint import router_at
 
     if trained is None or trained.origin.config.algo != "ppo":
         return None
-    wanted = {
-        "algo": "exact",
-        "fingerprint": trained.origin.fingerprint,
-        "objective": asdict(trained.objective),
-        "view": tree.view,
-        "encoder": tree.encoder,
-    }
-    for run in finished_runs("train"):
-        said = description_of(run)
-        if all(said.get(name) == value for name, value in wanted.items()):
-            return router_at(run, None)
-    return None
+    found = run_by_enumeration(tree, trained)
+    return router_at(found, None) if found else None
 
 
 def _from_sweep(
@@ -218,40 +213,6 @@ def _say_origin(trained: TrainedRouter | None, tree: RouteTree, alpha: float) ->
 def _say_sources(trained_in: Path | None, swept_in: Path | None, split: str, alpha: float) -> None:
     found = f"checkpoint {trained_in or 'none'}, sweep {swept_in or 'none'}"
     console.say(f"report: {split} fold at alpha {alpha:g}; {found}")
-
-
-def provenance(
-    tree: RouteTree,
-    cache: Path,
-    trained_in: Path | None,
-    trained: TrainedRouter | None,
-    swept_in: Path | None,
-    price_lists: Mapping[str, RouteTree],
-) -> dict[str, object]:
-    """Where every number of a report comes from."""
-    from hierrouter import __version__
-    from hierrouter.pricing import price_table
-
-    return {
-        "version": __version__,
-        "cache": str(cache),
-        "tree": tree.fingerprint,
-        "prices": price_table(tree),
-        "price_lists": {name: price_table(priced) for name, priced in price_lists.items()},
-        "left_out": tree.left_out,
-        "context_free": tree.context_free,
-        "checkpoint": str(trained_in) if trained_in else None,
-        "sweep": str(swept_in) if swept_in else None,
-        "seed": trained.origin.seed if trained else None,
-        "algo": trained.origin.config.algo if trained else None,
-        "preset": trained.origin.config.preset if trained else None,
-        "encoder": trained.origin.encoder if trained else None,
-        "view": trained.origin.view if trained else None,
-        "trained_alpha": trained.alpha if trained else None,
-        "allow_stop": trained.objective.allow_stop if trained else None,
-        "max_cost": trained.objective.max_cost if trained else None,
-        "trained_on": trained.origin.fingerprint if trained else None,
-    }
 
 
 def write(result: Report, folder: Path) -> Path:

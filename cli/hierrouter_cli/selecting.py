@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierrouter_cli import options
@@ -44,9 +45,29 @@ class Selected:
         del flags["cache"]
         return select(**flags)
 
+    def unpriced(self) -> Selection:
+        """The same for a command that shows it under several price lists."""
+        return replace(self, prices=None, price=None).selection()
+
     def open(self) -> RouteTree:
         """The tree; see `hierrouter.trees.open_tree` for the errors."""
         return open_tree(self.cache, self.selection())
+
+
+def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
+    """The same, seen as a checkpoint sees it where the user does not say how.
+
+    Raises:
+        InputError: there is no such checkpoint.
+    """
+    if checkpoint is None:
+        return selected
+    from hierrouter.learn.checkpoint import load_checkpoint
+
+    origin = load_checkpoint(checkpoint).origin
+    return replace(
+        selected, encoder=selected.encoder or origin.encoder, state=selected.state or origin.view
+    )
 
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
+from tests.hub import hub
 
 CASES = [
     # arguments, exit code, what the line must say
@@ -22,6 +23,10 @@ CASES = [
     (["train", "--algo", "exact", "--preset", "paper"], 2, ["preset", "paper", "exact: default"]),
     (["train", "--epochs", "0"], 2, ["--epochs", "greater than or equal to 1"]),
     (["train", "--epochs", "many"], 2, ["--epochs", "integer"]),
+    (["report", "--defer-share", "0.1"], 2, ["--defer-share 0.1", "--defer-to MODEL"]),
+    (["report", "--defer-to", "a", "--defer-share", "many"], 2, ["number", "many"]),
+    (["report", "--defer-to", "a", "--defer-share", "10"], 2, ["from 0 to 1", "10"]),
+    (["report", "--defer-to", "a", "--defer-share", "nan"], 2, ["from 0 to 1", "nan"]),
     (["train", "--budget", "cheap"], 2, ["number", "--budget cheap"]),
     (["train", "--budget", "0"], 2, ["above 0", "--budget 0"]),
     (["train", "--budget", "nan"], 2, ["finite", "--budget nan"]),
@@ -102,8 +107,9 @@ def test_debug_shows_the_trace(tmp_path: Path, hierrouter: Run) -> None:
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ("hashed-ngram", "unknown encoder: hashed-ngram; did you mean hashed-ngrams?"),
+        ("hashed-ngram", "no such encoder: hashed-ngram; did you mean hashed-ngrams?"),
         ("/nope/encoder", "encoder folder not found: /nope/encoder"),
+        ("no model", "no such encoder: no model; take hashed-ngrams, paper, "),
     ],
 )
 def test_a_wrong_encoder_is_found_before_the_first_call(
@@ -112,6 +118,22 @@ def test_a_wrong_encoder_is_found_before_the_first_call(
     done = hierrouter("collect", "--limit", "1", "--encoder", encoder, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
+    assert not (tmp_path / "caches").exists()
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["no-such-model", "no-hub"])
+def test_an_encoder_is_wrong_only_where_the_hub_says_so(
+    tmp_path: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    asked = ["collect", "--limit", "1", "--encoder", "nope"]
+    with hub({}) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address if there else "http://127.0.0.1:9")
+        done = hierrouter(*asked, cwd=tmp_path)
+    assert done.returncode == (2 if there else 1)
+    words = "no such encoder: nope; " if there else "encoder nope not found on this machine and"
+    assert words in done.stderr
     assert not (tmp_path / "caches").exists()
 
 

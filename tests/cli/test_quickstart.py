@@ -102,14 +102,14 @@ def test_train_sweep_report_go_on_with_no_further_flag(home: Path, hierrouter: R
     assert learned == [0.01, 0.1]
 
 
-def test_same_seed_same_bytes(home: Path, hierrouter: Run, tmp_path: Path) -> None:
+def test_same_seed_same_bytes(home: Path, cold: Run, tmp_path: Path) -> None:
     found = []
     for name in ("one", "two"):
         out = tmp_path / name
-        done = hierrouter("train", "--seed", "7", "--epochs", "2", "--out", out, cwd=home)
+        done = cold("train", "--seed", "7", "--epochs", "2", "--out", out, cwd=home)
         assert done.returncode == 0, done.stderr
         checkpoint = ("--checkpoint", out, "--format", "json")
-        json_text = hierrouter("report", *checkpoint, cwd=home).stdout.replace(str(out), "OUT")
+        json_text = cold("report", *checkpoint, cwd=home).stdout.replace(str(out), "OUT")
         found.append(
             [
                 json_text,

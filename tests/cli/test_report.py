@@ -1,8 +1,9 @@
-"""The report of routers that were trained for more than an alpha."""
+"""The report: what a router was trained for, a model to hand over to, runs that are not shown."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hierrouter.learn.checkpoint import save_checkpoint
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.training import train
 from hierrouter_cli.report import make_report, show, write
+from tests.conftest import Run
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
 
 
@@ -55,3 +57,70 @@ def test_a_report_says_what_the_router_was_trained_for(
     assert ("Where HierRouter stops" in printed) == objective.allow_stop
     assert bool(found["depths"]) == objective.allow_stop
     assert any("limited to a cost of 1.5" in note for note in found["notes"]) == (algo == "ppo")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
+    """A folder with a collected cache."""
+    folder = tmp_path_factory.mktemp("report")
+    shutil.copytree(testbed_cache, folder / "caches" / "default")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(bare: Path, hierrouter: Run) -> Path:
+    """The same with a router, and a sweep that reads the question alone."""
+    short = ("--algo", "exact", "--epochs", "2", "--out")
+    for flags in (["train", *short, "runs/router"], ["sweep-alpha", *short, "runs/sweep"]):
+        view = ["--state", "query"] if flags[0] == "sweep-alpha" else []
+        done = hierrouter(*flags, *view, cwd=bare)
+        assert done.returncode == 0, done.stderr
+    return bare
+
+
+def test_nothing_is_handed_over_where_there_is_no_router(bare: Path, hierrouter: Run) -> None:
+    empty = bare / "empty"
+    empty.mkdir()
+    asked = ["report", "--cache", "../caches/default", "--defer-to", "facts"]
+    done = hierrouter(*asked, cwd=empty)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: no router that could hand over to facts: ")
+
+
+def test_a_model_without_direct_calls_is_refused(place: Path, hierrouter: Run) -> None:
+    done = hierrouter("report", "--defer-to", "fcats", cwd=place)
+    assert (done.returncode, done.stdout) == (2, "")
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("error: no direct call of this model: fcats; did you mean facts")
+
+
+def test_a_report_of_a_router_that_hands_over(place: Path, hierrouter: Run) -> None:
+    asked = ["--defer-to", "facts", "--defer-share", "0.5", "--out", "page"]
+    done = hierrouter("report", *asked, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "Deferral to facts" in done.stdout
+    assert "Deferral: what handing" in (place / "page" / "report.html").read_text()
+    found = json.loads((place / "page" / "report.json").read_text())
+    deferral, rows = found["deferral"], {}
+    for row in found["rows"]:
+        rows[row["kind"], row["policy"], row["dataset"]] = row
+    assert (deferral["stronger"], deferral["share_allowed"]) == ("facts", 0.5)
+    assert deferral["curve"][-1]["reward"] == rows["single", "facts", "all"]["reward"]
+    both = rows["baseline", "hierrouter, else facts", "all"]
+    assert both["reward"] == deferral["chosen"]["reward"]
+    assert both["reward_low"] <= both["reward"] <= both["reward_high"]
+    assert both["difference"] is not None
+
+
+def test_a_sweep_that_reads_another_view_is_named_and_can_be_shown(
+    place: Path, hierrouter: Run
+) -> None:
+    done = hierrouter("report", "--format", "csv", cwd=place)
+    [line] = [line for line in done.stderr.splitlines() if "is not shown" in line]
+    assert line.startswith("report: runs/sweep is not shown: it learned from this tree, ")
+    assert line.endswith("try `hierrouter report --state query`")
+    done = hierrouter("report", "--state", "query", "--format", "json", cwd=place)
+    assert json.loads(done.stdout)["provenance"]["sweep"] == "runs/sweep"
+    [line] = [line for line in done.stderr.splitlines() if "is not shown" in line]
+    assert "runs/router" in line and line.endswith("report --state context`")

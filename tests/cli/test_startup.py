@@ -30,24 +30,24 @@ def test_this_guard_can_fail() -> None:
     assert imported_by("import numpy") & HEAVY == {"numpy"}
 
 
-COMMANDS = ["", "collect", "train", "sweep-alpha", "report", "quickstart", "pools", "datasets"]
-COMMANDS += ["cache info", "cache verify", "cache repair", "testbed train"]
-COMMANDS += ["cache compact", "cache sql", "cache import", "cache export"]
+COMMANDS = ["", "collect", "train", "sweep-alpha", "report", "explain", "compare", "quickstart"]
+COMMANDS += ["pools", "datasets", "cache info", "cache verify", "cache repair", "testbed train"]
+COMMANDS += ["off-policy", "cache compact", "cache sql", "cache import", "cache export"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_stands_in_the_docs(
-    tmp_path: Path, hierrouter: Run, command: str
+    tmp_path: Path, cold: Run, command: str
 ) -> None:
-    done = hierrouter(*command.split(), "--help", cwd=tmp_path)
+    done = cold(*command.split(), "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "Usage:" in done.stdout
     docs = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     assert f"`hierrouter {command}".rstrip() in docs
 
 
-def test_version(tmp_path: Path, hierrouter: Run) -> None:
+def test_version(tmp_path: Path, cold: Run) -> None:
     import hierrouter as package
 
-    done = hierrouter("--version", cwd=tmp_path)
+    done = cold("--version", cwd=tmp_path)
     assert done.stdout == f"hierrouter {package.__version__}\n"

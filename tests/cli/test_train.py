@@ -144,10 +144,14 @@ def test_a_budget_finds_its_alpha(place: Path, hierrouter: Run) -> None:
     found = described(place / "budget")
     line = next(line for line in done.stderr.splitlines() if line.startswith("budget 1.1: "))
     assert f"alpha {found['objective']['alpha']:.4g};" in line
+    assert found["budget"] == 1.1
     shown = report(hierrouter, place, "--checkpoint", "budget", "--split", "validation")
     [router] = [row for row in shown["rows"] if (row["kind"], row["dataset"]) == ("router", "all")]
     assert router["cost"] <= 1.1
     assert f"C {router['cost']:.3f}" in line
+    assert shown["provenance"]["budget"] == 1.1
+    [note] = [note for note in shown["notes"] if "mean cost of 1.1 a query" in note]
+    assert f"it costs {router['cost']:.4g}, " in note
 
 
 def test_an_impossible_budget_is_refused_before_the_training(place: Path, hierrouter: Run) -> None:

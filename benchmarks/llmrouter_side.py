@@ -1,0 +1,117 @@
+"""LLMRouter's own routers on a table: what `peers.py` runs in LLMRouter's environment.
+
+    python benchmarks/llmrouter_side.py FOLDER... --seeds 5
+
+Each FOLDER holds `routing_train_data.jsonl` and `query_embeddings.pt`, as `hierrouter cache export
+--format llmrouter` writes them, and `asked.json`, a list of {"query", "embedding_id"}. Each router
+is trained by its own trainer and asked by its own `route_single`, with the hyperparameters of
+LLMRouter's training configurations; only the function that embeds a question is replaced by a
+look-up in the table. Writes `choices.json`: {router: [[a model for each question] for each seed]},
+one list where chance has no part.
+Imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+# Module, router, trainer, hyperparameters; of those left out LLMRouter has its own defaults.
+MF = {"latent_dim": 128, "lr": 0.001, "epochs": 5, "noise_alpha": 0.0}
+ROUTERS = {
+    "kNN": ("knnrouter", "KNNRouter", "KNNRouterTrainer", {"n_neighbors": 5}),
+    "MLP": (
+        "mlprouter",
+        "MLPRouter",
+        "MLPTrainer",
+        {
+            "hidden_layer_sizes": [128, 64],
+            "activation": "relu",
+            "lr": 0.001,
+            "epochs": 100,
+            "batch_size": 32,
+            "alpha": 0.0001,
+        },
+    ),
+    "MF": ("mfrouter", "MFRouter", "MFRouterTrainer", MF),
+    "MF, 20 epochs": ("mfrouter", "MFRouter", "MFRouterTrainer", {**MF, "epochs": 20}),
+    "SVM": (
+        "svmrouter",
+        "SVMRouter",
+        "SVMRouterTrainer",
+        {"kernel": "rbf", "C": 1.0, "gamma": "scale"},
+    ),
+}
+CERTAIN = ("kNN", "SVM")  # draw nothing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # importing it fetches prices otherwise
+    for folder in asked.folders:
+        choices = {
+            name: [
+                choose(folder, name, seed) for seed in range(1 if name in CERTAIN else asked.seeds)
+            ]
+            for name in ROUTERS
+        }
+        (folder / "choices.json").write_text(json.dumps(choices))
+
+
+def choose(folder: Path, name: str, seed: int) -> list[str]:
+    """Train a router and ask it every question."""
+    questions = json.loads((folder / "asked.json").read_text())
+    vectors = torch.load(folder / "query_embeddings.pt")
+    embedding = {one["query"]: vectors[one["embedding_id"]] for one in questions}
+    module, router_class, trainer_class, hyperparameters = ROUTERS[name]
+    package = importlib.import_module(f"llmrouter.models.{module}")
+    router_module = importlib.import_module(f"llmrouter.models.{module}.router")
+    router_module.get_longformer_embedding = embedding.__getitem__
+    dim = len(next(iter(embedding.values())))
+    config = configuration(folder, name, {**hyperparameters, **text_dim(name, dim)})
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    with contextlib.redirect_stdout(sys.stderr):
+        router = getattr(package, router_class)(yaml_path=str(config))
+        getattr(package, trainer_class)(router=router, device="cpu").train()
+        return [str(router.route_single(dict(one))["model_name"]) for one in questions]
+
+
+def text_dim(name: str, dim: int) -> dict[str, int]:
+    """Matrix factorisation must be told how long an embedding is."""
+    return {"text_dim": dim} if name.startswith("MF") else {}
+
+
+def configuration(folder: Path, name: str, hyperparameters: dict[str, object]) -> Path:
+    """The YAML file that a router is made from."""
+    model = str((folder / f"{name}.pkl").absolute())
+    config = {
+        "data_path": {
+            "routing_data_train": str((folder / "routing_train_data.jsonl").absolute()),
+            "query_embedding_data": str((folder / "query_embeddings.pt").absolute()),
+        },
+        "model_path": {"ini_model_path": "", "save_model_path": model, "load_model_path": model},
+        "metric": {"weights": {"performance": 1, "cost": 0, "llm_judge": 0}},
+        "hparam": hyperparameters,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+if __name__ == "__main__":
+    main()

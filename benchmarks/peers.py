@@ -1,0 +1,238 @@
+"""Our kNN, MLP, factorisation and SVM against LLMRouter's, on one exported table.
+
+    OMP_NUM_THREADS=1 python benchmarks/peers.py [--cache caches/default] [--venv DIR]
+        [--alpha 0 0.005 1.8] [--seeds 5]
+
+Exports the direct calls with `hierrouter cache export --format llmrouter` and trains LLMRouter's
+routers in an environment of their own, see `llmrouter_side.py`. Both sides learn from the train
+fold and are compared on the validation fold; the test fold is not read. LLMRouter's label is the
+model with the highest "performance", so that column is R at the alpha asked; 0 is the file as
+exported. Ours have one setting each, near LLMRouter's, and nothing is tuned. Where models tie,
+LLMRouter is asked again with its rows turned round. Without --venv the environment (2 GB) is made
+in a temporary folder and removed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from measuring import versions
+from numpy.typing import NDArray
+
+import hierrouter
+from hierrouter.baselines.arms import Arms, single_models
+from hierrouter.baselines.baseline import Baseline
+from hierrouter.baselines.factorisation import Factorisation
+from hierrouter.baselines.knn import NearestNeighbours
+from hierrouter.baselines.mlp import Mlp
+from hierrouter.baselines.svm import Svm
+from hierrouter.evaluate.bootstrap import difference_interval
+from hierrouter.interchange.llmrouter import EMBEDDINGS, TRAIN
+from hierrouter.interchange.storing import pool_names
+from hierrouter.trees import open_tree
+
+TORCH, LLMROUTER = "torch==2.13.0", "llmrouter-lib==0.4.0"
+SIDE = Path(__file__).with_name("llmrouter_side.py")
+FACTORISATION = Factorisation(("best",), (150,), rank=128, weighed=False)
+OURS: dict[str, Baseline] = {
+    "kNN": NearestNeighbours(neighbours=(5,), weights=("uniform",)),
+    # Its inputs have unit variance, LLMRouter's unit length: weights are smaller, so the penalty
+    # is larger.
+    "MLP": Mlp(steps=(800,), penalties=(10.0,)),
+    "MF": FACTORISATION,
+    "MF, 20 epochs": FACTORISATION,
+    "SVM": Svm(kernels=("rbf",), slack=(1.0,)),
+}
+
+Choices = dict[str, NDArray[np.int64]]  # int64[seeds, queries] of each router
+
+
+@dataclass(frozen=True)
+class Table:
+    """The exported rows, those of the test fold left out, and what each arm gives.
+
+    Attributes:
+        arm: place of a model among the arms, by its name in the rows.
+        query_ids: of both folds.
+    """
+
+    rows: Sequence[dict[str, Any]]
+    embeddings: Path
+    arm: dict[str, int]
+    train: Arms
+    validation: Arms
+    query_ids: dict[str, list[str]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=Path("caches/default"))
+    parser.add_argument("--venv", type=Path)
+    parser.add_argument("--alpha", type=float, nargs="+", default=[0.0, 0.005, 1.8])
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+        table = exported(asked.cache, Path(folder) / "export")
+        print(f"{versions(hierrouter, sklearn, torch)}, {LLMROUTER}")
+        print(f"{len(table.train)} train, {len(table.validation)} validation queries")
+        places = {
+            (alpha, turned): Path(folder) / f"{number}-{turned}"
+            for number, alpha in enumerate(asked.alpha)
+            for turned in ((False, True) if ties(table, alpha) else (False,))
+        }
+        for (alpha, turned), place in places.items():
+            prepare(table, alpha, turned, place)
+        python = environment(asked.venv or Path(folder) / "venv")
+        run(python, SIDE, *places.values(), "--seeds", asked.seeds)
+        for (alpha, turned), place in places.items():
+            theirs = chosen_by_them(table, place)
+            lines = in_turned_rows if turned else beside_ours
+            print("", *lines(table, alpha, asked.seeds, theirs), sep="\n")
+
+
+def exported(cache: Path, out: Path) -> Table:
+    """The table, through the command line as a user would get it."""
+    command = "from hierrouter_cli.app import main; main()"
+    arguments = ("cache", "export", "--format", "llmrouter", "--cache", cache, "--out", out)
+    run(sys.executable, "-c", command, *arguments)
+    tree = open_tree(cache)
+    arms, splits = single_models(tree), np.array(tree.splits)
+    fold = {name: np.flatnonzero(splits == name) for name in ("train", "validation")}
+    rows = [json.loads(line) for line in (out / TRAIN).read_text().splitlines()]
+    inside = pool_names(list(dict.fromkeys(row["model_name"] for row in rows)))
+    return Table(
+        rows=[row for row in rows if inside[row["model_name"]] in arms.names],
+        embeddings=out / EMBEDDINGS,
+        arm={
+            name: arms.names.index(plain) for name, plain in inside.items() if plain in arms.names
+        },
+        train=arms.select(fold["train"]),
+        validation=arms.select(fold["validation"]),
+        query_ids={name: [tree.query_ids[row] for row in found] for name, found in fold.items()},
+    )
+
+
+def ties(table: Table, alpha: float) -> float:
+    """Share of the train queries on which several models have the highest R."""
+    reward = table.train.reward(alpha)
+    return float(((reward == reward.max(axis=1, keepdims=True)).sum(axis=1) > 1).mean())
+
+
+def prepare(table: Table, alpha: float, turned: bool, folder: Path) -> None:
+    """Write what `llmrouter_side.py` reads; `turned` puts the dearest model's row first."""
+    folder.mkdir()
+    (folder / EMBEDDINGS).symlink_to(table.embeddings)
+    reward = dict(zip(table.query_ids["train"], table.train.reward(alpha), strict=True))
+    train = [
+        {**row, "performance": reward[row["task_id"]][table.arm[row["model_name"]]]}
+        for row in table.rows
+        if row["task_id"] in reward
+    ]
+    lines = [json.dumps(row) + "\n" for row in (reversed(train) if turned else train)]
+    (folder / TRAIN).write_text("".join(lines))
+    rows = {row["task_id"]: row for row in table.rows}
+    asked = [
+        {key: rows[name][key] for key in ("query", "embedding_id")}
+        for name in table.query_ids["validation"]
+    ]
+    (folder / "asked.json").write_text(json.dumps(asked))
+
+
+def environment(folder: Path) -> Path:
+    """The Python of a virtual environment that has LLMRouter; made where it is not there."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        run(python, "-m", "pip", "install", "--quiet", TORCH)
+        run(python, "-m", "pip", "install", "--quiet", TORCH, LLMROUTER)
+    return python
+
+
+def chosen_by_them(table: Table, folder: Path) -> Choices:
+    """What LLMRouter's routers took."""
+    choices = json.loads((folder / "choices.json").read_text())
+    return {
+        name: np.array([[table.arm[model] for model in seed] for seed in seeds])
+        for name, seeds in choices.items()
+    }
+
+
+def chosen_by_us(table: Table, alpha: float, seeds: int, baseline: Baseline) -> NDArray[np.int64]:
+    """int64[seeds, queries]: what ours takes."""
+    nothing = table.train.select(np.zeros(0, np.int64))
+    fitted = [
+        baseline.fit(table.train, nothing, alpha, np.random.default_rng(seed))
+        for seed in range(seeds)
+    ]
+    return np.stack([one.play(table.validation.seen).answer.argmax(axis=1) for one in fitted])
+
+
+def beside_ours(table: Table, alpha: float, seeds: int, choices: Choices) -> Iterator[str]:
+    """Mean R on the validation fold of both sides, and the paired difference."""
+    yield f"alpha {alpha:g}: R on the validation fold, mean ± deviation of {seeds} seeds"
+    yield (
+        f"{'':<14} {'LLMRouter':<16} {'ours':<16} {'ours - LLMRouter':<27} same model"
+        "  C: LLMRouter  ours"
+    )
+    for name, baseline in OURS.items():
+        chosen = chosen_by_us(table, alpha, seeds, baseline)
+        theirs, ours = (
+            taken(table.validation.reward(alpha), one) for one in (choices[name], chosen)
+        )
+        first, second = ours.mean(axis=0), theirs.mean(axis=0)
+        low, high = difference_interval(first, second, rng=np.random.default_rng(0))
+        difference = f"{(first - second).mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+        same = (choices[name][:, None] == chosen[None]).mean()
+        cost = [taken(table.validation.cost, one).mean() for one in (choices[name], chosen)]
+        yield (
+            f"{name:<14} {spread(theirs):<16} {spread(ours):<16} {difference:<27} {same:<10.3f}"
+            f"  {cost[0]:<12.4f}  {cost[1]:.4f}"
+        )
+
+
+def in_turned_rows(table: Table, alpha: float, seeds: int, choices: Choices) -> Iterator[str]:
+    """R and C of LLMRouter's routers where another model's row comes first."""
+    share = ties(table, alpha)
+    yield f"alpha {alpha:g}, LLMRouter with its rows turned round (ties on {share:.3f} of train)"
+    for name, chosen in choices.items():
+        reward, cost = (
+            taken(values, chosen)
+            for values in (table.validation.reward(alpha), table.validation.cost)
+        )
+        yield f"{name:<14} R {spread(reward):<16} C {spread(cost)}"
+
+
+def taken(values: NDArray[np.float64], chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    """float64[seeds, queries]: float64[queries, arms] at the arms taken."""
+    return values[np.arange(len(values)), chosen]
+
+
+def spread(values: NDArray[np.float64]) -> str:
+    """Mean over all, and standard deviation of the seeds' means."""
+    of_seed = values.mean(axis=1)
+    deviation = of_seed.std(ddof=1) if len(of_seed) > 1 else 0.0
+    return f"{of_seed.mean():.4f} ± {deviation:.4f}"
+
+
+def run(*command: object) -> None:
+    """Run a command; what it printed is shown only where it fails."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(words[:4])} ...\n{done.stdout[-3000:]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""`hierrouter compare`: the usual routers beside the learned one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hierrouter_cli import console, options
+from hierrouter_cli.learning import say_if_few
+from hierrouter_cli.opening import make_importable
+from hierrouter_cli.selecting import Selected, as_trained, selecting
+
+if TYPE_CHECKING:
+    from hierrouter.baselines.arms import Answers
+    from hierrouter.baselines.baseline import Baseline
+    from hierrouter.baselines.contest import OnFitted
+    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter.report.contests import Standings
+    from hierrouter_cache.tree import RouteTree
+
+
+@selecting
+def compare(
+    *,
+    alpha: Annotated[
+        str | None,
+        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
+    ] = None,
+    selected: Selected,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
+    ] = None,
+    split: Annotated[str, typer.Option("--split", metavar="train|validation|test")] = "test",
+    baselines: Annotated[
+        str | None,
+        typer.Option(
+            "--baselines", metavar="A,B|MODULE:CLASS", help="Names, or your own; default: all."
+        ),
+    ] = None,
+    sets: Annotated[
+        str, typer.Option("--sets", metavar="A,B", help="A: one direct call; B: whole routes.")
+    ] = "A,B",
+    seed: options.Seed = options.DEFAULT_SEED,
+    format: options.Format = "text",
+    out: options.Out = None,
+) -> None:
+    """Fit the baselines on the train fold, and compare them with the learned router.
+
+    Text also writes everything as JSON; the other formats write it only where --out says.
+    """
+    from hierrouter.baselines.contest import contest, require_sets
+    from hierrouter.baselines.registry import baselines as named
+    from hierrouter.comparison import cost_unit
+    from hierrouter.provenance import provenance
+    from hierrouter.report.contests import standings
+    from hierrouter.runs import check_out, new_run
+
+    options.check_format(format)
+    options.check_split(split)
+    check_out(out)
+    value = None if alpha is None else options.parse_alpha(alpha)
+    make_importable(Path.cwd())
+    chosen = named(options.split_names(baselines))
+    wanted = require_sets(options.split_names(sets) or [])
+    tree = as_trained(selected, checkpoint).open()
+    answers = _answers(selected.cache, tree, chosen, selected.pool)
+    run, trained = learned_router(tree, value, checkpoint)
+    if value is None:
+        value = trained.alpha if trained else options.DEFAULT_ALPHA
+    say_if_few(tree, split, "every figure rests on them")
+    console.say(f"compare: {split} fold at alpha {value:g}; checkpoint {run or 'none'}")
+    with _bar() as on_fitted:
+        held = contest(tree, value, chosen, wanted, trained, split, seed, answers, on_fitted)
+    source = provenance(tree, selected.cache, run, trained, None, {})
+    result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
+    show(result, format)
+    if out or format == "text":
+        console.say(f"compare: {write(result, new_run('compare', out))}")
+
+
+def learned_router(
+    tree: RouteTree, alpha: float | None, checkpoint: Path | None, command: str = "compare"
+) -> tuple[Path | None, TrainedRouter | None]:
+    """The router to compare with, and where it is: that of `report`.
+
+    Args:
+        alpha: None is the alpha that the router was trained for.
+        checkpoint: the user's choice, instead of the latest run.
+        command: that says what is remarkable about it.
+    """
+    from hierrouter.latest_runs import latest_run
+    from hierrouter.learn.checkpoint import router_at
+
+    run = checkpoint or latest_run(tree, "train", alpha)
+    trained = router_at(run, alpha) if run else None
+    if checkpoint is None and (trained is None or alpha not in (None, trained.alpha)):
+        swept = latest_run(tree, "sweep-alpha")
+        wanted = options.DEFAULT_ALPHA if alpha is None else alpha
+        if swept and (router := _of_sweep(swept, wanted, trained)):
+            run, trained = swept, router
+    if trained is None:
+        console.say(
+            f"{command}: no router trained on this tree; baselines only (`hierrouter train`)"
+        )
+    elif trained.origin.fingerprint != tree.fingerprint:
+        console.say(f"{command}: the router was trained on other data or prices than shown here")
+    return run, trained
+
+
+def _of_sweep(folder: Path, alpha: float, trained: TrainedRouter | None) -> TrainedRouter | None:
+    """A sweep's router for this alpha, where it may do what the trained one may."""
+    from dataclasses import replace
+
+    from hierrouter.learn.sweep import load_sweep
+
+    return next(
+        (
+            router
+            for router in load_sweep(folder).at(alpha)
+            if trained is None or replace(trained.objective, alpha=alpha) == router.objective
+        ),
+        None,
+    )
+
+
+def _answers(
+    cache: Path, tree: RouteTree, chosen: Sequence[Baseline], pool: str | None
+) -> Mapping[str, Answers] | None:
+    """What can be read off the answers of each set, where a baseline wants it."""
+    from hierrouter.baselines.answers import load_answers
+
+    if not any(baseline.reads_answers for baseline in chosen):
+        return None
+    single, routes = load_answers(cache, tree, pool)
+    return {"A": single, "B": routes}
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[OnFitted]:
+    """A bar over the fits; what a user's own baseline prints is no result of ours."""
+    with console.progress_bars() as bars, contextlib.redirect_stdout(sys.stderr):
+        task = bars.add_task("fit", total=None, note="")
+
+        def on_fitted(done: int, total: int, name: str) -> None:
+            bars.update(task, completed=done, total=total, note=name)
+
+        yield on_fitted
+
+
+def write(result: Standings, folder: Path) -> Path:
+    """The JSON and the tables as Markdown in `folder`; returns the JSON."""
+    from hierrouter.report.contest_rows import as_json
+    from hierrouter.report.contest_tables import contest_tables
+    from hierrouter.report.render import as_markdown
+    from hierrouter_cache.writer import write_atomically
+
+    tables = "\n".join(as_markdown(table) for table in contest_tables(result))
+    write_atomically(folder / "compare.md", tables.encode())
+    page = folder / "compare.json"
+    write_atomically(page, as_json(result).encode())
+    return page
+
+
+def show(result: Standings, format: str) -> None:
+    """The comparison on stdout."""
+    from hierrouter.report.contest_rows import as_json, long_table
+    from hierrouter.report.contest_tables import contest_tables
+    from hierrouter.report.render import as_csv, as_latex, as_markdown
+
+    if format == "json":
+        console.put(as_json(result))
+    elif format == "csv":
+        console.put(as_csv(long_table(result)))
+    elif format == "text":
+        console.put_tables(contest_tables(result))
+    else:
+        render = as_markdown if format == "md" else as_latex
+        console.put("\n".join(render(table) for table in contest_tables(result)))

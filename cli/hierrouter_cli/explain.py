@@ -1,0 +1,152 @@
+"""`hierrouter explain`: one query's tree, and what the router did in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hierrouter_cache.errors import InputError
+from hierrouter_cli import console, options
+from hierrouter_cli.compare import learned_router
+from hierrouter_cli.selecting import Selected, as_trained, selecting
+
+if TYPE_CHECKING:
+    from hierrouter.explained import Explained
+    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter_cache.tree import RouteTree
+
+SPLIT = "validation"
+FORMATS = ("text", "json", "md")
+
+
+@selecting
+def explain(
+    selected: Selected,
+    query: Annotated[
+        str | None,
+        typer.Argument(metavar="QUERY_ID", help="An id, dataset/id, or the beginning of either."),
+    ] = None,
+    worst: Annotated[
+        int | None,
+        typer.Option(
+            "--worst", metavar="N", min=1, help="Instead: the N queries with the largest regret."
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", metavar="train|validation|test", help=f"Of --worst; default {SPLIT}."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
+    ] = None,
+    alpha: Annotated[
+        str | None,
+        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
+    ] = None,
+    format: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))] = "text",
+) -> None:
+    """Show one query: every answer, what it is worth, the router's route and what it lost.
+
+    With --worst one line for each of the queries on which the router loses most.
+    """
+    from hierrouter.query_names import find_query
+
+    options.check_format(format, FORMATS)
+    _check_asked(query, worst, split)
+    value = None if alpha is None else options.parse_alpha(alpha)
+    tree = as_trained(selected, checkpoint).open()
+    row = None if query is None else find_query(tree, query)
+    run, trained = learned_router(tree, value, checkpoint, "explain")
+    console.say(f"explain: checkpoint {run or 'none'}")
+    if value is None:
+        value = trained.alpha if trained else options.DEFAULT_ALPHA
+    if row is not None:
+        show(_one(selected, tree, row, value, trained), format)
+    elif worst is not None:
+        fold = split or SPLIT
+        show_worst(_worst(selected, tree, worst, fold, value, trained), fold, format)
+
+
+def _check_asked(query: str | None, worst: int | None, split: str | None) -> None:
+    """Refuse what contradicts itself before anything is opened.
+
+    Raises:
+        InputError: neither a query nor --worst, both, or a fold for one query.
+    """
+    if (query is None) == (worst is None):
+        what = "no query" if query is None else "a query and --worst contradict each other"
+        raise InputError(f"{what}; give QUERY_ID or --worst N")
+    if query is not None and split is not None:
+        raise InputError(f"--split {split} is for --worst; a query is looked for in all folds")
+    options.check_split(split or SPLIT)
+
+
+def _one(
+    selected: Selected, tree: RouteTree, row: int, alpha: float, trained: TrainedRouter | None
+) -> Explained:
+    """The query at a position."""
+    from hierrouter.explain import explain as explained
+
+    [found] = explained(selected.cache, tree, [row], alpha, trained, selected.pool)
+    return found
+
+
+def _worst(
+    selected: Selected,
+    tree: RouteTree,
+    count: int,
+    split: str,
+    alpha: float,
+    trained: TrainedRouter | None,
+) -> Sequence[Explained]:
+    """The queries of a fold on which the router loses most.
+
+    Raises:
+        InputError: there is no router.
+    """
+    from hierrouter.explain import explain_worst
+
+    if trained is None:
+        raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
+    if split == "test":
+        console.say("explain: the test fold; what is changed after a look at it is tuned on it")
+    return explain_worst(selected.cache, tree, split, alpha, trained, count, selected.pool)
+
+
+def show(found: Explained, format: str) -> None:
+    """One query on stdout."""
+    from rich.console import Console
+
+    from hierrouter.report.explained import as_markdown, as_object, as_text
+    from hierrouter.report.serialise import json_text
+
+    if format == "json":
+        console.put(json_text(as_object(found), "query"))
+    elif format == "md":
+        console.put(as_markdown(found))
+    else:
+        person = sys.stdout.isatty()
+        console.put(as_text(found, Console().width if person else console.PIPE_WIDTH, person))
+
+
+def show_worst(found: Sequence[Explained], split: str, format: str) -> None:
+    """A line a query on stdout; as JSON each one whole."""
+    from hierrouter.report.explained import as_object, worst_table
+    from hierrouter.report.render import as_markdown
+    from hierrouter.report.serialise import json_text
+
+    table = worst_table(found, split)
+    if format == "json":
+        queries = [as_object(query) for query in found]
+        console.put(json_text({"split": split, "queries": queries}, "queries"))
+    elif format == "md":
+        console.put(as_markdown(table))
+    else:
+        console.put_tables([table])

@@ -1,0 +1,1 @@
+"""Routers that other people would use, on the same questions, embeddings and folds."""

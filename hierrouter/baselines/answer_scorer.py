@@ -1,0 +1,162 @@
+"""How good an answer looks, learned.
+
+In: `Arms` with answers. Out: `AnswerScorer`, which gives the expected quality of an answer that was
+read, from what the question lets expect of each arm, the answer's words and length, and how many of
+the other answers read so far say the same. FrugalGPT (Chen et al. 2023, arXiv 2305.05176) trains a
+language model for this; here it is a forest of random trees (Geurts et al. 2006, Machine Learning
+63:3) on hashed words. Not covered: what to do with it (`cascade`, `cascade_routing`, `best_of`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from sklearn.ensemble import ExtraTreesRegressor
+
+from hierrouter.baselines.arms import Answers, Arms, Seen
+from hierrouter.baselines.expectation import Expectation, expectation, one_thread
+
+TREES = 60
+COMPONENTS = 24  # of questions and of answers
+FITTED_ON = 20_000  # answers at most
+MOST_READ = 4  # other answers that were read before, at most, while it is fitted
+
+
+@dataclass(frozen=True)
+class AnswerScorer:
+    """What tells a good answer.
+
+    Attributes:
+        prior: what the question lets expect of each arm.
+        rank: int64[arms], place of each arm by mean quality.
+        question: float64[dim, components], projection of a question.
+        answer: float64[width, components], projection of an answer.
+        model: from the features of `Judge` to quality.
+    """
+
+    prior: Expectation
+    rank: NDArray[np.int64]
+    question: NDArray[np.float64]
+    answer: NDArray[np.float64]
+    model: ExtraTreesRegressor
+
+    def judge(self, seen: Seen) -> Judge:
+        """For these queries."""
+        return Judge(self, seen, self.prior.predict(seen.question))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A scorer of the answers to some queries.
+
+    Attributes:
+        scorer: the scorer.
+        seen: with the answers of all arms, of which it looks only at those it is asked about.
+        prior: float64[queries, arms], quality that the question alone lets expect.
+    """
+
+    scorer: AnswerScorer
+    seen: Seen
+    prior: NDArray[np.float64]
+
+    def score(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n], in [0, 1]: expected quality of one arm's answer to each query.
+
+        Args:
+            query: int64[n], positions of queries.
+            arm: int64[n], whose answer it is; its calls were made.
+            read: bool[n, arms], whose answers were read; that of `arm` says nothing more.
+        """
+        if not len(query):
+            return np.zeros(0)
+        with one_thread():
+            predicted = self.scorer.model.predict(self.features(query, arm, read))
+        return np.asarray(predicted, np.float64)
+
+    def features(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n, features], see `score`."""
+        seen, answers, prior = self.seen, read_answers(self.seen), self.prior[query]
+        others = read & (np.arange(seen.arms) != arm[:, None])
+        same = answers.group[query] == answers.group[query, arm][:, None]
+        columns = [
+            self.prior[query, arm],
+            prior.mean(axis=1),
+            prior.max(axis=1),
+            self.scorer.rank[arm],
+            np.log1p(answers.tokens[query, arm]),
+            others.sum(axis=1),
+            (others & same).sum(axis=1),
+        ]
+        asked = seen.question[query] @ self.scorer.question
+        said = answers.vectors[answers.row[query, arm]] @ self.scorer.answer
+        return np.column_stack([*columns, asked, said])
+
+
+def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:
+    """Learn from the answers of a fold.
+
+    What the question lets expect of an arm is, for each query, learned from the others: else the
+    scorer would trust it too much.
+    """
+    with one_thread():
+        return _fitted(train, rng)
+
+
+def _fitted(train: Arms, rng: np.random.Generator) -> AnswerScorer:
+    seen, answers = train.seen, read_answers(train.seen)
+    prior = expectation(seen.question, train.quality, rng)
+    query, arm = _drawn(len(train), seen.arms, rng)
+    scorer = AnswerScorer(
+        prior=prior,
+        rank=np.argsort(np.argsort(train.quality.mean(axis=0), kind="stable")),
+        question=_projection(seen.question),
+        answer=_projection(answers.vectors[answers.row[query, arm]]),
+        model=ExtraTreesRegressor(
+            TREES, min_samples_leaf=5, max_features=0.5, random_state=int(rng.integers(2**31))
+        ),
+    )
+    read = _read_before(arm, seen.arms, rng)
+    features = Judge(scorer, seen, prior.held_out).features(query, arm, read)
+    scorer.model.fit(features, train.quality[query, arm])
+    return scorer
+
+
+def read_answers(seen: Seen) -> Answers:
+    """The answers; whoever asks for them has said that it reads them."""
+    assert seen.answers is not None, "a router that reads answers was given none"
+    return seen.answers
+
+
+def _drawn(
+    queries: int, arms: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Query and arm of each answer to learn from: all, or so many by chance."""
+    places = np.arange(queries * arms)
+    if len(places) > FITTED_ON:
+        places = np.sort(rng.choice(places, FITTED_ON, replace=False))
+    return places // arms, places % arms
+
+
+def _read_before(arm: NDArray[np.int64], arms: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """bool[n, arms]: whose answers were read; none to a few, as it will be when it is used."""
+    order = np.argsort(rng.random((len(arm), arms)), axis=1)
+    most = min(MOST_READ, arms - 1)
+    read: NDArray[np.bool_] = order < rng.integers(0, most + 1, len(arm))[:, None]
+    return read
+
+
+def _projection(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64[width, components]: the directions in which these vectors are longest."""
+    width = vectors.shape[1]
+    if not width:
+        return np.zeros((0, 0))
+    wide = vectors.astype(np.float64)
+    first = max(0, width - COMPONENTS)
+    return np.asarray(eigh(wide.T @ wide, subset_by_index=[first, width - 1])[1])

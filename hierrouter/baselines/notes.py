@@ -1,0 +1,60 @@
+"""What a reader must know beside the figures of a contest.
+
+In: the tree, the sets of arms, the learned router. Out: sentences. Not covered: the figures
+(`contest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hierrouter.learn.trained import TrainedRouter
+from hierrouter_cache.tree import RouteTree
+
+
+def data_notes(tree: RouteTree, split: str) -> list[str]:
+    """What is odd about the data, and what the fold that is shown was used for."""
+    notes = []
+    if tree.context_free:
+        notes.append(
+            "Later hops are independent answers of the models, as imported: no model saw an "
+            "earlier answer."
+        )
+    if tree.left_out:
+        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+    if not set(tree.direct.models) & set(tree.models):
+        notes.append("Set A is left out: no model of the pool was asked directly.")
+    if "validation" not in tree.splits:
+        notes.append("No validation fold: baselines take the first of their settings.")
+    if split == "train":
+        notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
+    if split == "validation":
+        notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
+    return notes
+
+
+def answer_notes(left_out: Sequence[str]) -> list[str]:
+    """Which baselines did not take part."""
+    if not left_out:
+        return []
+    return [f"Left out, because nobody loaded the texts of answers: {', '.join(left_out)}."]
+
+
+def router_notes(trained: TrainedRouter | None, alpha: float) -> list[str]:
+    """What the learned router may do and the baselines may not, or the other way round."""
+    if trained is None:
+        return ["No learned router: the baselines are compared among themselves."]
+    notes = []
+    if trained.alpha != alpha:
+        notes.append(f"HierRouter was trained at alpha {trained.alpha:g}, shown at {alpha:g}.")
+    if trained.objective.allow_stop:
+        notes.append(
+            "HierRouter may stop early and the routes of set B may not: what stopping saves "
+            "counts as adaptivity here."
+        )
+    if trained.objective.max_cost is not None:
+        notes.append(
+            f"HierRouter is limited to a cost of {trained.objective.max_cost:g} a query, "
+            "baselines are not."
+        )
+    return notes

@@ -1,0 +1,144 @@
+"""A baseline of the user's own: `module:Class`.
+
+In: the path of a class that can be imported and made without arguments. Out: a `Baseline` whose
+every play is checked: what it answers must add up, and must be paid for. Not covered: where Python
+looks for modules, which is the caller's business.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.baselines.arms import Arms, Play, Seen
+from hierrouter.baselines.baseline import Baseline, Tuned
+from hierrouter_cache.errors import InputError
+
+EXACT = 1e-6  # by how much probabilities may miss what they must add up to
+
+
+def own_baseline(path: str) -> Baseline:
+    """An object of the class at an import path.
+
+    Raises:
+        InputError: the path is not `module:Class`, the module cannot be imported, has no such
+            class, or the class is no `Baseline`.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise InputError(f"not an import path: {path!r}; write --baselines module:Class")
+    try:
+        module = importlib.import_module(module_name)
+        made = getattr(module, attribute)()
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"baseline cannot be made: {path}: {_one_line(error)}; it must be a class that can be "
+            "imported from here, and made without arguments"
+        ) from error
+    _require_protocol(made, path)
+    return OwnBaseline(path, made)
+
+
+@dataclass(frozen=True)
+class OwnBaseline:
+    """The user's object; what it does wrong is one line with its path.
+
+    Attributes:
+        path: `module:Class`.
+        made: what was made of it.
+    """
+
+    path: str
+    made: Baseline
+
+    @property
+    def name(self) -> str:
+        """As the class says."""
+        return self.made.name
+
+    @property
+    def source(self) -> str:
+        """As the class says."""
+        return self.made.source
+
+    @property
+    def reads_answers(self) -> bool:
+        """As the class says."""
+        return self.made.reads_answers
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`.
+
+        Raises:
+            InputError: it failed, or gave something else; so does the router, when it plays.
+        """
+        tuned = self._called("fit", self.made.fit, train, validation, alpha, rng)
+        if not isinstance(tuned, Tuned) or not callable(tuned.play):
+            raise InputError(f"baseline gave no Tuned: {self.path}: fit; return Tuned(play, {{}})")
+        self._called("settings as JSON", json.dumps, tuned.settings)
+
+        def play(seen: Seen) -> Play:
+            played: Play = self._called("play", tuned.play, seen)
+            if wrong := fault(played, seen):
+                raise InputError(f"baseline plays wrong: {self.path}: {wrong}; see docs/compare.md")
+            return played
+
+        return Tuned(play, tuned.settings)
+
+    def _called(self, what: str, function: Any, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"baseline failed: {self.path}: {what}: {_one_line(error)}; mend it, or leave it "
+                "out"
+            ) from error
+
+
+def _require_protocol(made: Any, path: str) -> None:
+    texts = [name for name in ("name", "source") if not isinstance(getattr(made, name, None), str)]
+    if texts or not isinstance(getattr(made, "reads_answers", None), bool):
+        lacking = texts or ["reads_answers"]
+        raise InputError(
+            f"baseline lacks {lacking[0]}: {path}; it needs name and source, texts, and "
+            "reads_answers, True or False"
+        )
+    try:
+        inspect.signature(made.fit).bind("train", "validation", 0.0, "rng")
+    except (AttributeError, TypeError):
+        raise InputError(
+            f"baseline cannot be fitted: {path}; write def fit(self, train, validation, alpha, rng)"
+        ) from None
+
+
+def fault(played: Any, seen: Seen) -> str:
+    """What is wrong with a play, in words; empty where nothing is."""
+    if not isinstance(played, Play):
+        return "it gave no Play"
+    shapes = ("answer", played.answer, seen.arms), ("called", played.called, seen.calls.shape[1])
+    for name, values, columns in shapes:
+        if np.shape(values) != (len(seen), columns):
+            return f"{name} is {np.shape(values)}, not {(len(seen), columns)}"
+        if not _probable(values):
+            return f"{name} holds what is no probability"
+    if np.abs(played.answer.sum(axis=1) - 1).max(initial=0) > EXACT:
+        return "the probabilities of its answers do not add up to 1"
+    if (played.answer @ seen.calls > played.called + EXACT).any():
+        return "it gives an answer whose calls were not made"
+    return ""
+
+
+def _probable(values: NDArray[np.float64]) -> bool:
+    return bool(((values >= -EXACT) & (values <= 1 + EXACT)).all())  # nor is NaN
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -1,0 +1,208 @@
+"""`hierrouter compare`: the usual routers beside the learned one."""
+
+import csv
+import io
+import json
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND, Run, environment
+
+FEW = "random,best-static,knn"
+SLOW = """
+import sys, time
+from hierrouter.baselines.static import BestStatic
+class Slow(BestStatic):
+    name = "slow"
+    def fit(self, *folds):
+        print("fitting", file=sys.stderr, flush=True)
+        time.sleep(100)
+class Loud(BestStatic):
+    name = "loud"
+    def fit(self, *folds):
+        print("not a result")
+        return super().fit(*folds)
+"""
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """A copy of what a quickstart left, with baselines of its own."""
+    folder = shutil.copytree(home, tmp_path_factory.mktemp("compare") / "work")
+    (folder / "mine.py").write_text(SLOW)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(work: Path, hierrouter: Run) -> dict:
+    done = hierrouter("compare", "--format", "json", "--baselines", FEW, cwd=work)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def row(told: dict, router: str, arms: str = "") -> dict:
+    (found,) = [r for r in told["rows"] if (r["router"], r["arms"]) == (router, arms)]
+    return found
+
+
+def table(folder: Path, splits: tuple[str, ...]) -> Path:
+    """A file with the answers of two models, which take turns in being right."""
+    rows = [
+        {
+            "query_id": f"q{number}",
+            "question": f"What comes after {number % 2 * 'the word '}{number}?",
+            "answer": str(number + 1),
+            "model": model,
+            "response": str(number + (1 if number % 2 == at else 0)),
+            "tokens_in": 8,
+            "tokens_out": 2,
+            "split": split,
+        }
+        for number, split in enumerate(splits)
+        for at, model in enumerate(("even", "odd"))
+    ]
+    file = folder / "table.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def imported(folder: Path, hierrouter: Run, splits: tuple[str, ...]) -> None:
+    file = table(folder, splits)
+    done = hierrouter("cache", "import", file, "--format", "table", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_router_is_the_one_that_report_shows(work: Path, told: dict, hierrouter: Run) -> None:
+    done = hierrouter("report", "--format", "json", cwd=work)
+    reported = json.loads(done.stdout)
+    (router,) = [
+        r for r in reported["rows"] if (r["policy"], r["dataset"]) == ("hierrouter", "all")
+    ]
+    assert row(told, "hierrouter")["reward"] == router["reward"]
+    assert told["provenance"]["checkpoint"] == reported["provenance"]["checkpoint"]
+    assert told["alpha"] == reported["alpha"]
+    assert told["split"] == "test"
+
+
+def test_every_baseline_stands_on_both_sets(told: dict) -> None:
+    for name in FEW.split(","):
+        for arms in "AB":
+            found = row(told, {"best-static": "best static", "knn": "kNN"}.get(name, name), arms)
+            assert found["reward_low"] <= found["reward"] <= found["reward_high"]
+            assert found["difference"] == pytest.approx(
+                row(told, "hierrouter")["reward"] - found["reward"]
+            )
+    assert {value["value"] for value in told["values"]} == {"second hop", "adaptivity", "lead"}
+    assert row(told, "tree oracle")["reward"] >= row(told, "kNN", "B")["reward"]
+
+
+def test_the_same_command_gives_the_same_numbers(work: Path, told: dict, hierrouter: Run) -> None:
+    done = hierrouter("compare", "--format", "json", "--baselines", FEW, cwd=work)
+    again = json.loads(done.stdout)
+    for found in (*again["rows"], *told["rows"]):
+        found.pop("fit_cpu_seconds", None)
+    assert again == told
+
+
+def test_text_shows_tables_and_leaves_the_rest_in_a_run(work: Path, hierrouter: Run) -> None:
+    before = set(work.glob("runs/*-compare"))
+    done = hierrouter("compare", "--baselines", FEW, "--split", "validation", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert [f"Table {n}." in done.stdout for n in (1, 2, 3, 4)] == [True] * 4
+    assert "Shown on the fold that chose the settings" in " ".join(done.stdout.split())
+    (run,) = set(work.glob("runs/*-compare")) - before
+    assert {file.name for file in run.iterdir()} == {"compare.json", "compare.md"}
+    assert json.loads((run / "compare.json").read_text())["split"] == "validation"
+
+
+def test_csv_and_out(work: Path, told: dict, hierrouter: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = hierrouter(
+        *("compare", "--format", "csv", "--sets", "B", "--baselines", FEW, "--out", out), cwd=work
+    )
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert {r["arms"] for r in rows if r["kind"] == "baseline"} == {"B"}
+    (knn,) = [r for r in rows if r["router"] == "kNN"]
+    assert float(knn["reward"]) == pytest.approx(row(told, "kNN", "B")["reward"])
+    assert (out / "compare.json").exists()
+
+
+def test_what_ones_own_baseline_prints_is_no_result(work: Path, hierrouter: Run) -> None:
+    done = hierrouter("compare", "--format", "json", "--baselines", "mine:Loud", cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert row(json.loads(done.stdout), "loud", "A")
+    assert "not a result" in done.stderr
+
+
+def test_ctrl_c_while_fitting_leaves_nothing(work: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [*COMMAND, "compare", "--baselines", "mine:Slow", "--out", str(out)],
+        cwd=work,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("fitting"):
+            break
+    process.send_signal(signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed == ""
+    assert said.splitlines() == ["error: interrupted; what was committed or saved is safe"]
+    assert not out.exists()
+
+
+def test_without_a_router_the_baselines_are_alone(tmp_path: Path, hierrouter: Run) -> None:
+    imported(tmp_path, hierrouter, ("train",) * 20 + ("validation",) * 6 + ("test",) * 8)
+    done = hierrouter("compare", "--format", "json", "--baselines", "knn,random", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "compare: no router trained on this tree" in done.stderr
+    found = json.loads(done.stdout)
+    assert "hierrouter" not in {r["router"] for r in found["rows"]}
+    assert any("independent answers" in note for note in found["notes"])
+    assert row(found, "random", "A")["quality"] == pytest.approx(0.5)
+    assert {value["value"] for value in found["values"]} == {"second hop"}
+
+
+def test_without_a_train_fold_there_is_nothing_to_fit(tmp_path: Path, hierrouter: Run) -> None:
+    imported(tmp_path, hierrouter, ("test",) * 4)
+    done = hierrouter("compare", "--baselines", "random", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "no query to fit baselines on: the train fold is empty" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--baselines", "ridg"], ["unknown baseline: ridg", "did you mean ridge"]),
+        (["--baselines", "knn,,random"], ["unknown baseline: ;"]),
+        (["--baselines", "knn,knn"], ["given twice: knn"]),
+        (["--baselines", "nowhere:Thing"], ["nowhere:Thing", "ModuleNotFoundError"]),
+        (["--sets", "A,C"], ["unknown set of arms: 'C'", "known: A, B"]),
+        (["--sets", "A,A"], ["given twice: A"]),
+        (["--alpha", "abc"], ["alpha", "number"]),
+        (["--split", "tets"], ["did you mean test"]),
+        (["--format", "jsn"], ["did you mean json"]),
+        (["--checkpoint", "nope"], ["nope", "not found"]),
+        (["--out", "no/such"], ["no", "does not exist"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_wrong_words_are_refused_before_any_work(
+    tmp_path: Path, hierrouter: Run, arguments: list[str], words: list[str]
+) -> None:
+    done = hierrouter("compare", "--cache", "nowhere", *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert all(word in line for word in words), line
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
