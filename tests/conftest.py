@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.warm import Warm
 
 # Nothing here may reach a hub; set before any test imports transformers.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -24,21 +26,46 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "NO_COLOR": "1"}
 
 
+def run_cold(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in a new Python; `cwd` says where."""
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
 @pytest.fixture(scope="session")
-def hierrouter() -> Run:
+def warm() -> Iterator[Warm]:
+    """See `tests.warm`."""
+    started = Warm(environment(), SOURCES)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def hierrouter(warm: Warm) -> Run:
     """Run the command as a process of its own; `cwd` says where."""
 
     def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *map(str, arguments)],
-            cwd=cwd,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        if _settings(environment()) != _settings(warm.environment):
+            return run_cold(*arguments, cwd=cwd)
+        return warm.run([str(argument) for argument in arguments], cwd)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def cold() -> Run:
+    """The same in a new Python, for what must not depend on its hash seed."""
+    return run_cold
+
+
+def _settings(of: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in of.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ class SentenceEncoder:
             response is seen; "truncate" cuts, as the paper does at 512 tokens.
 
     Raises:
-        InputError: `long_context` is neither.
+        InputError: `long_context` is neither, or there cannot be such a model.
         WorldError: the model cannot be loaded.
     """
 
@@ -139,7 +139,8 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
     """What a name stands for: its content in words, where to load it, and the commit there.
 
     Raises:
-        InputError: a folder that is not a saved model.
+        InputError: a folder that is not a saved model, or a name that no model can have or that the
+            hub does not know.
         WorldError: a hub id that is neither cached nor reachable.
     """
     folder = Path(name).expanduser()
@@ -149,15 +150,35 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
         raise InputError(f"encoder folder not found: {folder}")
     # Names without an owner are those of the library's own models.
     model = name if "/" in name else f"sentence-transformers/{name}"
-    commit = hub_commit(model, None)
+    try:
+        commit = hub_commit(model, None)
+    except WorldError as error:
+        if _cannot_exist(error.__cause__):
+            known = f"take {BUILT_IN}, {PAPER}, the folder of a saved model, or a model of the hub"
+            raise InputError(f"no such encoder: {name}; {_meant(name) or known}") from error
+        raise
     return f"{model}@{commit}", model, commit
+
+
+def _cannot_exist(problem: BaseException | None) -> bool:
+    """Whether this was the name's fault and not the network's, which nobody knows offline."""
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    return isinstance(problem, HFValidationError | RepositoryNotFoundError)
+
+
+def _meant(name: str) -> str:
+    """A name of ours that this one looks like, as a question; empty where there is none."""
+    near = difflib.get_close_matches(name, (BUILT_IN, PAPER), n=1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def require_encoder(name: str) -> None:
     """Refuse an encoder that is not there, before anything is paid for; loads none.
 
     Raises:
-        InputError: a folder that is not there, or a name that looks mistyped.
+        InputError: a folder that is not there, a name that looks mistyped, that no model can have,
+            or that the hub does not know.
         WorldError: a hub id that is neither cached nor reachable.
     """
     if name == BUILT_IN:
@@ -165,8 +186,8 @@ def require_encoder(name: str) -> None:
     try:
         _resolved(_full_name(name).removesuffix(TRUNCATE))
     except WorldError as error:
-        if name != PAPER and (near := difflib.get_close_matches(name, (BUILT_IN, PAPER), n=1)):
-            raise InputError(f"unknown encoder: {name}; did you mean {near[0]}?") from error
+        if name != PAPER and (meant := _meant(name)):
+            raise InputError(f"no such encoder: {name}; {meant}") from error
         raise WorldError(
             f"encoder {name} not found on this machine and the hub cannot be reached or does not "
             f"have it; give the folder of a saved model, or use {BUILT_IN}"

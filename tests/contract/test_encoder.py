@@ -98,5 +98,7 @@ def test_another_commit_of_a_hub_encoder_is_another_encoder(
 def test_an_encoder_that_is_not_there() -> None:
     with pytest.raises(WorldError, match="cannot load encoder nobody/nothing"):
         load_encoder("nobody/nothing")
+    with pytest.raises(InputError, match="no such encoder: a/b/c"):
+        load_encoder("a/b/c")
     with pytest.raises(InputError, match="unknown way with long contexts"):
         SentenceEncoder("any", "wrap")
