@@ -78,15 +78,14 @@ def claims_sentence(report: Report) -> str:
 def _beaten(report: Report) -> list[str]:
     if not report.comparisons:
         return []
-    one_by_one = {(row.kind, row.policy) for row in report.overall if (row.difference_low or 0) > 0}
-    rivals = [one for one in report.comparisons if (one.kind, one.policy) in one_by_one]
-    lost = [one.policy for one in rivals if one.low <= 0]
+    alone = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
+    total = len(report.comparisons)
+    left = [one.policy for one in report.comparisons if one.low <= 0]
     said = (
-        f"HierRouter beats {len(rivals)} of {len(report.comparisons)} policies one at a time "
-        f"and {len(rivals) - len(lost)} when all {len(report.comparisons)} comparisons are to "
-        f"hold at once ({report.bootstrap.level:.0%}, max-t)"
+        f"HierRouter beats {alone} of {total} policies one at a time and {total - len(left)} when "
+        f"all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
     )
-    return [f"{said}, not {_names(lost)}." if lost else f"{said}."]
+    return [f"{said}: all but {_names(left)}." if 0 < len(left) < total else f"{said}."]
 
 
 def _names(policies: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Intervals hold the truth about as often as they say; more in `benchmarks/interval_coverage.py`."""
+"""Intervals hold the truth as often as they say; more: `benchmarks/interval_coverage.py`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_small_lead_counts_alone_but_not_among_many() -> None:
     said = claims_sentence(report([9.0] * 8 + [2.3, 0.0]))
     assert said.startswith(
         "HierRouter beats 9 of 10 policies one at a time and 8 when all 10 comparisons are to "
-        "hold at once (95%, max-t), not r8. "
+        "hold at once (95%, max-t): all but r8, r9. "
     )
 
 
@@ -46,8 +46,14 @@ def test_oracle_and_router_are_no_rivals() -> None:
 
 
 def test_many_names_are_cut() -> None:
-    said = claims_sentence(report([2.4] * 8))
-    assert "not r0, r1, r2, r3, r4 and 3 more." in said
+    said = claims_sentence(report([9.0, *[0.0] * 8]))
+    assert "all but r1, r2, r3, r4, r5 and 3 more." in said
+
+
+def test_nobody_is_beaten() -> None:
+    said = claims_sentence(report([0.0] * 3))
+    assert said.startswith("HierRouter beats 0 of 3 policies one at a time and 0 when all 3 ")
+    assert "all but" not in said
 
 
 def test_intervals_for_all_at_once_are_wider_than_one_by_one() -> None:
