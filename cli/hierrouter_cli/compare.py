@@ -66,7 +66,8 @@ def compare(
     check_out(out)
     value = None if alpha is None else options.parse_alpha(alpha)
     make_importable(Path.cwd())
-    chosen = named(options.split_names(baselines))
+    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
+        chosen = named(options.split_names(baselines))
     wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
     answers = _answers(selected.cache, tree, chosen, selected.pool)

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,11 +82,13 @@ class OwnBaseline:
         tuned = self._called("fit", self.made.fit, train, validation, alpha, rng)
         if not isinstance(tuned, Tuned) or not callable(tuned.play):
             raise InputError(f"baseline gave no Tuned: {self.path}: fit; return Tuned(play, {{}})")
-        self._called("settings as JSON", json.dumps, tuned.settings)
+        if not isinstance(tuned.settings, dict):
+            raise InputError(f"baseline gave no settings: {self.path}: fit; give a dict, or {{}}")
+        self._called("settings as JSON", partial(json.dumps, allow_nan=False), tuned.settings)
 
         def play(seen: Seen) -> Play:
             played: Play = self._called("play", tuned.play, seen)
-            if wrong := fault(played, seen):
+            if wrong := self._called("play", fault, played, seen):
                 raise InputError(f"baseline plays wrong: {self.path}: {wrong}; see docs/compare.md")
             return played
 

@@ -78,7 +78,8 @@ def cost_save(
     """CostSave: the share of its cost that is saved at the quality of the best static arm.
 
     1 - c / static_cost, where c is the least mean cost at which a mixture of the points is at
-    least as good. Below 0 where that is dearer; None where no point is as good.
+    least as good. Below 0 where that is dearer; None where no point is as good, or the static arm
+    is free.
 
     Trap: the best static arm is the one with the highest mean quality, not reward, and it must be
     chosen on the train fold. The points of a sweep are many tries at one number: the best of them
@@ -89,7 +90,7 @@ def cost_save(
         quality: float64[points].
     """
     hull = frontier(cost, quality)
-    if quality[hull[-1]] < static_quality:
+    if static_cost <= 0 or quality[hull[-1]] < static_quality:
         return None
     needed = np.interp(static_quality, quality[hull], cost[hull])
     return float(1 - needed / static_cost)

@@ -148,4 +148,5 @@ def _texts(episodes: Sequence[Episode], view: str) -> Iterator[tuple[str, ...]]:
     for episode in episodes:
         answers = [step.response or "" for step in episode.steps]
         for made in range(len(answers)):
-            yield state_texts(view, episode.question or "", answers[:made])
+            assert episode.question is not None  # `has_texts` says so
+            yield state_texts(view, episode.question, answers[:made])

@@ -42,7 +42,7 @@ def has_texts(path: Path) -> bool:
     Raises:
         InputError: the file cannot be read, or its first line is no object.
     """
-    return any("question" in line for _, line in islice(json_lines(path), 1))
+    return any(line.get("question") is not None for _, line in islice(json_lines(path), 1))
 
 
 def write_log(episodes: Iterable[Episode], models: Sequence[str], path: Path) -> None:

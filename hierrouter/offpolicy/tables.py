@@ -55,7 +55,7 @@ def as_json(result: Result) -> str:
 def as_object(result: Result) -> dict[str, Any]:
     """The result as JSON values; docs/off_policy.md describes the keys."""
     found = result.evaluation
-    overlap = {**asdict(found.overlap), "share_never_taken": found.overlap.share_never_taken}
+    overlap = asdict(found.overlap)
     plain: dict[str, Any] = _plain(
         {
             "alpha": result.alpha,

@@ -83,7 +83,9 @@ class Overlap:
         mean: of the weights.
         misses: whether they clearly do not average 1: then the log lacks what the policy does, or
             the propensities are not those of the logging policy.
-        never_taken: what the log never shows, the largest share first.
+        never_taken: what the log never shows, the largest share first; less than one in a
+            thousand is not named.
+        share_never_taken: of the episodes of the policy to be valued that the log does not show.
     """
 
     effective: float
@@ -91,6 +93,7 @@ class Overlap:
     mean: float
     misses: bool
     never_taken: tuple[NeverTaken, ...]
+    share_never_taken: float
 
     @classmethod
     def of(cls, log: Log, states: LoggedStates) -> Overlap:
@@ -98,23 +101,15 @@ class Overlap:
         weights = Weights.of(log, states)
         whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
         low, high = mean.interval(SURE)
-        missing = [
-            found
-            for found in _never_taken(log, states, weights.before)
-            if found.share >= SMALLEST_SHARE
-        ]
+        missing = sorted(_never_taken(log, states, weights.before), key=lambda found: -found.share)
         return cls(
             effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
             largest=float(whole.max()),
             mean=mean.value,
             misses=not low <= 1 <= high,
-            never_taken=tuple(sorted(missing, key=lambda found: -found.share)),
+            never_taken=tuple(found for found in missing if found.share >= SMALLEST_SHARE),
+            share_never_taken=min(1.0, math.fsum(found.share for found in missing)),
         )
-
-    @property
-    def share_never_taken(self) -> float:
-        """Of the episodes of the policy to be valued that the log does not show."""
-        return min(1.0, math.fsum(found.share for found in self.never_taken))
 
 
 def _never_taken(

@@ -80,8 +80,14 @@ def test_an_area_without_a_range_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("static", "expected"),
-    [((4, 0.5), 0.5), ((1.5, 0.5), 1 - 2 / 1.5), ((4, 0.1), 0.75), ((4, 0.9), None), ((3, 0.8), 0)],
-    ids=["half the cost", "dearer", "the cheapest will do", "never as good", "the arm itself"],
+    [
+        pytest.param((4, 0.5), 0.5, id="half the cost"),
+        pytest.param((1.5, 0.5), 1 - 2 / 1.5, id="dearer"),
+        pytest.param((4, 0.1), 0.75, id="the cheapest will do"),
+        pytest.param((4, 0.9), None, id="never as good"),
+        pytest.param((3, 0.8), 0, id="the arm itself"),
+        pytest.param((0, 0.5), None, id="nothing to save"),
+    ],
 )
 def test_cost_saved_at_equal_quality(static: tuple[float, float], expected: float | None) -> None:
     assert cost_save(*TWO, *static) == pytest.approx(expected)

@@ -84,6 +84,13 @@ def test_tokens_are_priced_and_other_keys_are_let_be(tmp_path: Path) -> None:
     assert (episode.dataset, episode.policy, episode.question) == ("mine", "", None)
 
 
+def test_a_question_that_is_null_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for question, expected in ((None, False), ("how many?", True)):
+        path.write_text(json.dumps({**LINE, "question": question}))
+        assert has_texts(path) is expected
+
+
 def test_blank_lines_do_not_count_but_keep_their_numbers(tmp_path: Path) -> None:
     first, second = read(tmp_path, "", LINE, "", LINE)
     assert (first.where, second.where) == (
