@@ -1,8 +1,8 @@
-"""The cost-quality frontier and where it turns.
+"""The cost-quality frontier of a few policies.
 
 In: points (cost, quality). Out: the upper-left convex hull, i.e. the points that are optimal for
-some alpha >= 0 under R = Q - alpha * C, and the alphas at which the best one changes. Convex,
-because a mixture of two policies is a policy too. Not covered: drawing.
+some alpha >= 0 under R = Q - alpha * C. Convex, because a mixture of two policies is a policy
+too. Not covered: the hulls of many queries at once (`hulls`); drawing.
 """
 
 from __future__ import annotations
@@ -34,23 +34,6 @@ def frontier(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray
             hull.pop()
         hull.append(point)
     return np.array(hull, dtype=np.int64)
-
-
-def break_points(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The alphas at which the best of these points changes, ascending.
-
-    Above the last one the cheapest point wins; at 0 the best one.
-
-    Args:
-        cost: float64[points].
-        quality: float64[points].
-
-    Returns:
-        float64[hull - 1], all above 0.
-    """
-    hull = frontier(cost, quality)
-    slopes = np.diff(quality[hull]) / np.diff(cost[hull])
-    return slopes[::-1]
 
 
 def _slope(cost: NDArray[np.float64], quality: NDArray[np.float64], left: int, right: int) -> float:

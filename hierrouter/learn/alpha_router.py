@@ -87,7 +87,7 @@ class AlphaRouter(nn.Module):
 
 
 def scales_of(break_points: NDArray[np.float64]) -> Tensor:
-    """float32[SCALES]: quantiles of the alphas at which the oracle changes, see `frontier`."""
+    """float32[SCALES]: quantiles of the alphas at which the oracle changes, see `hulls`."""
     if not len(break_points):
         return torch.ones(SCALES)
     spread = (np.arange(SCALES) + 0.5) / SCALES
