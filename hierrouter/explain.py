@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import best_ending, cheapest_best
+from hierrouter.evaluate.bounds import best_ending, best_nodes
 from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import STOP
 from hierrouter.evaluate.regret import split_regret
@@ -77,13 +77,6 @@ def explain(
         )
         for row in range(len(chosen))
     ]
-
-
-def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.int64]:
-    """int64[queries]: where the best route in hindsight ends, the one of `bounds.oracle`."""
-    endings = Actions(tree.routes, allow_stop).endings
-    best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
-    return best + np.int64(endings.start)
 
 
 def worst_queries(

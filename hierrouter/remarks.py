@@ -43,7 +43,7 @@ def remarks(
         exact: a router for the same objective that was learned by enumeration.
     """
     return [
-        *_data_notes(tree),
+        *data_notes(tree),
         *_price_notes(trained, sweep, price_lists, tree),
         *_stop_notes(trained, sweep),
         *_budget_notes(fold, trained),
@@ -52,7 +52,7 @@ def remarks(
     ]
 
 
-def _data_notes(tree: RouteTree) -> list[str]:
+def data_notes(tree: RouteTree) -> list[str]:
     """What a reader must know of the data."""
     notes = []
     if tree.context_free:

@@ -15,7 +15,7 @@ from hierrouter.opened_pool import opened_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import walk
+from hierrouter_cache.walk import Forest, TreeSpec, walk
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,13 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     Raises:
         CacheError: nothing there, damaged, or not the cache of this tree.
     """
-    reader = CacheReader(root)
-    plan = reader.latest_plan()
-    keys = keys_of(reader, plan.queries, tree)
-    spec = opened_pool(plan.pool, pool, tree.models, tree.hops).spec
-    nodes = walk(reader, spec, keys).tree
+    reader, _, forest = calls_of(root, tree, pool)
+    nodes = forest.tree
     if not nodes.complete.all():
         raise IncompleteTree(f"answers of the tree are not in the cache: {root}; open it again")
     calls = nodes.key[:, 1:]
     found = reader.texts(calls.ravel())
-    rows = reader.queries(keys, ("question", "answers")).to_pylist()
+    rows = reader.queries(forest.keys, ("question", "answers")).to_pylist()
     return [
         Texts(
             row["question"],
@@ -64,7 +61,21 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     ]
 
 
-def keys_of(reader: CacheReader, planned: Sequence[str], tree: RouteTree) -> list[str]:
+def calls_of(
+    root: Path, tree: RouteTree, pool: str | None = None
+) -> tuple[CacheReader, TreeSpec, Forest]:
+    """The cache, what makes up the tree there, and its calls in the order of the tree's queries.
+
+    Args and errors are those of `load_texts`.
+    """
+    reader = CacheReader(root)
+    plan = reader.latest_plan()
+    keys = _keys(reader, plan.queries, tree)
+    spec = opened_pool(plan.pool, pool, tree.models, tree.hops).spec
+    return reader, spec, walk(reader, spec, keys)
+
+
+def _keys(reader: CacheReader, planned: Sequence[str], tree: RouteTree) -> list[str]:
     """The content key of each query of the tree.
 
     Args:

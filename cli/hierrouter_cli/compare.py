@@ -13,13 +13,13 @@ import typer
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.opening import make_importable
+from hierrouter_cli.routers import learned_router
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.baselines.arms import Answers
     from hierrouter.baselines.baseline import Baseline
     from hierrouter.baselines.contest import OnFitted
-    from hierrouter.learn.trained import TrainedRouter
     from hierrouter.report.contests import Standings
     from hierrouter_cache.tree import RouteTree
 
@@ -27,16 +27,10 @@ if TYPE_CHECKING:
 @selecting
 def compare(
     *,
-    alpha: Annotated[
-        str | None,
-        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
-    ] = None,
+    alpha: options.ShownAlpha = None,
     selected: Selected,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
-    ] = None,
-    split: Annotated[str, typer.Option("--split", metavar="train|validation|test")] = "test",
+    checkpoint: options.Checkpoint = None,
+    split: options.Split = "test",
     baselines: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +65,7 @@ def compare(
     wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
     answers = _answers(selected.cache, tree, chosen, selected.pool)
-    run, trained = learned_router(tree, value, checkpoint)
+    run, trained = learned_router(tree, value, checkpoint, "compare")
     if value is None:
         value = trained.alpha if trained else options.DEFAULT_ALPHA
     say_if_few(tree, split, "every figure rests on them")
@@ -83,51 +77,6 @@ def compare(
     show(result, format)
     if out or format == "text":
         console.say(f"compare: {write(result, new_run('compare', out))}")
-
-
-def learned_router(
-    tree: RouteTree, alpha: float | None, checkpoint: Path | None, command: str = "compare"
-) -> tuple[Path | None, TrainedRouter | None]:
-    """The router to compare with, and where it is: that of `report`.
-
-    Args:
-        alpha: None is the alpha that the router was trained for.
-        checkpoint: the user's choice, instead of the latest run.
-        command: that says what is remarkable about it.
-    """
-    from hierrouter.latest_runs import latest_run
-    from hierrouter.learn.checkpoint import router_at
-
-    run = checkpoint or latest_run(tree, "train", alpha)
-    trained = router_at(run, alpha) if run else None
-    if checkpoint is None and (trained is None or alpha not in (None, trained.alpha)):
-        swept = latest_run(tree, "sweep-alpha")
-        wanted = options.DEFAULT_ALPHA if alpha is None else alpha
-        if swept and (router := _of_sweep(swept, wanted, trained)):
-            run, trained = swept, router
-    if trained is None:
-        console.say(
-            f"{command}: no router trained on this tree; baselines only (`hierrouter train`)"
-        )
-    elif trained.origin.fingerprint != tree.fingerprint:
-        console.say(f"{command}: the router was trained on other data or prices than shown here")
-    return run, trained
-
-
-def _of_sweep(folder: Path, alpha: float, trained: TrainedRouter | None) -> TrainedRouter | None:
-    """A sweep's router for this alpha, where it may do what the trained one may."""
-    from dataclasses import replace
-
-    from hierrouter.learn.sweep import load_sweep
-
-    return next(
-        (
-            router
-            for router in load_sweep(folder).at(alpha)
-            if trained is None or replace(trained.objective, alpha=alpha) == router.objective
-        ),
-        None,
-    )
 
 
 def _answers(
@@ -172,14 +121,5 @@ def show(result: Standings, format: str) -> None:
     """The comparison on stdout."""
     from hierrouter.report.contest_rows import as_json, long_table
     from hierrouter.report.contest_tables import contest_tables
-    from hierrouter.report.render import as_csv, as_latex, as_markdown
 
-    if format == "json":
-        console.put(as_json(result))
-    elif format == "csv":
-        console.put(as_csv(long_table(result)))
-    elif format == "text":
-        console.put_tables(contest_tables(result))
-    else:
-        render = as_markdown if format == "md" else as_latex
-        console.put("\n".join(render(table) for table in contest_tables(result)))
+    console.put_as(format, result, as_json, long_table, contest_tables)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hierrouter.report.text import safe_text
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from hierrouter.report.table import Table
+
+Result = TypeVar("Result")
 
 MAX_ERROR = 300
 PIPE_WIDTH = 160  # columns where the output is not a terminal
@@ -44,6 +46,40 @@ def put(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def put_as(
+    format: str,
+    result: Result,
+    as_json: Callable[[Result], str],
+    long_table: Callable[[Result], Table],
+    tables: Callable[[Result], Sequence[Table]],
+) -> None:
+    """A result on stdout, in one of the formats of `options.check_format`.
+
+    Args:
+        as_json: the whole of it as text.
+        long_table: one row a fact, for CSV.
+        tables: what a person reads, on a terminal or in a paper.
+    """
+    from hierrouter.report.render import as_csv, as_latex, as_markdown
+
+    if format == "json":
+        put(as_json(result))
+    elif format == "csv":
+        put(as_csv(long_table(result)))
+    elif format == "text":
+        put_tables(tables(result))
+    else:
+        render = as_markdown if format == "md" else as_latex
+        put("\n".join(render(table) for table in tables(result)))
+
+
+def page_width() -> int:
+    """Columns of the terminal, or of a page where the output is none."""
+    from rich.console import Console
+
+    return Console().width if sys.stdout.isatty() else PIPE_WIDTH
+
+
 def put_tables(tables: Iterable[Table]) -> None:
     """Tables on stdout, as wide as the terminal, in colour on one only."""
     import io
@@ -52,10 +88,9 @@ def put_tables(tables: Iterable[Table]) -> None:
 
     from hierrouter.report.render import as_rich
 
-    person = sys.stdout.isatty()
-    width = Console().width if person else PIPE_WIDTH
+    width = page_width()
     text = io.StringIO()
-    page = Console(file=text, force_terminal=person, width=width)
+    page = Console(file=text, force_terminal=sys.stdout.isatty(), width=width)
     for table in tables:
         page.print(as_rich(table, width))
     put(text.getvalue())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
-from hierrouter_cli.compare import learned_router
+from hierrouter_cli.routers import learned_router
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
@@ -42,14 +41,8 @@ def explain(
             "--split", metavar="train|validation|test", help=f"Of --worst; default {SPLIT}."
         ),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
-    ] = None,
-    alpha: Annotated[
-        str | None,
-        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
-    ] = None,
+    checkpoint: options.Checkpoint = None,
+    alpha: options.ShownAlpha = None,
     format: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))] = "text",
 ) -> None:
     """Show one query: every answer, what it is worth, the router's route and what it lost.
@@ -122,8 +115,6 @@ def _worst(
 
 def show(found: Explained, format: str) -> None:
     """One query on stdout."""
-    from rich.console import Console
-
     from hierrouter.report.explained import as_markdown, as_object, as_text
     from hierrouter.report.serialise import json_text
 
@@ -132,8 +123,7 @@ def show(found: Explained, format: str) -> None:
     elif format == "md":
         console.put(as_markdown(found))
     else:
-        person = sys.stdout.isatty()
-        console.put(as_text(found, Console().width if person else console.PIPE_WIDTH, person))
+        console.put(as_text(found, console.page_width(), sys.stdout.isatty()))
 
 
 def show_worst(found: Sequence[Explained], split: str, format: str) -> None:

@@ -11,7 +11,7 @@ import typer
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import say_if_few
-from hierrouter_cli.selecting import Selected, as_trained, selecting
+from hierrouter_cli.selecting import Selected, seen_as, selecting
 
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
@@ -39,14 +39,8 @@ def off_policy(
             help="Play logs of this policy on the cache, where the exact value is known.",
         ),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
-    ] = None,
-    alpha: Annotated[
-        str | None,
-        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
-    ] = None,
+    checkpoint: options.Checkpoint = None,
+    alpha: options.ShownAlpha = None,
     split: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +65,8 @@ def off_policy(
     With --log from a file; with --simulate from logs played on the cache, beside the exact value,
     which shows how far to trust each estimator. No model is called.
     """
-    from hierrouter.offpolicy.log_file import has_texts, require_new, write_log
+    from hierrouter.interchange.files import require_free
+    from hierrouter.offpolicy.log_file import has_texts, write_log
 
     options.check_format(format)
     options.check_split(split or SPLIT)
@@ -83,7 +78,7 @@ def off_policy(
     }
     logging = _logging_policy(log, simulate, only_simulated)
     if keep:
-        require_new(keep)
+        require_free(keep, "--keep")
     value = None if alpha is None else options.parse_alpha(alpha)
     texts = log is not None and has_texts(log)
     run, trained, tree = _router(selected, checkpoint, value, needs_tree=not texts)
@@ -134,7 +129,7 @@ def _router(
     from hierrouter.learn.checkpoint import router_at
 
     trained = router_at(checkpoint, alpha) if checkpoint else None
-    selected = as_trained(selected, checkpoint)
+    selected = seen_as(selected, trained.origin) if trained else selected
     tree = selected.open() if needs_tree or trained is None else None
     if checkpoint and trained:
         return checkpoint, trained, tree
@@ -216,14 +211,5 @@ def _provenance(
 def show(result: Result, format: str) -> None:
     """The estimates on stdout."""
     from hierrouter.offpolicy.tables import as_json, long_table, result_tables
-    from hierrouter.report.render import as_csv, as_latex, as_markdown
 
-    if format == "json":
-        console.put(as_json(result))
-    elif format == "csv":
-        console.put(as_csv(long_table(result)))
-    elif format == "text":
-        console.put_tables(result_tables(result))
-    else:
-        render = as_markdown if format == "md" else as_latex
-        console.put("\n".join(render(table) for table in result_tables(result)))
+    console.put_as(format, result, as_json, long_table, result_tables)

@@ -142,6 +142,15 @@ DeferShare = Annotated[
         "--defer-share", metavar="S", help="At most this share, 0 to 1; default: the highest R."
     ),
 ]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
+]
+ShownAlpha = Annotated[
+    str | None,
+    typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
+]
+Split = Annotated[str, typer.Option("--split", metavar="train|validation|test")]
 CheckOnly = Annotated[bool, typer.Option("--dry-run", help="Check everything, then stop.")]
 
 Backend = Annotated[

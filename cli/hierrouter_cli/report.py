@@ -26,21 +26,15 @@ PAGE = "report.html"
 @selecting
 def report(
     *,
-    alpha: Annotated[
-        str | None,
-        typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
-    ] = None,
+    alpha: options.ShownAlpha = None,
     selected: Selected,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
-    ] = None,
+    checkpoint: options.Checkpoint = None,
     sweep: Annotated[
         Path | None, typer.Option("--sweep", metavar="DIR", help="Default: the latest sweep.")
     ] = None,
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
-    split: Annotated[str, typer.Option("--split", metavar="train|validation|test")] = "test",
+    split: options.Split = "test",
     format: options.Format = "text",
     out: options.Out = None,
 ) -> None:
@@ -177,22 +171,15 @@ def _from_sweep(
     trained: TrainedRouter | None, sweep: Sweep | None, alpha: float
 ) -> TrainedRouter | None:
     """A sweep's router, where it is for this alpha and the one trained is not."""
-    from dataclasses import replace
-
     if sweep is None or (trained and trained.alpha == alpha):
         return None
-    routers = [
-        router
-        for router in sweep.at(alpha)
-        if trained is None or replace(trained.objective, alpha=alpha) == router.objective
-    ]
-    if not routers:
-        return None
-    console.say(
-        f"report: no run of `train` for alpha {alpha:g} on this tree; the sweep's network is "
-        f"shown, seed {routers[0].origin.seed}"
-    )
-    return routers[0]
+    router = sweep.like(trained, alpha)
+    if router:
+        console.say(
+            f"report: no run of `train` for alpha {alpha:g} on this tree; the sweep's network is "
+            f"shown, seed {router.origin.seed}"
+        )
+    return router
 
 
 def _say_origin(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> None:
@@ -229,19 +216,10 @@ def write(result: Report, folder: Path) -> Path:
 
 def show(result: Report, format: str) -> None:
     """The report on stdout."""
-    from hierrouter.report.render import as_csv, as_latex, as_markdown
     from hierrouter.report.serialise import as_json
     from hierrouter.report.tables import long_table, report_tables
 
-    if format == "json":
-        console.put(as_json(result))
-    elif format == "csv":
-        console.put(as_csv(long_table(result)))
-    elif format == "text":
-        console.put_tables(report_tables(result))
-    else:
-        render = as_markdown if format == "md" else as_latex
-        console.put("\n".join(render(table) for table in report_tables(result)))
+    console.put_as(format, result, as_json, long_table, report_tables)
 
 
 def show_summary(result: Report) -> None:

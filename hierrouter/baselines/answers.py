@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Answers
 from hierrouter.collect.encoders import HashedNgrams
-from hierrouter.opened_pool import opened_pool
 from hierrouter.scoring.text import plain
-from hierrouter.tree_texts import keys_of
+from hierrouter.tree_texts import calls_of
 from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.fingerprint import text_digest
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import Nodes, walk
+from hierrouter_cache.walk import Nodes
 
 # Shorter than the vectors that policies see: 144 routes of 3,000 queries take 442 MB at most.
 WIDTH = 256
@@ -41,10 +40,7 @@ def load_answers(root: Path, tree: RouteTree, pool: str | None = None) -> tuple[
     Raises:
         CacheError: nothing there, damaged, or not the cache of this tree.
     """
-    reader = CacheReader(root)
-    plan = reader.latest_plan()
-    spec = opened_pool(plan.pool, pool, tree.models, tree.hops).spec
-    forest = walk(reader, spec, keys_of(reader, plan.queries, tree))
+    reader, spec, forest = calls_of(root, tree, pool)
     asked = [name for name, _ in spec.direct]
     direct = [model for model in tree.direct.models if model in tree.models]
     ours = [tree.direct.models.index(model) for model in direct]

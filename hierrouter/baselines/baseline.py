@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
 from hierrouter.baselines.arms import Arms, Play, Seen
 
 Fitted = Callable[[Seen], Play]
-Setting = TypeVar("Setting")
+DIGITS = 9  # two values of R that differ by less are a tie
 
 
 class Baseline(Protocol):

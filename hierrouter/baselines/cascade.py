@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from hierrouter.baselines.answer_scorer import AnswerScorer, Judge, fit_scorer
 from hierrouter.baselines.arms import Arms, Play, Seen
-from hierrouter.baselines.baseline import Tuned
+from hierrouter.baselines.baseline import DIGITS, Tuned
 from hierrouter.baselines.static import best_static
-
-DIGITS = 9  # two values of R that differ by less are a tie
 
 
 @dataclass(frozen=True)

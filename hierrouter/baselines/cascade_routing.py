@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from hierrouter.baselines.answer_scorer import AnswerScorer, Judge, fit_scorer
 from hierrouter.baselines.arms import Arms, Play, Seen
-from hierrouter.baselines.baseline import Tuned, best_of
+from hierrouter.baselines.baseline import DIGITS, Tuned, best_of
 from hierrouter.baselines.expectation import Expectation, expectation
 from hierrouter.evaluate.bounds import cheapest_best
 
-DIGITS = 9  # two values that differ by less are a tie
 CERTAIN = 1e-6  # no quality is expected to be lower
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from hierrouter.baselines.arms import Answers, Arms, Play, Seen, macro_arms, single_models
+from hierrouter.baselines.arms import Answers, Arms, Seen, macro_arms, single_models
 from hierrouter.baselines.baseline import Baseline, value_of
-from hierrouter.baselines.notes import answer_notes, data_notes, router_notes
-from hierrouter.evaluate.bounds import cheapest_best, oracle
+from hierrouter.baselines.notes import answer_notes, fold_notes, router_notes
+from hierrouter.evaluate.bounds import direct_oracle, oracle
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.learn.config import PAPER_SEED
 from hierrouter.learn.trained import TrainedRouter
@@ -32,7 +32,7 @@ SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
     "A": single_models,
     "B": macro_arms,
 }
-ONE_HOP, TREE, ANYTIME = "one-hop oracle", "tree oracle", "anytime oracle"
+TREE, ANYTIME = "tree oracle", "anytime oracle"
 
 OnFitted = Callable[[int, int, str], None]
 
@@ -131,7 +131,7 @@ def contest(
         seed=seed,
         entries=(*entries, *learned, *_oracles(tree.split(split), alpha, usable)),
         notes=(
-            *data_notes(tree, split),
+            *fold_notes(tree, split),
             *answer_notes([one.name for one in baselines if one not in taking_part]),
             *router_notes(trained, alpha),
         ),
@@ -210,12 +210,8 @@ def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
     """What nobody can beat who chooses one call, a whole route, or where to stop on it."""
     whole = replace(oracle(fold, alpha), name=TREE)
     anytime = replace(oracle(fold, alpha, allow_stop=True), name=ANYTIME)
-    found = [Entry(whole), Entry(anytime)]
-    if "A" not in sets:
-        return found
-    arms = single_models(fold)
-    choice = cheapest_best(arms.reward(alpha), arms.cost)
-    return [Entry(Play.of(arms.seen, choice).outcome(arms, ONE_HOP, "oracle"), "A"), *found]
+    one_hop = direct_oracle(fold, alpha) if "A" in sets else None
+    return [*([Entry(one_hop, "A")] if one_hop else []), Entry(whole), Entry(anytime)]
 
 
 def _require_enough(tree: RouteTree, split: str) -> None:

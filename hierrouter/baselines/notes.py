@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierrouter.learn.trained import TrainedRouter
+from hierrouter.remarks import data_notes
 from hierrouter_cache.tree import RouteTree
 
 
-def data_notes(tree: RouteTree, split: str) -> list[str]:
+def fold_notes(tree: RouteTree, split: str) -> list[str]:
     """What is odd about the data, and what the fold that is shown was used for."""
-    notes = []
-    if tree.context_free:
-        notes.append(
-            "Later hops are independent answers of the models, as imported: no model saw an "
-            "earlier answer."
-        )
-    if tree.left_out:
-        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+    notes = data_notes(tree)
     if not set(tree.direct.models) & set(tree.models):
         notes.append("Set A is left out: no model of the pool was asked directly.")
     if "validation" not in tree.splits:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Arms, Play, Seen
 from hierrouter.baselines.baseline import Baseline, Tuned
+from hierrouter.import_path import import_path, one_line
 from hierrouter_cache.errors import InputError
 
 EXACT = 1e-6  # by how much probabilities may miss what they must add up to
@@ -31,15 +32,13 @@ def own_baseline(path: str) -> Baseline:
         InputError: the path is not `module:Class`, the module cannot be imported, has no such
             class, or the class is no `Baseline`.
     """
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise InputError(f"not an import path: {path!r}; write --baselines module:Class")
+    module_name, attribute = import_path(path, "--baselines module:Class")
     try:
         module = importlib.import_module(module_name)
         made = getattr(module, attribute)()
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"baseline cannot be made: {path}: {_one_line(error)}; it must be a class that can be "
+            f"baseline cannot be made: {path}: {one_line(error)}; it must be a class that can be "
             "imported from here, and made without arguments"
         ) from error
     _require_protocol(made, path)
@@ -101,8 +100,7 @@ class OwnBaseline:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"baseline failed: {self.path}: {what}: {_one_line(error)}; mend it, or leave it "
-                "out"
+                f"baseline failed: {self.path}: {what}: {one_line(error)}; mend it, or leave it out"
             ) from error
 
 
@@ -141,7 +139,3 @@ def fault(played: Any, seen: Seen) -> str:
 
 def _probable(values: NDArray[np.float64]) -> bool:
     return bool(((values >= -EXACT) & (values <= 1 + EXACT)).all())  # nor is NaN
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Arms, Play, Seen
-from hierrouter.baselines.baseline import Fitted
+from hierrouter.baselines.baseline import DIGITS, Fitted
 from hierrouter.evaluate.bounds import cheapest_best
-
-DIGITS = 9  # two predictions that differ by less are a tie
 
 Predict = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Play, Seen
-from hierrouter.baselines.predicted import DIGITS
+from hierrouter.baselines.baseline import DIGITS
 from hierrouter.evaluate.bounds import cheapest_best
 
 

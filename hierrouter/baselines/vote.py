@@ -19,7 +19,7 @@ import numpy as np
 
 from hierrouter.baselines.answer_scorer import read_answers
 from hierrouter.baselines.arms import Arms, Play, Seen
-from hierrouter.baselines.baseline import Tuned, best_of
+from hierrouter.baselines.baseline import DIGITS, Tuned, best_of
 from hierrouter.baselines.static import best_static
 
 
@@ -43,7 +43,7 @@ class MajorityVote:
         if not len(validation):
             return best_static(train, alpha)
         cost = validation.cost.mean(axis=0)
-        value = np.round(validation.reward(alpha).mean(axis=0), 9)
+        value = np.round(validation.reward(alpha).mean(axis=0), DIGITS)
         shortlist = np.lexsort((cost, -value))[: self.shortlist]
         by_cost = shortlist[cost[shortlist].argsort(kind="stable")].tolist()
         candidates = [

@@ -24,6 +24,7 @@ from hierrouter_cache.tree import RouteTree
 
 # The share of a smaller gap is the quotient of two noises.
 SMALLEST_GAP = 0.005
+ONE_HOP = "one-hop oracle"
 
 
 def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -86,9 +87,14 @@ def best_route_per_dataset(
 
 def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Outcome:
     """The best route of every query, chosen knowing all answers: no policy does better."""
+    return at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
+
+
+def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.int64]:
+    """int64[queries]: the node at which the best route of each query ends, in hindsight."""
     endings = Actions(tree.routes, allow_stop).endings
-    choice = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
-    return at_nodes(tree, endings.start + choice, "oracle", "oracle")
+    best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
+    return best + np.int64(endings.start)
 
 
 def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
@@ -103,7 +109,7 @@ def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
     cost = direct.cost[:, columns]
     choice = columns[cheapest_best(direct.score[:, columns] - alpha * cost, cost)]
     return Outcome(
-        name="one-hop oracle",
+        name=ONE_HOP,
         kind="oracle",
         quality=direct.score[rows, choice],
         accuracy=direct.accuracy[rows, choice],

@@ -25,8 +25,11 @@ from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.writer import atomic_file, fsync_folder
 
 
-def require_free(out: Path) -> None:
+def require_free(out: Path, flag: str = "--out") -> None:
     """Refuse to write over something, before any work is done for it.
+
+    Args:
+        flag: that gave the path, for the error.
 
     Raises:
         InputError: it exists, or its folder does not or cannot be written to.
@@ -34,9 +37,9 @@ def require_free(out: Path) -> None:
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")
     if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise InputError(f"no permission to write: {out.parent}; choose another --out")
+        raise InputError(f"no permission to write: {out.parent}; choose another {flag}")
     if out.exists() or out.is_symlink():
-        raise InputError(f"output exists: {out}; choose another --out or remove it")
+        raise InputError(f"output exists: {out}; choose another {flag} or remove it")
 
 
 @contextmanager

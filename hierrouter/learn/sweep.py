@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,21 @@ class Sweep:
         if alpha in self.alphas:
             return self.routers[self.alphas.index(alpha)]
         return [member.at(alpha) for member in self.members if isinstance(member, TrainedSweep)]
+
+    def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
+        """The first seed's router for one alpha that may do what `trained` may; None without one.
+
+        Args:
+            trained: None is anything.
+        """
+        return next(
+            (
+                router
+                for router in self.at(alpha)
+                if trained is None or replace(trained.objective, alpha=alpha) == router.objective
+            ),
+            None,
+        )
 
     @property
     def routers(self) -> list[list[TrainedRouter]]:

@@ -6,7 +6,6 @@ line named by its number; and back. Not covered: what a line holds, see `log_lin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -52,17 +51,3 @@ def write_log(episodes: Iterable[Episode], models: Sequence[str], path: Path) ->
         WorldError: the disk is full or failed.
     """
     write_json_lines((line_of(episode, models) for episode in episodes), path)
-
-
-def require_new(path: Path) -> None:
-    """Refuse to write a log over something, before any work is done for it.
-
-    Raises:
-        InputError: it exists, or its folder does not or cannot be written to.
-    """
-    if not path.parent.is_dir():
-        raise InputError(f"output folder does not exist: {path.parent}; make it first")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise InputError(f"no permission to write: {path.parent}; choose another --keep")
-    if path.exists() or path.is_symlink():
-        raise InputError(f"output exists: {path}; choose another --keep or remove it")

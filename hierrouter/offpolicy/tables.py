@@ -6,7 +6,6 @@ covered: how a table looks (`hierrouter.report.render`).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from hierrouter.offpolicy.clustered import LEVEL
 from hierrouter.offpolicy.estimators import Estimate
 from hierrouter.offpolicy.result import Result
 from hierrouter.offpolicy.study import Score
-from hierrouter.report.serialise import significant
+from hierrouter.report.serialise import json_text
 from hierrouter.report.table import Cell, Column, Interval, Line, Table
 
 DIGITS = 4
@@ -49,30 +48,26 @@ def long_table(result: Result) -> Table:
 
 def as_json(result: Result) -> str:
     """The result as one object, keys sorted, what is not known null."""
-    return json.dumps(as_object(result), sort_keys=True, indent=2, allow_nan=False) + "\n"
+    return json_text(as_object(result), "estimates")
 
 
 def as_object(result: Result) -> dict[str, Any]:
     """The result as JSON values; docs/off_policy.md describes the keys."""
     found = result.evaluation
-    overlap = asdict(found.overlap)
-    plain: dict[str, Any] = _plain(
-        {
-            "alpha": result.alpha,
-            "logged_by": dict(result.logged_by),
-            "episodes": found.episodes,
-            "queries": found.queries,
-            "truth": result.truth,
-            "truth_on": result.truth_on if result.truth is not None else None,
-            "level": LEVEL,
-            "estimates": [asdict(estimate) for estimate in found.estimates],
-            "scores": [asdict(score) for score in result.scores],
-            "overlap": overlap,
-            "notes": list(result.notes),
-            "provenance": dict(result.provenance),
-        }
-    )
-    return plain
+    return {
+        "alpha": result.alpha,
+        "logged_by": dict(result.logged_by),
+        "episodes": found.episodes,
+        "queries": found.queries,
+        "truth": result.truth,
+        "truth_on": result.truth_on if result.truth is not None else None,
+        "level": LEVEL,
+        "estimates": [_known(asdict(estimate)) for estimate in found.estimates],
+        "scores": [_known(asdict(score)) for score in result.scores],
+        "overlap": _known(asdict(found.overlap)),
+        "notes": list(result.notes),
+        "provenance": dict(result.provenance),
+    }
 
 
 def _estimate_table(result: Result) -> Table:
@@ -156,12 +151,9 @@ def _cell(value: float | int | None) -> Cell:
     return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
 
 
-def _plain(value: Any) -> Any:
-    """Values that JSON can say: floats to 12 digits, NaN as null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return significant(value) if math.isfinite(value) else None
-    return value
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, null for a number that is not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hierrouter.import_path import import_path, one_line
 from hierrouter.scoring.scorer import ScoreFunction, Scorer
 from hierrouter_cache.errors import InputError
 
@@ -31,9 +32,7 @@ def own_scorer(path: str) -> Scorer:
         InputError: the path is not `module:function`, the module cannot be imported, has no such
             function, or the function does not take (response, references).
     """
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise InputError(f"not an import path: {path!r}; write --scorer module:function")
+    module_name, attribute = import_path(path, "--scorer module:function")
     module = _imported(module_name, path)
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -50,7 +49,7 @@ def _imported(name: str, path: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"scorer cannot be imported: {path}: {_one_line(error)}; "
+            f"scorer cannot be imported: {path}: {one_line(error)}; "
             "the module must be importable from here or installed"
         ) from error
 
@@ -85,7 +84,7 @@ def _checked(function: Any, path: str) -> ScoreFunction:
         try:
             value = function(response, tuple(references))
         except (Exception, SystemExit) as error:
-            raise InputError(f"scorer failed: {path}: {_one_line(error)}; {call}") from error
+            raise InputError(f"scorer failed: {path}: {one_line(error)}; {call}") from error
         number = _number(value)
         if not 0 <= number <= 1:  # nor is NaN
             raise InputError(
@@ -104,10 +103,6 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
 
 def _short(text: str) -> str:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hierrouter.baselines.baseline import Tuned
-from hierrouter.baselines.contest import ANYTIME, ONE_HOP, TREE, contest, require_sets
+from hierrouter.baselines.contest import ANYTIME, TREE, contest, require_sets
 from hierrouter.baselines.knn import NearestNeighbours
 from hierrouter.baselines.static import BestStatic, DatasetOracle, Random
-from hierrouter.evaluate.bounds import best_fixed_route, best_route_per_dataset, oracle
+from hierrouter.evaluate.bounds import ONE_HOP, best_fixed_route, best_route_per_dataset, oracle
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls
 from tests.hierrouter.learn.runs import small_tree

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.offpolicy.log_file import has_texts, read_log, require_new, write_log
+from hierrouter.interchange.files import require_free
+from hierrouter.offpolicy.log_file import has_texts, read_log, write_log
 from hierrouter.offpolicy.log_line import Episode, LogShape, Step, line_of
 from hierrouter_cache.errors import InputError
 
@@ -160,12 +161,12 @@ def test_a_log_without_lines(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
-    require_new(tmp_path / "log.jsonl")
+    require_free(tmp_path / "log.jsonl", "--keep")
     (tmp_path / "log.jsonl").touch()
     with pytest.raises(InputError, match="output exists"):
-        require_new(tmp_path / "log.jsonl")
+        require_free(tmp_path / "log.jsonl", "--keep")
     with pytest.raises(InputError, match="does not exist"):
-        require_new(tmp_path / "none" / "log.jsonl")
+        require_free(tmp_path / "none" / "log.jsonl", "--keep")
 
 
 def test_a_line_holds_what_is_known_and_nothing_else() -> None:
