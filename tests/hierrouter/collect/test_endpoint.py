@@ -228,8 +228,9 @@ def test_retry_after_is_honoured_by_all_callers(kind: str) -> None:
     wait = 1.0 if kind == "seconds" else 2.0  # a date has whole seconds
 
     def script(prompt: str, before: int) -> Reply:
-        if len(server.moments) > 1:
-            return good(prompt)
+        if before or prompt != server.requests[0]["messages"][0]["content"]:
+            # The one under way is answered after the refusal was read.
+            return late(good(prompt), 0.4 if len(server.moments) <= 2 else 0)
         asked = str(wait)
         if kind == "date":
             asked = formatdate(time.time() + wait, usegmt=True)
@@ -239,7 +240,7 @@ def test_retry_after_is_honoured_by_all_callers(kind: str) -> None:
         generator = load(server, concurrency=2)
         assert answers_in_order(generator, PROMPTS[:8]) == ALL_GOOD[:8]
     first, *rest = server.moments
-    together = [moment for moment in rest if moment - first < 0.5]
+    together = [moment for moment in rest if moment - first < 0.7]
     assert len(together) <= 1  # the one that was under way at the same time
     assert len(rest) == 8
 
