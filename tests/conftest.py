@@ -78,3 +78,21 @@ def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("testbed") / "cache"
     collect(load_pool("testbed"), load_queries(["testbed"], 20, 42, Path()), root)
     return root
+
+
+@pytest.fixture(scope="session")
+def live_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a router for alpha 0.1 that answers with the testbed's models."""
+    from hierrouter.learn.checkpoint import save_checkpoint
+    from hierrouter.learn.config import preset, shortened
+    from hierrouter.learn.objective import Objective
+    from hierrouter.learn.training import train
+    from hierrouter.live.bundle import bundle_of, save_bundle
+    from hierrouter.trees import open_tree
+
+    folder = tmp_path_factory.mktemp("live") / "run"
+    tree = open_tree(testbed_cache)
+    config = shortened(preset("default", "exact"), 8)
+    save_checkpoint(train(tree, Objective(0.1), config, seed=1), folder)
+    save_bundle(bundle_of(testbed_cache, tree), folder)
+    return folder

@@ -27,7 +27,8 @@ MODEL = "served"
 class Reply:
     """What goes over the wire.
 
-    `cut` announces more bytes than it sends; `delay_s` passes before the first byte.
+    `cut` announces more bytes than it sends; `delay_s` passes before the first byte. A completion
+    asked for as a stream goes word by word; cut, it ends in the middle.
     """
 
     body: str | dict[str, Any] = ""
@@ -109,6 +110,7 @@ class Server:
     port: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     closing: threading.Event = field(default_factory=threading.Event)
+    listener: ThreadingHTTPServer | None = None
 
     @property
     def url(self) -> str:
@@ -117,6 +119,12 @@ class Server:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Take no more connections; `serving` ends as always."""
+        assert self.listener
+        self.listener.shutdown()
+        self.listener.socket.close()
 
     def completed(self, request: dict[str, Any]) -> Reply:
         prompt = request["messages"][0]["content"]
@@ -144,7 +152,12 @@ class _Handler(BaseHTTPRequestHandler):
             server.under_way += 1
             server.widest = max(server.widest, server.under_way)
         try:
-            self._send(server.completed(request))
+            reply = server.completed(request)
+            streams = request.get("stream") and isinstance(reply.body, dict)
+            if streams and "choices" in reply.body:
+                self._stream(reply, reply.body)
+            else:
+                self._send(reply)
         finally:
             with server.lock:
                 server.under_way -= 1
@@ -169,8 +182,42 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         self.close_connection = self.close_connection or reply.cut
 
+    def _stream(self, reply: Reply, body: dict[str, Any]) -> None:
+        """A completion as server-sent events."""
+        if reply.delay_s and self.told.closing.wait(reply.delay_s):
+            return
+        events = list(pieces(body))
+        if reply.cut:
+            events = events[: len(events) // 2]
+        self.close_connection = True
+        try:
+            self.send_response(reply.status)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            if reply.cut:
+                self.send_header("Content-Length", "100000")
+            self.end_headers()
+            for event in events:
+                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            if not reply.cut:
+                self.wfile.write(b"data: [DONE]\n\n")
+        except OSError:  # the caller has gone
+            pass
+
     def log_message(self, *arguments: Any) -> None:
         pass
+
+
+def pieces(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A completion as the chunks of a stream: a word each, then the reason, then the usage."""
+    named = {"id": "x", "created": 0, "object": "chat.completion.chunk", "model": body.get("model")}
+    [choice] = body["choices"]
+    for word in (choice["message"]["content"] or "").split(" "):
+        delta = {"content": word if word is None else f"{word} "}
+        yield {**named, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    last = {"index": 0, "delta": {}, "finish_reason": choice.get("finish_reason")}
+    yield {**named, "choices": [last]}
+    yield {**named, "choices": [], "usage": body.get("usage")}
 
 
 class _Listener(ThreadingHTTPServer):
@@ -184,6 +231,7 @@ def serving(server: Server) -> Iterator[Server]:
     handler = type("Handler", (_Handler,), {"told": server})
     with _Listener(("127.0.0.1", 0), handler) as listener:
         server.port = listener.server_address[1]
+        server.listener = listener
         thread = threading.Thread(target=listener.serve_forever, args=(0.05,))
         thread.start()
         try:

@@ -23,6 +23,8 @@ from hierrouter_cli import (
     pools,
     quickstart,
     report,
+    route,
+    serve,
     sweep,
     testbed,
     train,
@@ -51,6 +53,8 @@ app.command("compare", short_help="The usual routers beside the learned one.")(c
 app.command("off-policy", short_help="A router's value from another policy's log.")(
     off_policy.off_policy
 )
+app.command("route", short_help="Answer questions with the models themselves.")(route.route)
+app.command("serve", short_help="The same behind an OpenAI-compatible address.")(serve.serve)
 app.add_typer(cache.app, name="cache", short_help="Look into a cache: info, verify, repair.")
 app.command("pools", short_help="The pools that come with the package.")(pools.pools)
 app.command("datasets", short_help="Known datasets, and samples of their questions.")(

@@ -8,6 +8,7 @@ is in no tree. Not covered: networks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -123,6 +124,11 @@ def live_state(
         cost=torch.tensor([cost], dtype=torch.float32),
         legal=torch.from_numpy(legal)[None],
     )
+
+
+def joined(rows: Sequence[States]) -> States:
+    """Several states as one, in their order."""
+    return States(*(torch.cat(parts) for parts in zip(*rows, strict=True)))
 
 
 def _compact(part: StatePart) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from hierrouter.evaluate.outcome import ROUTER, Outcome, from_endings
 from hierrouter.learn.config import TrainConfig
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import Router, action_probabilities
-from hierrouter.learn.states import live_state, state_table
+from hierrouter.learn.states import States, live_state, state_table
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
@@ -174,15 +174,14 @@ class TrainedRouter:
         """
         return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
 
-    @torch.no_grad()
-    def decide(
+    def state(
         self,
         embedding: NDArray[np.float32],
         path: tuple[int, ...],
         cost: float,
         prompts: NDArray[np.int64] | None = None,
-    ) -> NDArray[np.float64]:
-        """float64[A]: the stochastic policy at one live state.
+    ) -> States:
+        """The row of one live state.
 
         Args:
             embedding: float32[dim], the encoder's vectors of the view.
@@ -195,10 +194,25 @@ class TrainedRouter:
         Raises:
             ValueError: prompts are needed, and are not given or not M.
         """
-        legal = self._legal(path, cost, prompts)
-        logits, _ = self.router(live_state(embedding, len(path), cost, legal))
-        probabilities: NDArray[np.float64] = torch.softmax(logits[0].double(), dim=0).numpy()
+        return live_state(embedding, len(path), cost, self._legal(path, cost, prompts))
+
+    @torch.no_grad()
+    def chances(self, states: States) -> NDArray[np.float64]:
+        """float64[n, A]: the stochastic policy at live states."""
+        logits, _ = self.router(states)
+        probabilities: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
         return probabilities
+
+    def decide(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state; see `state`."""
+        found: NDArray[np.float64] = self.chances(self.state(embedding, path, cost, prompts))[0]
+        return found
 
     def choose(
         self,

@@ -15,14 +15,22 @@ anything is generated. Not covered: other engines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import Answer, Response, Stop, never, too_long
+from hierrouter.collect.backends import (
+    Answer,
+    Failure,
+    OnText,
+    Response,
+    Stop,
+    never,
+    too_long,
+)
 from hierrouter.collect.backends.continuous import ContinuousBatches, require_continuous
 from hierrouter.collect.backends.devices import device_kind, placement
 from hierrouter.collect.backends.sampling import prompt_seed
@@ -33,6 +41,7 @@ from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError
 
 CONTINUOUS = "continuous"
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the first bytes of a character, decoded
 
 
 class TransformersBackend:
@@ -136,16 +145,57 @@ class TransformersGenerator:
         Raises:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
+        fitting, rest = self._sorted_out(prompts)
+        yield from rest.items()
+        for place, generated in self._decoder.decode(fitting, stop):
+            yield place, self._response(len(fitting[place].tokens), generated)
+
+    def stream(self, prompts: Sequence[str], on_text: OnText) -> Iterator[tuple[int, Answer]]:
+        """As `generate`, the texts handed on as they grow; batches are not filled up.
+
+        Args:
+            on_text: told (place, text): what comes next of an answer. All of it together is the
+                answer's text, unless it ends in what is cut off at its end.
+
+        Raises:
+            RuntimeError: as `generate`.
+        """
+        fitting, rest = self._sorted_out(prompts)
+        yield from rest.items()
+        if not isinstance(self._decoder, StaticBatches):  # which has no tokens before the end
+            for place, generated in self._decoder.decode(fitting, never):
+                answer = self._response(len(fitting[place].tokens), generated)
+                on_text(place, answer.text)
+                yield place, answer
+            return
+        growing = {place: GrowingText(self._text, self._ends) for place in fitting}
+
+        def on_token(place: int, token: int) -> None:
+            if more := growing[place].told(token):
+                on_text(place, more)
+
+        for place, generated in self._decoder.decode(fitting, never, on_token):
+            answer = self._response(len(fitting[place].tokens), generated)
+            if rest_of_it := answer.text[len(growing[place].shown) :]:
+                on_text(place, rest_of_it)
+            yield place, answer
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt as the model sees it."""
+        return len(self._encode(prompt))
+
+    def _sorted_out(self, prompts: Sequence[str]) -> tuple[dict[int, Prompt], dict[int, Failure]]:
+        """The prompts that fit the window, and why the others have no answer, by place."""
         new = self._generation.max_new_tokens
         fitting: dict[int, Prompt] = {}
+        rest: dict[int, Failure] = {}
         for place, prompt in enumerate(prompts):
             tokens = self._encode(prompt)
             if self._window is None or len(tokens) + new <= self._window:
                 fitting[place] = Prompt(tokens, self._seed(prompt))
             else:
-                yield place, too_long(len(tokens), new, self._window)
-        for place, generated in self._decoder.decode(fitting, stop):
-            yield place, self._response(len(fitting[place].tokens), generated)
+                rest[place] = too_long(len(tokens), new, self._window)
+        return fitting, rest
 
     def _seed(self, prompt: str) -> int:
         return prompt_seed(self._weights, self._generation.seed, prompt)
@@ -161,11 +211,43 @@ class TransformersGenerator:
         end = next((i for i, token in enumerate(generated) if token in self._ends), None)
         kept = generated if end is None else generated[:end]
         return Response(
-            text=self._tokenizer.decode(kept, skip_special_tokens=True).strip(),
+            text=self._text(kept),
             tokens_in=tokens_in,
             tokens_out=len(kept) + (end is not None),
             finish_reason="length" if end is None else "stop",
         )
+
+    def _text(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+
+
+class GrowingText:
+    """An answer as its tokens come.
+
+    Args:
+        text: of tokens.
+        ends: tokens that end a response.
+    """
+
+    def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
+        self._text = text
+        self._ends = ends
+        self._tokens: list[int] = []
+        self._over = False
+        self.shown = ""
+
+    def told(self, token: int) -> str:
+        """What one more token adds; nothing while a character is not whole, or after the end."""
+        self._over = self._over or token in self._ends
+        if self._over:
+            return ""
+        self._tokens.append(token)
+        text = self._text(self._tokens)
+        if text.endswith(UNFINISHED) or not text.startswith(self.shown):
+            return ""
+        more = text[len(self.shown) :]
+        self.shown = text
+        return more
 
 
 def _decoder(model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> Decoder:

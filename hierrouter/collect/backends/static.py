@@ -2,17 +2,19 @@
 
 In: a loaded model, tokens of prompts. Out: tokens of responses, batch by batch. Where memory runs
 out the batch is given up, its height halved, and the limit remembered as long as the model is
-loaded. Not covered: text, see `local`; the shapes, see `shapes`.
+loaded. Who follows the tokens as they come waits for one answer: there batches are not filled up.
+Not covered: text, see `local`; the shapes, see `shapes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.collect.backends import Stop
 from hierrouter.collect.backends.devices import give_back_memory, is_out_of_memory, memory
@@ -26,6 +28,9 @@ PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
 CACHE_SHARE = 0.6
 # Below this size an operation is over before a second thread has woken up.
 ONE_THREAD_PARAMETERS = 10_000_000
+
+# (key of the prompt, the token it was continued with)
+OnToken = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,15 @@ class StaticBatches:
         self.limits = limits
         self._is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
 
-    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
+    def decode(
+        self, prompts: Mapping[int, Prompt], stop: Stop, on_token: OnToken | None = None
+    ) -> Iterator[tuple[int, list[int]]]:
         """(key, response tokens) of each prompt; longest prompts first.
+
+        Args:
+            on_token: told each token as it is generated, those after the end of a response too.
+                Batches then are as high as there are prompts, which may change the last bit of a
+                sum.
 
         Raises:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
@@ -64,7 +76,7 @@ class StaticBatches:
             for shape, rows in batches(waiting, self.limits):
                 if stop():
                     return
-                generated = self._attempt([prompts[row] for row in rows], shape)
+                generated = self._attempt(rows, prompts, shape, on_token)
                 if generated is None:
                     self._make_room(shape)
                     break
@@ -72,13 +84,23 @@ class StaticBatches:
                     del waiting[row]
                     yield row, tokens
 
-    def _attempt(self, prompts: list[Prompt], shape: Shape) -> list[list[int]] | None:
+    def _attempt(
+        self,
+        rows: Sequence[int],
+        prompts: Mapping[int, Prompt],
+        shape: Shape,
+        on_token: OnToken | None,
+    ) -> list[list[int]] | None:
         """The responses, or None where memory ran out."""
+        batch = [prompts[row] for row in rows]
+        following = None
+        if on_token:
+            shape, following = replace(shape, height=len(rows)), _Following(rows, on_token)
         try:
             with _threads(1 if self._is_tiny else torch.get_num_threads()):
-                return self._decode_batch(prompts, shape)
+                return self._decode_batch(batch, shape, following)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if on_token or not is_out_of_memory(error):  # what was told cannot be taken back
                 raise
         return None  # not in the handler: the error's frames hold the batch
 
@@ -92,7 +114,9 @@ class StaticBatches:
         self.limits = self.limits.halved(shape)
 
     @torch.inference_mode()
-    def _decode_batch(self, prompts: list[Prompt], shape: Shape) -> list[list[int]]:
+    def _decode_batch(
+        self, prompts: list[Prompt], shape: Shape, following: _Following | None
+    ) -> list[list[int]]:
         filled = prompts + [prompts[0]] * (shape.height - len(prompts))
         tokens = torch.full((shape.height, shape.width), self._pad)
         mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
@@ -113,9 +137,29 @@ class StaticBatches:
             top_p=None,
             top_k=None,
             pad_token_id=self._pad,
+            streamer=following,
         )
         rows: list[list[int]] = output[: len(prompts), shape.width :].tolist()
         return rows
+
+
+class _Following(BaseStreamer):  # type: ignore[misc]
+    """Hands on each row's tokens; the prompts come first and are left out."""
+
+    def __init__(self, rows: Sequence[int], on_token: OnToken) -> None:
+        self._rows = rows
+        self._on_token = on_token
+        self._has_begun = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """The prompts, or one more token of each row."""
+        if self._has_begun:
+            for row, token in zip(self._rows, value.tolist(), strict=True):
+                self._on_token(row, token)
+        self._has_begun = True
+
+    def end(self) -> None:
+        """Every row is finished."""
 
 
 def limits_for(model: Any, new_tokens: int) -> Limits:

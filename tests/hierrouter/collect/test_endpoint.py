@@ -14,7 +14,7 @@ import pytest
 
 from hierrouter.collect.backends import Failure, Outage, Response, answers_in_order, backend
 from hierrouter.collect.backends.endpoint import patience
-from hierrouter.collect.backends.endpoint.engine import PROBE
+from hierrouter.collect.backends.endpoint.caller import PROBE
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError

@@ -1,6 +1,7 @@
 """The openai engine: any OpenAI-compatible server.
 
     engine        names a model, loads it, makes the calls of a level
+    caller        one model's requests, whole or as a stream
     client        one connection pool, one body or one error
     served        is this the server that has the model?
     completion    what a body says

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from httpx2 import TransportError
 from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
 from hierrouter.collect.backends import Failure
-from hierrouter.collect.backends.endpoint.refusals import meaning, timed_out
+from hierrouter.collect.backends.endpoint.completion import put_together
+from hierrouter.collect.backends.endpoint.refusals import Again, meaning, timed_out
 from hierrouter.endpoint import Endpoint, is_loopback
 
 CONNECT_S = 10.0
 HIDDEN = "***"
 SHORTEST_SECRET = 8
+T = TypeVar("T")
 
 
 class Client:
@@ -49,11 +52,32 @@ class Client:
             Again, Busy, OtherLimit, Outage: see `refusals`.
         """
         create = self._openai.chat.completions.with_raw_response.create
-        return await self._sent(lambda: create(**request), self._timeout_s)
+        return await self._body(lambda: create(**request), self._timeout_s)
+
+    async def stream(
+        self, request: dict[str, Any], on_text: Callable[[str], None]
+    ) -> str | Failure:
+        """As `complete`, the text handed on as it comes; the body is put together from all pieces.
+
+        Args:
+            on_text: told what comes next of the answer.
+
+        Raises:
+            Again, Busy, OtherLimit, Outage: as `complete`; perhaps after a part of the answer.
+        """
+        create = self._openai.chat.completions.create
+        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
+
+        async def send() -> str:
+            async with await create(**whole) as pieces:
+                return await put_together(pieces, lambda text: on_text(self._hidden(text)))
+
+        body = await self._sent(send, self._timeout_s)
+        return body if isinstance(body, Failure) else self._hidden(body)
 
     async def list_models(self, longest_s: float) -> str | Failure:
         """The body of the list of models; the errors are those of `complete`."""
-        return await self._sent(
+        return await self._body(
             self._openai.models.with_raw_response.list, min(self._timeout_s, longest_s)
         )
 
@@ -61,10 +85,16 @@ class Client:
         """Close every connection."""
         await self._openai.close()
 
-    async def _sent(self, send: Callable[[], Awaitable[Any]], timeout_s: float) -> str | Failure:
+    async def _body(self, send: Callable[[], Awaitable[Any]], timeout_s: float) -> str | Failure:
+        raw = await self._sent(send, timeout_s)
+        if isinstance(raw, Failure):
+            return raw
+        return self._hidden(raw.content.decode("utf-8-sig", "replace"))
+
+    async def _sent(self, send: Callable[[], Awaitable[T]], timeout_s: float) -> T | Failure:
         try:
             with anyio.fail_after(timeout_s):
-                raw = await send()
+                return await send()
         except TimeoutError:
             raise timed_out(self.address, timeout_s) from None
         except APIError as error:
@@ -72,7 +102,8 @@ class Client:
             if isinstance(found, Failure):
                 return found
             raise found from None
-        return self._hidden(raw.content.decode("utf-8-sig", "replace"))
+        except TransportError as error:  # in the middle of an answer
+            raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._secret, HIDDEN) if self._secret else text

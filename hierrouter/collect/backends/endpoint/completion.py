@@ -1,16 +1,18 @@
 """Read what an OpenAI-compatible server sent.
 
-In: the body of one chat completion. Out: a `Response`, a `Failure`, or an error that says what is
-wrong with it. Nothing is taken on trust: a missing count would make a call look free. Not covered:
-sending, retries, HTTP errors (`client`, `refusals`).
+In: the body of one chat completion, or its pieces. Out: a `Response`, a `Failure`, or an error that
+says what is wrong with it. Nothing is taken on trust: a missing count would make a call look free.
+Not covered: sending, retries, HTTP errors (`client`, `refusals`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
+
+from openai.types.chat import ChatCompletionChunk
 
 from hierrouter.collect.backends import Answer, Failure, Response
 from hierrouter.collect.backends.endpoint.refusals import SAID, refused_prompt
@@ -145,3 +147,28 @@ def _count(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise Unexpected(f"{value!r:.20} tokens")
     return value
+
+
+async def put_together(
+    pieces: AsyncIterator[ChatCompletionChunk], on_text: Callable[[str], None]
+) -> str:
+    """The body of a completion that came in pieces, as if it had come whole.
+
+    Args:
+        on_text: told what each piece adds to the text.
+    """
+    texts: list[str] = []
+    body: dict[str, Any] = {}
+    choice: dict[str, Any] = {}
+    async for piece in pieces:
+        found = piece.model_dump(exclude_none=True)
+        body |= {name: found[name] for name in ("model", "usage", "error") if name in found}
+        for first in found.get("choices") or ():
+            choice |= {name: first[name] for name in ("finish_reason",) if name in first}
+            text = first.get("delta", {}).get("content")
+            if isinstance(text, str) and text:
+                texts.append(text)
+                on_text(text)
+    if choice or texts:
+        body["choices"] = [{**choice, "message": {"content": "".join(texts)}}]
+    return json.dumps(body)

@@ -1,9 +1,8 @@
 """A model that a server answers for.
 
 In: a `ModelSpec` with an `Endpoint`. Out: its identity, and the answers to the prompts of a level,
-`concurrency` of them under way at once. Greedy is temperature 0; whether a server would answer the
-same twice is its own affair, the cache asks once. Not covered: what the server says (`completion`,
-`refusals`).
+`concurrency` of them under way at once. Not covered: one call (`caller`), and what the server says
+(`completion`, `refusals`).
 """
 
 from __future__ import annotations
@@ -12,22 +11,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from threading import Event
-from typing import Any
 
 from hierrouter.collect.backends import Answer, Failure, Outage, Stop, never
+from hierrouter.collect.backends.endpoint.caller import Caller
 from hierrouter.collect.backends.endpoint.client import Client, session
-from hierrouter.collect.backends.endpoint.completion import Count, Reader, Unexpected
 from hierrouter.collect.backends.endpoint.patience import TICK_S, GaveUp, Patience, Stopped
-from hierrouter.collect.backends.endpoint.refusals import OTHER_LIMIT, Again, OtherLimit
 from hierrouter.collect.backends.endpoint.served import require_served
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.fingerprint import digest
 
 ROUNDS = 2  # of nothing but failed attempts, and the server is doubted
-PROBE = "Say OK."  # what tells a server that is out from prompts that never work
-LIMIT = "max_tokens"
 
 
 class EndpointBackend:
@@ -39,7 +33,7 @@ class EndpointBackend:
         Raises:
             InputError: no base_url, or no key in the variable that should hold it.
         """
-        endpoint = _endpoint(spec)
+        endpoint = endpoint_of(spec)
         endpoint.key(f"model {spec.name}")
         identity = {
             "engine": "openai",
@@ -65,14 +59,14 @@ class EndpointBackend:
             Outage: it cannot be reached, refuses the key, or serves other models.
             WorldError: the tokenizer that is to count cannot be loaded.
         """
-        endpoint = _endpoint(spec)
+        endpoint = endpoint_of(spec)
         key = endpoint.key(f"model {spec.name}")
         with session(endpoint, key) as (portal, client):
             portal.call(require_served, client, spec.model)
         return EndpointGenerator(spec, endpoint, key)
 
 
-def _endpoint(spec: ModelSpec) -> Endpoint:
+def endpoint_of(spec: ModelSpec) -> Endpoint:
     if spec.endpoint is None or not spec.endpoint.base_url:
         raise InputError(
             f"base_url is missing: model {spec.name}; set it in [models.endpoint], or --base-url"
@@ -91,13 +85,9 @@ class EndpointGenerator:
     """
 
     def __init__(self, spec: ModelSpec, endpoint: Endpoint, key: str | None) -> None:
-        self._model = spec.model
-        self._generation = spec.generation
         self._endpoint = endpoint
         self._key = key
-        self._limit = LIMIT
-        answers_as = endpoint.answers_as or spec.model
-        self._reader = Reader(answers_as, spec.revision or "main", _counter(spec, endpoint))
+        self._caller = Caller(spec, endpoint)
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         """The answers as they come.
@@ -137,7 +127,7 @@ class EndpointGenerator:
             raise outage
 
     def _patience(self, client: Client, stopping: Event, callers: int) -> Patience:
-        probe = partial(self._probe, client)
+        probe = partial(self._caller.probe, client)
         attempts = self._endpoint.attempts
         # One call alone, failing at every attempt, is no outage.
         failures = max(ROUNDS * callers, attempts + 1)
@@ -146,56 +136,11 @@ class EndpointGenerator:
     async def _answer(self, client: Client, patience: Patience, prompt: str) -> Answer | None:
         """The final answer to one prompt; None where the collection stops without one."""
         try:
-            return await patience.tried(partial(self._completed, client, prompt))
+            return await patience.tried(partial(self._caller.complete, client, prompt))
         except GaveUp as error:
             return Failure("error", str(error))
         except Stopped:
             return None
-
-    async def _probe(self, client: Client) -> None:
-        """One attempt at a prompt that no server can mind."""
-        answer = await self._completed(client, PROBE)
-        if isinstance(answer, Failure):
-            raise Again(answer.detail)
-
-    async def _completed(self, client: Client, prompt: str) -> Answer:
-        """What one attempt gives."""
-        limit = self._limit
-        try:
-            body = await client.complete(self._request(prompt, limit))
-        except OtherLimit:
-            if limit == OTHER_LIMIT:
-                raise
-            self._limit = OTHER_LIMIT
-            return await self._completed(client, prompt)
-        if isinstance(body, Failure):
-            return body
-        try:
-            return self._reader.read(prompt, body)
-        except Unexpected as error:
-            raise Again(f"unexpected answer from {client.address}: {error}") from None
-
-    def _request(self, prompt: str, limit: str) -> dict[str, Any]:
-        generation = self._generation
-        request: dict[str, Any] = {
-            "model": self._model,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": generation.temperature,
-            limit: generation.max_new_tokens,
-        }
-        if generation.temperature:
-            # A seed of its own for each model and prompt: see docs/decisions.md on draws.
-            seed = digest(["draw", self._model, generation.seed, prompt])
-            request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
-        return request
-
-
-def _counter(spec: ModelSpec, endpoint: Endpoint) -> Count | None:
-    if endpoint.tokenizer is None:
-        return None
-    from hierrouter.collect.backends.endpoint.token_counts import counter
-
-    return counter(endpoint.tokenizer, f"model {spec.name}")
 
 
 def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:

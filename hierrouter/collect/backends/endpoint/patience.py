@@ -48,6 +48,8 @@ class Patience:
         failures: after so many failed attempts in a row, of any calls, the server is doubted.
         stopped: whether waiting is over because the collection stops.
         probe: a call that a server in order answers; made before it is given up.
+        pauses: how often a busy server is waited for in a row.
+        longest_wait_s: what asks for more is not waited for.
     """
 
     def __init__(
@@ -56,11 +58,15 @@ class Patience:
         failures: int,
         stopped: Callable[[], bool],
         probe: Callable[[], Awaitable[object]],
+        pauses: int = PAUSES,
+        longest_wait_s: float = LONGEST_WAIT_S,
     ) -> None:
         self._attempts = attempts
         self._most_failures = failures
         self._stopped = stopped
         self._probe = probe
+        self._most_pauses = pauses
+        self._longest_wait_s = longest_wait_s
         self._random = Random()  # noqa: S311 - spreads callers, protects nothing
         self._failures = 0
         self._pauses = 0
@@ -127,11 +133,12 @@ class Patience:
         if is_new:
             self._pauses += 1
             self._pause_began = monotonic()
-        if self._pauses > PAUSES:
-            raise Doubtful(f"{busy}; still so after {PAUSES} waits")
+        if self._pauses > self._most_pauses:
+            raise Doubtful(f"{busy}; still so after {self._most_pauses} waits")
         wait = busy.wait_s or FIRST_PAUSE_S * 2 ** (self._pauses - 1)
-        if wait > LONGEST_WAIT_S:
-            raise Outage(f"{busy}; it asks to wait {wait:.0f} s, more than {LONGEST_WAIT_S:.0f}")
+        if wait > self._longest_wait_s:
+            longest = f"{self._longest_wait_s:.0f}"
+            raise Outage(f"{busy}; it asks to wait {wait:.0f} s, more than {longest}")
         self._pause_ends = max(self._pause_ends, monotonic() + wait)
         if is_new and wait >= WORTH_SAYING_S:
             LOG.warning("%s; nobody calls it for %.0f s", busy, wait)

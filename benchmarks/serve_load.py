@@ -1,0 +1,159 @@
+"""Many clients on `hierrouter serve`, on this machine.
+
+Starts the installed command on a run, and C clients that ask questions one after the other for some
+seconds, each checking that its answer is the one that its question had before. Prints requests a
+second beside the same models asked without a router (the route's calls, in one thread), errors,
+mixed answers, the router's own time a hop, and the server's memory over time.
+
+    python benchmarks/serve_load.py --checkpoint runs/mine --cache caches/default
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import openai
+import psutil
+from measuring import versions
+
+from hierrouter.collect.backends import answers_in_order, backend
+from hierrouter.collect.prompts import prompt_text
+from hierrouter.live.bundle import load_bundle
+from hierrouter.live.router import Router
+from hierrouter.tree_texts import load_texts
+from hierrouter.trees import open_tree
+
+
+@dataclass
+class Seen:
+    """What the clients saw."""
+
+    answered: int = 0
+    mixed: int = 0
+    errors: list[str] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    router_s: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--questions", type=int, default=200)
+    given = parser.parse_args()
+    print(versions(openai))
+    fold = open_tree(given.cache).split("test")
+    fold = fold.select(np.arange(min(given.questions, len(fold))))
+    questions = [text.question for text in load_texts(given.cache, fold)]
+    wanted = routed_alone(given.checkpoint, questions)
+    command = [sys.executable, "-m", "hierrouter_cli", "serve", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--checkpoint", str(given.checkpoint)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = address(process)
+        seen, memory = asyncio.run(load(url, wanted, given.clients, given.seconds, process.pid))
+    finally:
+        process.terminate()
+        process.wait()
+    show(seen, memory, given.seconds, given.clients)
+
+
+def routed_alone(run: Path, questions: list[str]) -> dict[str, str]:
+    """Answers by question, one at a time; and how long the bare calls of their routes take."""
+    with Router.from_run(run) as router:
+        routed = [router.route(question) for question in questions]
+    bundle = load_bundle(run)
+    assert bundle
+    generators = {spec.name: backend(spec.backend).load(spec) for spec in bundle.pool.models}
+    started = time.perf_counter()
+    for way in routed:
+        said: list[str] = []
+        for level, hop in enumerate(way.hops):
+            prompt = prompt_text(way.question, said, bundle.pool.instruction(level))
+            [answer] = answers_in_order(generators[hop.model], [prompt])
+            said.append(answer.text)
+    bare = time.perf_counter() - started
+    print(f"the bare calls, one after the other: {len(routed) / bare:.1f} questions/s")
+    return {way.question: way.answer for way in routed}
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    """Where the server says that it listens."""
+    assert process.stderr
+    for line in process.stderr:
+        if found := re.search(r"http://\S+/v1", line):
+            return found[0]
+    raise SystemExit("the server does not start")
+
+
+async def load(
+    url: str, wanted: dict[str, str], clients: int, seconds: float, pid: int
+) -> tuple[Seen, list[float]]:
+    """All clients until the time is over; the server's memory, MiB, each second."""
+    seen, memory = Seen(), []
+    end = time.monotonic() + seconds
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        tasks = [
+            asyncio.create_task(ask(client, list(wanted.items()), start, end, seen))
+            for start in range(clients)
+        ]
+        server = psutil.Process(pid)
+        while time.monotonic() < end:
+            memory.append(server.memory_info().rss / 2**20)
+            await asyncio.sleep(1)
+        await asyncio.gather(*tasks)
+    return seen, memory
+
+
+async def ask(
+    client: openai.AsyncOpenAI, wanted: list[tuple[str, str]], start: int, end: float, seen: Seen
+) -> None:
+    """One client, which begins with another question than the others."""
+    order = cycle(wanted[start % len(wanted) :] + wanted[: start % len(wanted)])
+    while time.monotonic() < end:
+        question, answer = next(order)
+        began = time.perf_counter()
+        try:
+            found = await client.chat.completions.create(
+                model="hierrouter", messages=[{"role": "user", "content": question}]
+            )
+        except openai.OpenAIError as error:
+            seen.errors.append(f"{type(error).__name__}: {error}")
+            continue
+        seen.seconds.append(time.perf_counter() - began)
+        seen.answered += 1
+        seen.mixed += found.choices[0].message.content != answer
+        steps = (found.model_extra or {})["hierrouter"]["steps"]
+        seen.router_s += [step["router_s"] for step in steps]
+
+
+def show(seen: Seen, memory: list[float], seconds: float, clients: int) -> None:
+    middle, late = np.percentile(seen.seconds, [50, 95])
+    hop = np.percentile(np.array(seen.router_s) * 1e3, [50, 95])
+    third = max(1, len(memory) // 3)
+    print(f"{clients} clients, {seconds:g} s: {seen.answered / seconds:.1f} questions/s")
+    print(f"errors {len(seen.errors)}, mixed answers {seen.mixed}")
+    print(f"a question: median {middle:.3f} s, p95 {late:.3f} s")
+    print(f"the router, a hop: median {hop[0]:.2f} ms, p95 {hop[1]:.2f} ms")
+    print(
+        f"memory: {np.mean(memory[third : 2 * third]):.0f} MiB in the middle third, "
+        f"{np.mean(memory[2 * third :]):.0f} in the last"
+    )
+    for said in sorted(set(seen.errors))[:5]:
+        print(f"  {said[:200]}")
+
+
+if __name__ == "__main__":
+    main()

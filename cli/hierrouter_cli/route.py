@@ -1,0 +1,201 @@
+"""`hierrouter route`: answer questions with the models themselves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cli import console, options
+
+if TYPE_CHECKING:
+    from hierrouter.live.asking import Question
+    from hierrouter.live.routed import Hop, Routed
+    from hierrouter.live.router import Asked, Router
+    from hierrouter.pool import Pool
+
+STDIN = "-"
+
+
+def route(
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The text; or give --file.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="FILE|-",
+            help="Questions as JSON lines, question or messages in each; - is stdin.",
+        ),
+    ] = None,
+    checkpoint: options.Checkpoint = None,
+    pool: options.PoolName = None,
+    alpha: options.ShownAlpha = None,
+    max_cost: options.MaxCost = None,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample", help="Draw each call from the policy, so that logs can be judged."
+        ),
+    ] = False,
+    seed: options.Seed = options.DEFAULT_SEED,
+    reroute: Annotated[
+        bool,
+        typer.Option("--reroute", help="Where a model fails, take the next likeliest; says so."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the policy would call first; call nothing.")
+    ] = False,
+    format: options.ShortFormat = "text",
+) -> None:
+    """Route questions through the live models of the pool.
+
+    One question: its answer as it grows, then route, tokens and cost. --file: one JSON line for
+    each question, in their order. The router is that of the newest `train`, or of --checkpoint.
+    """
+    import anyio
+
+    options.check_format(format, ("text", "json"))
+    _check_asked(question, file, dry_run)
+    value = None if alpha is None else options.parse_alpha(alpha)
+    limit = options.parse_cost(max_cost, "--max-cost")
+    # What needs torch comes after all that can be refused without it.
+    import numpy as np
+
+    from hierrouter.live.router import Asked
+    from hierrouter.live.runs import live_run
+    from hierrouter.pool_file import load_pool
+
+    run = checkpoint or live_run(value)
+    given = load_pool(pool) if pool else None
+    rng = np.random.default_rng(seed) if sample else None
+    asked = Asked(value, limit, rng, reroute)
+    if file is not None:
+        failed = anyio.run(_all, run, given, file, asked)
+        if failed:
+            raise WorldError(f"{failed} questions have no answer; their lines say why")
+    elif question is not None:
+        anyio.run(_first if dry_run else _one, run, given, question, asked, format)
+
+
+def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
+    """Refuse what contradicts itself before anything is loaded.
+
+    Raises:
+        InputError: neither a question nor a file, or both; or a dry run of a file.
+    """
+    if (question is None) == (file is None):
+        what = "no question" if question is None else "a question and --file contradict each other"
+        raise InputError(f"{what}; give QUESTION or --file FILE")
+    if file is not None and dry_run:
+        raise InputError("--dry-run is for one question; leave out --file")
+    if file is not None and str(file) != STDIN and not file.is_file():
+        raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
+
+
+@asynccontextmanager
+async def _router(run: Path, pool: Pool | None, calls: bool = True) -> AsyncIterator[Router]:
+    """The router, with its models loaded if it is to call them; they are let go with the block."""
+    from hierrouter.live.router import Router
+
+    router = Router.from_run(run, pool, calls=calls)
+    console.say(f"route: {run}, {', '.join(router.policy.origin.models)}")
+    try:
+        yield router
+    finally:
+        await router.aclose()
+
+
+async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
+    """Answer one question; the text as it grows, or everything as JSON."""
+    from hierrouter.live.router import Follow
+    from hierrouter.report.text import safe_text
+
+    async with _router(run, pool) as router:
+        if format == "json":
+            _put_json((await router.aroute(question, asked)).as_object())
+            return
+        on_text = lambda text: console.put(safe_text(text))  # noqa: E731
+        routed = await router.aroute(question, asked, Follow(on_text, _say_hop))
+        console.put("\n")
+        console.say(_summary(routed))
+
+
+async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
+    """What the policy would do first."""
+    from hierrouter.live.router import action_names
+
+    counts = asked.max_cost is not None  # which only the models can
+    async with _router(run, pool, calls=counts) as router:
+        decision = await router.first(question, asked)
+        names = action_names(router.pool, len(decision.chances))
+    chances = dict(zip(names, decision.chances.tolist(), strict=True))
+    if format == "json":
+        _put_json({"first": names[decision.action], "chances": chances})
+        return
+    for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
+        console.put(f"{chance:8.4f}  {name}\n")
+
+
+async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
+    """Answer every question of a file, a line each; how many have no answer."""
+    from hierrouter.live.asking import route_all
+    from hierrouter.live.models import CallFailed
+
+    ids: list[Any] = []
+    failed = 0
+    async with _router(run, pool) as router:
+        place = 0
+        async for found in route_all(router, _questions(file, ids), asked):
+            name = {} if ids[place] is None else {"id": ids[place]}
+            place += 1
+            if isinstance(found, CallFailed):
+                failed += 1
+                _put_json({**name, "error": str(found), "status": found.status})
+            else:
+                _put_json({**name, **found.as_object()})
+    return failed
+
+
+def _questions(file: Path, ids: list[Any]) -> Iterator[Question]:
+    """The question on each line; its id, or None, goes into `ids`."""
+    from hierrouter.json_lines import parse_object, raw_lines
+    from hierrouter.live.asking import question_in
+
+    from_stdin = str(file) == STDIN
+    lines = enumerate(sys.stdin.buffer, start=1) if from_stdin else raw_lines(file)
+    for number, line in lines:
+        if line.strip():
+            where = f"{'stdin' if from_stdin else file}:{number}"
+            row = parse_object(line, where)
+            found = question_in(row, where)
+            ids.append(row.get("id"))
+            yield found
+
+
+def _say_hop(hop: Hop) -> None:
+    """One call, on stderr."""
+    instead = f", instead of {hop.instead_of}" if hop.instead_of else ""
+    console.say(
+        f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
+        f"C {hop.cost:.4g}, {hop.model_s:.2f} s"
+    )
+
+
+def _summary(routed: Routed) -> str:
+    over = f", above the limit of {routed.max_cost:g}" if routed.is_over_limit else ""
+    return (
+        f"route: {routed.route} at alpha {routed.alpha:g}, "
+        f"{routed.tokens_in} + {routed.tokens_out} tokens, C {routed.cost:.4g}{over}"
+    )
+
+
+def _put_json(found: dict[str, Any]) -> None:
+    console.put(json.dumps(found, allow_nan=False) + "\n")

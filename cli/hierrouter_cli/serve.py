@@ -1,0 +1,154 @@
+"""`hierrouter serve`: the router behind an OpenAI-compatible address."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cli import console, options
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+HOST, PORT = "127.0.0.1", 8100
+WAITING = 2_048  # connections that the system keeps until they are taken
+
+
+def serve(
+    checkpoint: options.Checkpoint = None,
+    pool: options.PoolName = None,
+    alpha: options.ShownAlpha = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="NAME=ALPHA", help="hierrouter:NAME; repeatable."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS")] = HOST,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0 takes a free one.")
+    ] = PORT,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key-env", metavar="VARIABLE", help="Holds the key that clients must send."
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Append a JSON line for each request."),
+    ] = None,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample", help="Draw each call from the policy, so that logs can be judged."
+        ),
+    ] = False,
+    seed: options.Seed = options.DEFAULT_SEED,
+    reroute: Annotated[
+        bool,
+        typer.Option("--reroute", help="Where a model fails, take the next likeliest; says so."),
+    ] = False,
+) -> None:
+    """Answer OpenAI's chat completions with the live models of the pool.
+
+    The router is that of the newest `train`, or of --checkpoint; one of a sweep answers every
+    alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
+    """
+    key = _key(api_key_env, host)
+    value = None if alpha is None else options.parse_alpha(alpha)
+    named = _named(name or [])
+    _require_extra()
+    with _listening(host, port) as listener:
+        from hierrouter.live.router import Router
+        from hierrouter.live.runs import live_run
+        from hierrouter.pool_file import load_pool
+        from hierrouter.serve.app import Settings, make_app
+        from hierrouter.serve.names import Names
+
+        run = checkpoint or live_run(value)
+        router = Router.from_run(run, load_pool(pool) if pool else None)
+        names = Names.of(router.policy, value, named)
+        settings = Settings(names, str(run), key, log, seed if sample else None, reroute)
+        app = make_app(router, settings)
+        console.say(f"serve: {run}, {', '.join(router.policy.origin.models)}")
+        console.say(f"serve: http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
+        _run(app, listener)
+
+
+def _key(variable: str | None, host: str) -> str | None:
+    """The key that clients must send.
+
+    Raises:
+        InputError: the variable is empty, or others than this machine could connect without one.
+    """
+    from hierrouter.endpoint import is_loopback
+
+    if variable is None:
+        if not is_loopback(host):
+            raise InputError(f"everybody could connect: --host {host}; give --api-key-env as well")
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise InputError(f"{variable} is not set: --api-key-env; it must hold the key")
+    return key
+
+
+def _named(given: Sequence[str]) -> dict[str, float]:
+    """Alphas by name.
+
+    Raises:
+        InputError: not NAME=ALPHA.
+    """
+    named = {}
+    for item in given:
+        name, equals, alpha = item.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"not NAME=ALPHA: --name {item:.60}; e.g. --name cheap=0.5")
+        named[name] = options.parse_alpha(alpha)
+    return named
+
+
+def _require_extra() -> None:
+    """Refuse to begin without the packages of the server.
+
+    Raises:
+        InputError: they are not installed.
+    """
+    from importlib.util import find_spec
+
+    for package in ("fastapi", "prometheus_client", "uvicorn"):
+        if find_spec(package) is None:
+            raise InputError(f"{package} is not installed: serve; pip install 'hierrouter[serve]'")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """The address, taken before anything is loaded.
+
+    Raises:
+        WorldError: it cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=WAITING)
+    except OSError as error:
+        raise WorldError(
+            f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
+        ) from error
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _run(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until the process is told to end; what is under way is finished first."""
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none")
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,88 @@
+"""Many questions, some under way at a time.
+
+In: a router, numbered questions. Out: what became of each, in their order. Not covered: how each
+is routed (`router`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from anyio import to_thread
+
+from hierrouter.live.conversation import Message, question_of
+from hierrouter.live.models import CallFailed
+from hierrouter.live.routed import Routed
+from hierrouter.live.router import Asked, Router
+from hierrouter_cache.errors import InputError
+
+WIDTH = 16  # questions under way
+
+Question = str | list[Message]
+
+
+def question_in(row: dict[str, Any], where: str) -> Question:
+    """The question of one line of JSON.
+
+    Args:
+        where: file and line, for messages.
+
+    Raises:
+        InputError: neither question nor messages, or both, or nothing that can be asked.
+    """
+    given = [name for name in ("question", "messages") if row.get(name) is not None]
+    if len(given) != 1:
+        raise InputError(f"give either question or messages: {where}")
+    found = row[given[0]]
+    if not isinstance(found, str if given[0] == "question" else list):
+        kind = "a text" if given[0] == "question" else "a list of messages"
+        raise InputError(f"{given[0]} is not {kind}: {where}")
+    try:
+        question_of(found)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return found
+
+
+async def route_all(
+    router: Router, questions: Iterable[Question], asked: Asked, width: int = WIDTH
+) -> AsyncIterator[Routed | CallFailed]:
+    """What each question came to, in their order; one that fails stops no other.
+
+    Args:
+        questions: read as they are needed.
+        width: how many are under way.
+
+    Raises:
+        InputError: a question that cannot be asked, after those before it.
+    """
+    under_way: deque[asyncio.Task[Routed | CallFailed]] = deque()
+    coming, broken = iter(questions), None
+    try:
+        while True:
+            try:
+                question = await to_thread.run_sync(next, coming, None)  # may wait for stdin
+            except InputError as error:  # those before it are answered all the same
+                question, broken = None, error
+            if question is not None:
+                under_way.append(asyncio.create_task(_routed(router, question, asked)))
+            elif not under_way:
+                break
+            if question is None or len(under_way) >= width:
+                yield await under_way.popleft()
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+    if broken:
+        raise broken
+
+
+async def _routed(router: Router, question: Question, asked: Asked) -> Routed | CallFailed:
+    try:
+        return await router.aroute(question, asked)
+    except CallFailed as error:
+        return error

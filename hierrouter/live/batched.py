@@ -1,0 +1,158 @@
+"""A model on this machine, for callers that come one by one.
+
+In: a loaded generator. Out: a `LiveModel`: a thread takes all prompts that wait and decodes them in
+one batch, so that many callers cost little more than one. Not covered: served models (`served`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol, runtime_checkable
+
+from hierrouter.collect.backends import Answer, Failure, Generator, Response
+from hierrouter.collect.backends import OnText as OnTexts
+from hierrouter.live.models import CallFailed, OnText
+
+MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
+CLOSED = "the router was closed"
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A generator that hands its answers on as they grow, and counts tokens."""
+
+    def stream(self, prompts: Sequence[str], on_text: OnTexts) -> Iterator[tuple[int, Answer]]:
+        """As `Generator.generate`, each text handed on as it grows."""
+        ...
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One prompt that waits, where its answer goes, and who follows it."""
+
+    prompt: str
+    answer: Future[Answer]
+    on_text: OnText | None
+
+
+class BatchedModel:
+    """One local model and the thread that it answers in.
+
+    Args:
+        name: of the model, for messages.
+        generator: the model.
+    """
+
+    def __init__(self, name: str, generator: Generator) -> None:
+        self._name = name
+        self._generator = generator
+        self._waiting: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
+        self._thread.start()
+
+    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+        """The answer to one prompt; see `LiveModel`.
+
+        Raises:
+            CallFailed: the prompt does not fit, the model failed, or it was closed.
+        """
+        if self._closed:
+            raise CallFailed(self._name, CLOSED)
+        asked = _Asked(prompt, Future(), _in_loop(on_text) if on_text else None)
+        self._waiting.put(asked)
+        try:
+            found = await asyncio.wrap_future(asked.answer)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise CallFailed(self._name, reason) from error
+        if isinstance(found, Failure):
+            raise CallFailed(self._name, found.detail, found.status)
+        return found
+
+    def count(self, prompt: str) -> int | None:
+        """Tokens of a prompt, where the engine tells."""
+        generator = self._generator
+        return generator.count(prompt) if isinstance(generator, Streaming) else None
+
+    async def close(self) -> None:
+        """Answer nothing that is not begun."""
+        if not self._closed:
+            self._closed = True
+            self._waiting.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        while asked := self._waiting.get():
+            batch = [asked, *self._more()]
+            # Who has gone is not answered.
+            wanted = [one for one in batch if one.answer.set_running_or_notify_cancel()]
+            if wanted:
+                self._answer(wanted)
+        for left in self._more():
+            if left.answer.set_running_or_notify_cancel():
+                left.answer.set_exception(RuntimeError(CLOSED))
+
+    def _more(self) -> list[_Asked]:
+        """What else waits now."""
+        more: list[_Asked] = []
+        while len(more) < MOST_AT_ONCE - 1:
+            try:
+                asked = self._waiting.get_nowait()
+            except Empty:
+                break
+            if asked is None:
+                self._waiting.put(None)  # the end, after this batch
+                break
+            more.append(asked)
+        return more
+
+    def _answer(self, batch: list[_Asked]) -> None:
+        """Give each its answer; an error goes to all that have none."""
+        try:
+            for place, answer in self._answers(batch):
+                batch[place].answer.set_result(answer)
+        except Exception as error:  # an engine may raise anything, and the thread must live on
+            for one in batch:
+                if not one.answer.done():
+                    one.answer.set_exception(RuntimeError(str(error) or type(error).__name__))
+            return
+        for one in batch:
+            if not one.answer.done():
+                one.answer.set_exception(RuntimeError("the engine gave no answer"))
+
+    def _answers(self, batch: list[_Asked]) -> Iterator[tuple[int, Answer]]:
+        """What the generator gives, each text told to who follows it."""
+        prompts = [one.prompt for one in batch]
+
+        def told(place: int, text: str) -> None:
+            if follows := batch[place].on_text:
+                follows(text)
+
+        if isinstance(self._generator, Streaming):
+            yield from self._generator.stream(prompts, told)
+            return
+        for place, answer in self._generator.generate(prompts):
+            if isinstance(answer, Response):
+                told(place, answer.text)
+            yield place, answer
+
+
+def _in_loop(on_text: OnText) -> OnText:
+    """The same, called from another thread in the loop that runs now."""
+    loop = asyncio.get_running_loop()
+
+    def told(text: str) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(on_text, text)
+
+    return told

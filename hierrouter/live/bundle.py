@@ -1,0 +1,126 @@
+"""What a policy needs besides its weights to route a live question.
+
+In: the pool that a tree was opened with, the tree. Out: `live.json` in the policy's folder: pool,
+what its models resolved to, and the ceilings of the train fold for `--max-cost`. With
+`policy.safetensors` it is all there is to take along: neither cache nor Tianshou is needed. Not
+covered: the policy (`hierrouter.learn.checkpoint`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierrouter.evaluate.ceilings import Ceilings
+from hierrouter.opened_pool import opened_pool
+from hierrouter.pool import Identity, Pool
+from hierrouter.pool_file import stored_pool
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.writer import write_atomically
+
+FILE = "live.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What stands in `live.json`.
+
+    Attributes:
+        pool: the models, with the instructions they are given.
+        identities: what each resolved to when it was collected, by name.
+        ceilings: what calls cost at most on the train fold; None where there was none.
+    """
+
+    pool: Pool
+    identities: Mapping[str, Identity]
+    ceilings: Ceilings | None
+
+
+def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
+    """What a policy that learned from a tree needs.
+
+    Args:
+        cache: the folder that the tree was opened from.
+        tree: all folds, or those that training sees.
+        pool: as in `hierrouter.trees.Selection`.
+
+    Raises:
+        CacheError: nothing there, or damaged.
+    """
+    plan = CacheReader(cache).latest_plan()
+    opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
+    learned_from = tree.split("train")
+    ceilings = Ceilings.of(learned_from) if len(learned_from) else None
+    return Bundle(opened.pool, opened.identities, ceilings)
+
+
+def save_bundle(bundle: Bundle, folder: Path) -> None:
+    """Write it into the folder of the policy, replacing what is there.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    found = {
+        "format": FORMAT,
+        **json.loads(bundle.pool.to_json(bundle.identities)),
+        "ceilings": _told(bundle.ceilings),
+    }
+    text = json.dumps(found, sort_keys=True, indent=2, allow_nan=False)
+    write_atomically(folder / FILE, f"{text}\n".encode())
+
+
+def load_bundle(folder: Path) -> Bundle | None:
+    """The bundle of the policy in a folder; None where it has none.
+
+    A network of a sweep has that of the sweep, one or two folders above.
+
+    Raises:
+        InputError: it is damaged, or of another format.
+    """
+    file = bundle_file(folder)
+    if file is None:
+        return None
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read: {file}: {error}") from error
+    try:
+        found = json.loads(text)
+        if found["format"] != FORMAT:
+            raise InputError(
+                f"{FILE} has format {found['format']!r:.20}, this version reads {FORMAT}: {file}; "
+                "train again with this version"
+            )
+        pool, identities = stored_pool(text, str(file))
+        return Bundle(pool, identities, _ceilings(found["ceilings"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{FILE} is damaged: {file}; train again, or give --pool") from error
+
+
+def bundle_file(folder: Path) -> Path | None:
+    """Where the bundle of the policy in a folder is; None where it has none."""
+    around = (folder, *folder.absolute().parents[:2])
+    return next((place / FILE for place in around if (place / FILE).is_file()), None)
+
+
+def _told(ceilings: Ceilings | None) -> dict[str, list[int]] | None:
+    if ceilings is None:
+        return None
+    return {"longest": ceilings.longest.tolist(), "growth": ceilings.growth.tolist()}
+
+
+def _ceilings(found: Any) -> Ceilings | None:
+    if found is None:
+        return None
+    longest, growth = (np.array(found[name], dtype=np.int64) for name in ("longest", "growth"))
+    if longest.shape != growth.shape or longest.ndim != 1:
+        raise ValueError("ceilings of different lengths")
+    return Ceilings(longest, growth)

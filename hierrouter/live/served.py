@@ -1,0 +1,92 @@
+"""A model that a server answers for, called once for each prompt.
+
+In: a `ModelSpec` with an endpoint. Out: a `LiveModel`. At most `concurrency` calls are under way;
+who waits, waits for a place. A call that fails is made again as the endpoint's `attempts` say, but
+a person waits for it, so a busy server is waited for seconds and not minutes. Not covered: whether
+the server is there at all (its backend's `load`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+
+from hierrouter.collect.backends import Answer, Failure, Outage, Response, never
+from hierrouter.collect.backends.endpoint.caller import Caller
+from hierrouter.collect.backends.endpoint.client import Client
+from hierrouter.collect.backends.endpoint.engine import ROUNDS, endpoint_of
+from hierrouter.collect.backends.endpoint.patience import GaveUp, Patience
+from hierrouter.collect.backends.endpoint.refusals import Again, Busy, Refused
+from hierrouter.live.models import CallFailed, OnText
+from hierrouter.pool import ModelSpec
+
+PAUSES = 2  # of a busy server, one second and two, unless it asks for another time
+LONGEST_WAIT_S = 10.0
+
+
+class ServedModel:
+    """One model of one server; for one event loop.
+
+    Args:
+        spec: the model, with its endpoint.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        endpoint = endpoint_of(spec)
+        self._name = spec.name
+        self._caller = Caller(spec, endpoint)
+        self._client = Client(endpoint, endpoint.key(f"model {spec.name}"))
+        self._places = anyio.CapacityLimiter(endpoint.concurrency)
+        self._patience = Patience(
+            endpoint.attempts,
+            max(ROUNDS * endpoint.concurrency, endpoint.attempts + 1),
+            never,
+            partial(self._caller.probe, self._client),
+            pauses=PAUSES,
+            longest_wait_s=LONGEST_WAIT_S,
+        )
+
+    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+        """The answer to one prompt; see `LiveModel`.
+
+        Raises:
+            CallFailed: the server has none, or broke off after a part of it.
+        """
+        call = partial(self._attempt, prompt, on_text)
+        try:
+            async with self._places:
+                found = await self._patience.tried(call)
+        except (GaveUp, Outage) as error:
+            raise CallFailed(self._name, str(error)) from error
+        except RuntimeError as error:  # another model answers, or no tokens are counted
+            raise CallFailed(self._name, str(error)) from error
+        if isinstance(found, Failure):
+            raise CallFailed(self._name, found.detail, found.status)
+        return found
+
+    async def _attempt(self, prompt: str, on_text: OnText | None) -> Answer:
+        """One attempt; what was told cannot be taken back, so no second one follows on it."""
+        if on_text is None:
+            return await self._caller.complete(self._client, prompt)
+        has_begun = False
+
+        def told(text: str) -> None:
+            nonlocal has_begun
+            has_begun = True
+            on_text(text)
+
+        try:
+            return await self._caller.stream(self._client, prompt, told)
+        except (Again, Busy) as error:
+            if has_begun:
+                raise Refused(f"the answer broke off: {error}") from error
+            raise
+
+    def count(self, prompt: str) -> int | None:
+        """Tokens of a prompt, where a tokenizer is named."""
+        return self._caller.count(prompt)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()

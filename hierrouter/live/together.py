@@ -1,0 +1,57 @@
+"""Decide for all who wait at once.
+
+In: states of many questions, one by one, in one event loop. Out: the decision of each. While a
+thread works out some, others gather, and are worked out together next: encoder and network take
+hardly longer for thirty states than for one. Not covered: the decisions (`policy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from anyio import to_thread
+
+from hierrouter.live.policy import Decision, LiveState
+
+Decide = Callable[[Sequence[LiveState]], list[Decision]]
+
+
+class Together:
+    """Gathers states for `decide`.
+
+    Args:
+        decide: of a `LivePolicy`.
+    """
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self._waiting: list[tuple[LiveState, asyncio.Future[Decision]]] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def decision(self, state: LiveState) -> Decision:
+        """What to do at one state.
+
+        Raises:
+            Exception: whatever the policy raises.
+        """
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._waiting.append((state, future))
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._all())
+        return await future
+
+    async def _all(self) -> None:
+        """Until nobody waits."""
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                found = await to_thread.run_sync(self._decide, [state for state, _ in batch])
+            except Exception as error:  # it is each caller's
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), decision in zip(batch, found, strict=True):
+                if not future.done():
+                    future.set_result(decision)

@@ -1,0 +1,173 @@
+"""Live models: one prompt at a time, many at once, each its own answer."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from hierrouter.collect.backends import Answer, Failure, Response, answers_in_order, backend
+from hierrouter.collect.backends.endpoint import patience
+from hierrouter.endpoint import Endpoint
+from hierrouter.live.batched import BatchedModel
+from hierrouter.live.models import CallFailed
+from hierrouter.live.served import ServedModel
+from hierrouter.pool import Generation, ModelSpec
+from tests.engines import Scripted, told
+from tests.servers import MODEL, Reply, Script, Server, completion, good, late, refusal, serving
+
+PROMPTS = [f"compute {n}+{2 * n}" for n in range(20)]
+CALC = ModelSpec("calc", "testbed:calc", 0.03, generation=Generation(12))
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_BACKOFF_S", 0.005)
+
+
+async def all_of(model: BatchedModel | ServedModel, prompts: list[str]) -> list[Response]:
+    """The answers to prompts that are asked at the same time."""
+    try:
+        return list(await asyncio.gather(*(model.answer(prompt) for prompt in prompts)))
+    finally:
+        await model.close()
+
+
+def test_local_answers_are_those_of_the_engine() -> None:
+    generator = backend("transformers").load(CALC)
+    wanted = answers_in_order(generator, PROMPTS)
+    assert asyncio.run(all_of(BatchedModel("calc", generator), PROMPTS)) == wanted
+
+
+def test_a_local_answer_grows_token_by_token() -> None:
+    texts: list[str] = []
+
+    async def one() -> Response:
+        model = BatchedModel("calc", backend("transformers").load(CALC))
+        try:
+            return await model.answer(PROMPTS[7], texts.append)
+        finally:
+            await model.close()
+
+    answer = asyncio.run(one())
+    assert "".join(texts) == answer.text
+    assert len(texts) > 1
+
+
+def test_who_waits_is_answered_in_one_batch() -> None:
+    heights = []
+
+    class Noting:
+        def generate(self, prompts: Any, stop: Any = None) -> Iterator[tuple[int, Answer]]:
+            heights.append(len(prompts))
+            yield from ((place, told("m", prompt)) for place, prompt in enumerate(prompts))
+
+    answers = asyncio.run(all_of(BatchedModel("m", Noting()), PROMPTS))
+    assert answers == [told("m", prompt) for prompt in PROMPTS]
+    assert sum(heights) == 20
+    assert len(heights) < 5
+
+
+def test_an_engine_that_breaks_fails_its_batch_and_lives_on() -> None:
+    def script(model: str, prompt: str) -> Answer:
+        if prompt == "break":
+            raise ZeroDivisionError("no such luck")
+        return Failure("too_long", "no room") if prompt == "long" else told(model, prompt)
+
+    model = BatchedModel("m", Scripted(script).load(CALC))
+
+    async def four() -> None:
+        with pytest.raises(CallFailed, match="m gave no answer: no such luck"):
+            await model.answer("break")
+        with pytest.raises(CallFailed, match="no room") as caught:
+            await model.answer("long")
+        assert caught.value.status == "too_long"
+        assert await model.answer("well") == told("calc", "well")
+        await model.close()
+        with pytest.raises(CallFailed, match="closed"):
+            await model.answer("late")
+
+    asyncio.run(four())
+
+
+@contextmanager
+def served(script: Script, **endpoint: Any) -> Iterator[tuple[Server, ModelSpec]]:
+    with serving(Server(script)) as server:
+        where = Endpoint(server.url, **endpoint)
+        yield (
+            server,
+            ModelSpec("m", MODEL, 0.1, backend="openai", generation=Generation(8), endpoint=where),
+        )
+
+
+def ask(spec: ModelSpec, prompt: str, texts: list[str] | None = None) -> Response:
+    """One answer, followed where there is a list to follow it with."""
+
+    async def one() -> Response:
+        model = ServedModel(spec)
+        try:
+            return await model.answer(prompt, None if texts is None else texts.append)
+        finally:
+            await model.close()
+
+    return asyncio.run(one())
+
+
+def test_served_answers_are_those_of_the_server() -> None:
+    with served(lambda prompt, before: good(prompt), concurrency=4) as (server, spec):
+        answers = asyncio.run(all_of(ServedModel(spec), PROMPTS))
+        assert answers == [told(MODEL, prompt) for prompt in PROMPTS]
+        assert set(server.asked.values()) == {1}
+        assert server.widest <= 4
+
+
+def test_a_served_answer_grows_word_by_word() -> None:
+    texts: list[str] = []
+    words = Reply(completion("one two three"))
+    with served(lambda prompt, before: words) as (server, spec):
+        answer = ask(spec, "count", texts)
+        assert server.requests[-1]["stream_options"] == {"include_usage": True}
+    assert answer == Response("one two three", 7, 3, "stop")
+    assert texts == ["one ", "two ", "three "]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("fault", [refusal(500), refusal(429), refusal(503)])
+def test_a_passing_fault_is_tried_again(fault: Reply, streams: bool) -> None:
+    with served(lambda prompt, before: good(prompt) if before else fault) as (server, spec):
+        answer = ask(spec, "hello", [] if streams else None)
+        assert answer == told(MODEL, "hello")
+        assert server.asked["hello"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (refusal(500, "oh no"), "500: oh no"),
+        (refusal(429, "slow down"), "429: slow down; still so after 2 waits"),
+        (refusal(429, "quota", Retry_After="3600"), "asks to wait 3600 s, more than 10"),
+        (refusal(400, "bad temperature"), "bad temperature"),
+        (late(good("hello"), 30), "timed out after 0.5 s"),
+        (Reply(completion("x", usage=None)), "without usage"),
+        (Reply(completion("x", model="other")), "answers come from 'other'"),
+    ],
+)
+def test_a_lasting_fault_is_the_calls_failure(fault: Reply, said: str) -> None:
+    with (
+        served(lambda prompt, before: fault, timeout_s=0.5, attempts=2) as (_, spec),
+        pytest.raises(CallFailed, match=f"m gave no answer: .*{re.escape(said)}"),
+    ):
+        ask(spec, "hello")
+
+
+def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
+    broken = Reply(completion("one two three four"), cut=True)
+    texts: list[str] = []
+    with served(lambda prompt, before: broken) as (server, spec):
+        with pytest.raises(CallFailed, match="the answer broke off"):
+            ask(spec, "hello", texts)
+        assert server.asked["hello"] == 1
+    assert texts[0] == "one "

@@ -1,0 +1,54 @@
+"""A router on 127.0.0.1, in a thread of the test."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from hierrouter.endpoint import Endpoint
+from hierrouter.live.bundle import load_bundle
+from hierrouter.live.router import Router
+from hierrouter.pool import Pool
+from hierrouter.serve.app import Settings, make_app
+from hierrouter.serve.names import Names
+from tests.servers import MODEL, Server
+
+
+@contextmanager
+def served(router: Router, **settings: Any) -> Iterator[str]:
+    """The address of a server for `router`, which is closed with it."""
+    names = settings.pop("names", None) or Names.of(router.policy)
+    app = make_app(router, Settings(names, "test", **settings))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def with_server(run: Path, name: str, upstream: Server, **endpoint: Any) -> Pool:
+    """The run's pool, one of its models answered for by a server."""
+    bundle = load_bundle(run)
+    assert bundle
+    where = Endpoint(upstream.url, **endpoint)
+    models = tuple(
+        replace(model, model=MODEL, backend="openai", endpoint=where)
+        if model.name == name
+        else model
+        for model in bundle.pool.models
+    )
+    return replace(bundle.pool, models=models)

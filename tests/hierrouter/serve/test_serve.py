@@ -1,0 +1,287 @@
+"""The official client gets the router's answers, and its errors."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+
+from hierrouter.learn.checkpoint import router_at
+from hierrouter.live.router import Router
+from hierrouter.tree_texts import Texts, load_texts
+from hierrouter.trees import open_tree
+from tests.hierrouter.serve.serving import served, with_server
+from tests.servers import HTML, Reply, Server, completion, good, late, refusal, serving
+
+QUESTION = "compute 12+7"
+KEY = "sk-CANARY-1234"
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture(scope="module")
+def replayed(live_run: Path, testbed_cache: Path) -> list[tuple[Texts, int]]:
+    """The texts of test questions, and the node at which the router ends."""
+    fold = open_tree(testbed_cache).split("test")
+    fold = fold.select(np.arange(min(30, len(fold))))
+    ends = router_at(live_run, None).endings(fold).argmax(axis=1)
+    return list(zip(load_texts(testbed_cache, fold), ends.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def place(live_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Address of a server, and its log."""
+    log = tmp_path_factory.mktemp("log") / "requests.jsonl"
+    with served(Router.from_run(live_run), log=log) as url:
+        yield url, log
+
+
+@pytest.fixture(scope="module")
+def url(place: tuple[str, Path]) -> str:
+    return place[0]
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+
+
+def test_answers_are_those_of_the_replayed_tree(
+    client: openai.OpenAI, replayed: list[tuple[Texts, int]]
+) -> None:
+    for texts, end in replayed:
+        found = client.chat.completions.create(model="hierrouter", messages=user(texts.question))
+        assert found.choices[0].message.content == texts.answers[end]
+        assert found.choices[0].finish_reason in ("stop", "length")
+
+
+def test_streamed_answers_are_the_same(
+    client: openai.OpenAI, replayed: list[tuple[Texts, int]]
+) -> None:
+    for texts, end in replayed[:10]:
+        stream = client.chat.completions.create(
+            model="hierrouter",
+            messages=user(texts.question),
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        said = [one.choices[0].delta.content or "" for one in chunks if one.choices]
+        assert "".join(said) == texts.answers[end]
+        assert chunks[-1].usage and chunks[-1].usage.total_tokens > 0
+        assert chunks[-2].choices[0].finish_reason in ("stop", "length")
+
+
+def test_many_clients_at_once_get_their_own_answers(
+    url: str, replayed: list[tuple[Texts, int]]
+) -> None:
+    async def together() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+            found = await asyncio.gather(
+                *(
+                    client.chat.completions.create(
+                        model="hierrouter", messages=user(texts.question)
+                    )
+                    for texts, _ in replayed
+                )
+            )
+        return [one.choices[0].message.content for one in found]
+
+    assert asyncio.run(together()) == [texts.answers[end] for texts, end in replayed]
+
+
+def test_route_and_cost_are_in_header_and_body(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="hierrouter", messages=user(QUESTION), temperature=0.3, max_tokens=5
+    )
+    found = raw.parse()
+    told = found.model_extra["hierrouter"]
+    assert raw.headers["x-hierrouter-route"] == told["route"]
+    assert float(raw.headers["x-hierrouter-cost"]) == pytest.approx(told["cost"])
+    assert raw.headers["x-hierrouter-ignored"] == "max_tokens, temperature"
+    assert told["route"] == ">".join(step["model"] for step in told["steps"])
+    assert found.usage
+    assert found.usage.prompt_tokens == sum(step["tokens_in"] for step in told["steps"])
+    assert found.usage.completion_tokens == sum(step["tokens_out"] for step in told["steps"])
+    assert "response" not in told["steps"][0]
+
+
+def test_several_turns_are_heard(client: openai.OpenAI) -> None:
+    turns = [*user("hello"), {"role": "assistant", "content": "hi"}, *user(QUESTION)]
+    found = client.chat.completions.create(model="hierrouter", messages=turns)  # type: ignore[arg-type]
+    assert found.usage and found.usage.prompt_tokens > 20
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["hierrouter"]
+    assert client.models.retrieve("hierrouter@0.1").id == "hierrouter@0.1"
+    with pytest.raises(openai.NotFoundError, match="model not found: gpt"):
+        client.models.retrieve("gpt")
+
+
+GOOD = {"model": "hierrouter", "messages": user(QUESTION)}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "JSON"),
+        (b"[]", 400, "dictionary|object"),
+        (b"\xff\xfe", 400, ""),
+        ({}, 400, "messages"),
+        ({**GOOD, "messages": []}, 400, "no message"),
+        ({**GOOD, "messages": "hello"}, 400, "messages"),
+        ({**GOOD, "messages": user("")}, 400, "an empty message"),
+        ({**GOOD, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text"),
+        ({**GOOD, "messages": [*user("x"), {"role": "assistant", "content": "y"}]}, 400, "last"),
+        ({**GOOD, "messages": user("word " * 200_000)}, 400, "exceed the window"),
+        ({**GOOD, "model": "nope"}, 404, "model not found: nope"),
+        ({**GOOD, "model": "hierrouter@x"}, 404, "model not found"),
+        ({**GOOD, "model": "hierrouter@0.7"}, 400, "alpha 0.1 alone"),
+        ({**GOOD, "n": 2}, 400, "n: "),
+        ({**GOOD, "tools": [{}]}, 400, "tools is not supported"),
+        ({**GOOD, "hierrouter": {"alpa": 1}}, 400, "alpa"),
+        ({**GOOD, "hierrouter": {"max_cost": -1}}, 400, "max_cost"),
+        ({**GOOD, "stream": True, "messages": []}, 400, "no message"),
+        (b'{"messages": "' + b"x" * 8_000_001 + b'"}', 413, "8,000,000 bytes"),
+    ],
+)
+def test_a_bad_request_gets_an_error_as_openai_has_it(
+    url: str, body: object, status: int, said: str
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    found = httpx2.post(f"{url}/v1/chat/completions", content=content, headers=headers, timeout=60)
+    assert found.status_code == status, found.text
+    error = found.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert re.search(said, error["message"]), error
+    assert "\n" not in error["message"]
+    after = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
+    assert after.status_code == 200
+
+
+def test_nothing_else_is_there(url: str) -> None:
+    found = httpx2.get(f"{url}/v1/embeddings")
+    assert (found.status_code, found.json()["error"]["code"]) == (404, None)
+    assert httpx2.get(f"{url}/v1/chat/completions").status_code == 405
+    assert httpx2.get(f"{url}/docs").status_code == 404  # it would load scripts from elsewhere
+
+
+def test_a_client_that_leaves_in_the_middle_disturbs_nobody(
+    url: str, client: openai.OpenAI
+) -> None:
+    address = urlsplit(url)
+    body = json.dumps({**GOOD, "stream": True}).encode()
+    for _ in range(5):
+        with socket.create_connection((address.hostname, address.port)) as connection:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+            connection.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
+            connection.recv(10)
+    found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+    assert found.choices[0].message.content
+
+
+def test_health_and_metrics(url: str, client: openai.OpenAI) -> None:
+    client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+    health = httpx2.get(f"{url}/health").json()
+    assert health == {"status": "ok", "models": ["calc", "text", "facts"]}
+    text = httpx2.get(f"{url}/metrics").text
+    assert 'hierrouter_requests_total{status="200"}' in text
+    assert 'hierrouter_calls_total{model="calc"}' in text
+    assert "hierrouter_router_seconds_bucket" in text
+
+
+def test_each_request_is_a_line_of_the_log(place: tuple[str, Path], client: openai.OpenAI) -> None:
+    found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+    lines = [json.loads(line) for line in place[1].read_text().splitlines()]
+    line = next(line for line in lines if line["query"] == found.id)
+    assert line["question"] == QUESTION
+    assert line["answer"] == found.choices[0].message.content
+    assert [step["propensity"] for step in line["steps"]] == [1, 1]
+    assert place[1].stat().st_mode & 0o077 == 0  # questions are nobody else's
+
+
+def test_a_key_is_asked_for(live_run: Path) -> None:
+    with served(Router.from_run(live_run), key=KEY) as url:
+        for key in ("none", "sk-other"):
+            found = httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+            assert found.status_code == 401
+            assert found.json()["error"]["code"] == "invalid_api_key"
+            assert KEY not in found.text
+        assert httpx2.get(f"{url}/metrics").status_code == 401
+        assert httpx2.get(f"{url}/health").status_code == 200
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)
+        assert client.models.list().data
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "stream"),
+    [
+        (refusal(500, "oh no"), "500: oh no", False),
+        (refusal(500, "oh no"), "500: oh no", True),
+        (refusal(401, "wrong key"), "401", False),
+        (HTML, "HTML", False),
+        (late(good(""), 60), "timed out after 0.5 s", True),
+        (Reply(completion("x", model="other")), "answers come from 'other'", False),
+        (None, "cannot connect|refused", False),  # the server is gone
+    ],
+)
+def test_an_upstream_fault_is_502_and_no_other_model_answers(
+    live_run: Path, fault: Reply | None, said: str, stream: bool
+) -> None:
+    with serving(Server(lambda prompt, before: fault or good(prompt))) as upstream:
+        pool = with_server(live_run, "calc", upstream, timeout_s=0.5, attempts=2)
+        router = Router.from_run(live_run, pool)
+        if fault is None:
+            upstream.stop()
+        with served(router) as url:
+            body = {**GOOD, "stream": stream}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            after = httpx2.get(f"{url}/health")
+    assert found.status_code == 502, found.text
+    error = found.json()["error"]
+    assert error["type"] == "upstream_error"
+    assert re.search(f"calc gave no answer: .*({said})", error["message"])
+    assert after.status_code == 200
+
+
+def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path) -> None:
+    with serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream:
+        pool = with_server(live_run, "calc", upstream, attempts=1)
+        with served(Router.from_run(live_run, pool), reroute=True) as url:
+            found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60).json()
+    assert "calc" not in found["hierrouter"]["route"].split(">")
+    assert "no" in found["hierrouter"]["steps"][0]["instead_of"]
+
+
+def test_a_stream_that_breaks_upstream_ends_in_an_error(live_run: Path) -> None:
+    """Its first words are out by then, so the status is 200; the last event says what happened."""
+    with Router.from_run(live_run) as router:
+        first, last = router.route(QUESTION).hops
+
+    def script(prompt: str, before: int) -> Reply:
+        streams = upstream.requests[-1].get("stream", False)
+        broken = Reply(completion("one two three four"), cut=True)
+        return broken if streams else Reply(completion(first.response))
+
+    with serving(Server(script)) as upstream:
+        pool = with_server(live_run, last.model, upstream, attempts=1)
+        with served(Router.from_run(live_run, pool)) as url:
+            body = {**GOOD, "stream": True}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    events = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
+    assert found.status_code == 200
+    assert json.loads(events[1])["choices"][0]["delta"]["content"] == "one "
+    assert "the answer broke off" in json.loads(events[-1])["error"]["message"]
+    assert "[DONE]" not in found.text
