@@ -15,16 +15,33 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.evaluate.bounds import best_route_per_dataset, oracle, random_policy
-from hierrouter.evaluate.depth import Depth, DepthPoint, by_depth, depth_curve
+from hierrouter.analysis.analyse import analyse
+from hierrouter.evaluate.bounds import (
+    best_nodes,
+    best_route_per_dataset,
+    oracle,
+    random_policy,
+)
+from hierrouter.evaluate.depth import DepthPoint, depth_curve
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
 from hierrouter.learn.deferral import Deferral, calibrated, direct_call
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.remarks import remarks
-from hierrouter.report.build import build_report
+from hierrouter.report.build import build_report, check_settings, columns_of
+from hierrouter.report.deferral import pair_figures
+from hierrouter.report.depth_rows import depth_rows
+from hierrouter.report.learning import learning_curve
 from hierrouter.report.priced import priced_rows
-from hierrouter.report.results import COST_UNIT, COST_UNIT_IN_OUT, Bootstrap, HandingOver, Report
+from hierrouter.report.results import (
+    COST_UNIT,
+    COST_UNIT_IN_OUT,
+    Bootstrap,
+    HandingOver,
+    Report,
+)
+from hierrouter.report.route_map import RouteMap, route_map
+from hierrouter.report.rows import DepthRow
 from hierrouter.report.swept import FrontierPoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SPLITS, RouteTree
@@ -45,7 +62,7 @@ class DeferTo:
     share: float | None = None
 
 
-def compare(
+def report_on(
     tree: RouteTree,
     alpha: float,
     trained: TrainedRouter | None,
@@ -77,8 +94,8 @@ def compare(
             there is none.
 
     Raises:
-        InputError: an unknown or empty fold, a router made for another tree, or an unknown model
-            to hand over to.
+        InputError: an unknown or empty fold, a router made for another tree, an unknown model to
+            hand over to, or settings out of range.
     """
     if split not in SPLITS:
         raise InputError(f"unknown split: {split}; known: {', '.join(SPLITS)}")
@@ -86,6 +103,9 @@ def compare(
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
     lists = dict(price_lists or {})
+    bootstrap = bootstrap or Bootstrap()
+    check_settings(alpha, bootstrap)
+    learned = _learned(fold, sweep)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
     outcomes = _outcomes(tree, alpha, trained, split, deferral)
     return build_report(
@@ -96,7 +116,7 @@ def compare(
         scorer=tree.scorer,
         provenance=provenance,
         bootstrap=bootstrap,
-        frontier=_frontier(fold, sweep),
+        frontier=[*learned, *_bound(fold, sweep)],
         cost_unit=cost_unit([tree, *lists.values()]),
         notes=remarks(tree, fold, alpha, trained, sweep, lists, exact),
         price_lists=[
@@ -105,12 +125,18 @@ def compare(
                 fold.datasets,
                 outcomes if priced is tree else _outcomes(priced, alpha, trained, split, deferral),
                 alpha,
+                bootstrap,
             )
             for name, priced in lists.items()
         ],
-        depths=_depths(fold, trained),
+        depths=_depths(fold, trained, alpha, bootstrap),
         depth_curve=_depth_curve(fold, sweep),
         deferral=_handing_over(tree, fold, alpha, deferral, defer.share if defer else None),
+        analysis=analyse(
+            tree, split, alpha, trained, learned, sweep is not None and sweep.allow_stop, bootstrap
+        ),
+        route_map=_route_map(fold, alpha, trained),
+        learning=learning_curve(trained, tree) if trained else None,
     )
 
 
@@ -155,24 +181,39 @@ def _baselines(tree: RouteTree, alpha: float, fold: RouteTree, stop: bool) -> li
     return [random_policy(fold, stop), *informed, oracle(fold, alpha, stop)]
 
 
-def _frontier(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
-    """The learned points, each the mean of its seeds, and the bound at the same alphas."""
+def _learned(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+    """The points of a sweep, each the mean of its seeds."""
     if sweep is None:
         return []
-    stop = sweep.allow_stop
-    learned = [
+    return [
         FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
         for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
     ]
-    bound = [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
-    return learned + bound
 
 
-def _depths(fold: RouteTree, trained: TrainedRouter | None) -> list[Depth]:
+def _bound(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+    """The tree oracle at the alphas of a sweep."""
+    if sweep is None:
+        return []
+    stop = sweep.allow_stop
+    return [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
+
+
+def _depths(
+    fold: RouteTree, trained: TrainedRouter | None, alpha: float, bootstrap: Bootstrap
+) -> tuple[DepthRow, ...]:
     """Where the router stops, if it may."""
     if trained is None or not trained.objective.allow_stop:
-        return []
-    return by_depth(fold, trained.endings(fold))
+        return ()
+    every = len(set(fold.datasets))  # stream of all queries
+    return depth_rows(fold, trained.endings(fold), alpha, bootstrap, every)
+
+
+def _route_map(fold: RouteTree, alpha: float, trained: TrainedRouter | None) -> RouteMap:
+    """Which routes router and oracle take, by dataset."""
+    endings = trained.endings(fold) if trained else None
+    stop = trained is not None and trained.objective.allow_stop
+    return route_map(fold, endings, best_nodes(fold, alpha, stop), columns_of(fold.datasets))
 
 
 def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
@@ -197,12 +238,14 @@ def _handing_over(
     if deferral is None:
         return None
     on_fold = deferral.on(fold)
+    curve = tuple(on_fold.curve(alpha, DEFERRAL_POINTS))
     return HandingOver(
         stronger=deferral.stronger,
         chosen_on="validation" if "validation" in tree.splits else "train",
         share_allowed=share_allowed,
         chosen=on_fold.point(deferral.threshold, alpha),
-        curve=tuple(on_fold.curve(alpha, DEFERRAL_POINTS)),
+        curve=curve,
+        pair=pair_figures(curve),
     )
 
 

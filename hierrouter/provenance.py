@@ -1,7 +1,8 @@
 """Where every number of a report comes from.
 
 In: a tree, a trained router, the folders they were read from. Out: JSON values that name cache,
-prices, checkpoint, settings and version. Not covered: saying it in words (`report.trained`).
+prices, checkpoint, settings, version and looks at the test fold. Not covered: saying it in words
+(`report.trained`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import hierrouter
 from hierrouter.learn.trained import TrainedRouter
+from hierrouter.looks import count_looks
 from hierrouter.pricing import price_table
 from hierrouter_cache.tree import RouteTree
 
@@ -51,4 +53,5 @@ def provenance(
         "max_cost": trained.objective.max_cost if trained else None,
         "budget": trained.budget if trained else None,
         "trained_on": trained.origin.fingerprint if trained else None,
+        "test_looks": count_looks(tree, trained_in),
     }

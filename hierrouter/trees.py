@@ -35,6 +35,7 @@ from hierrouter_cache.walk import Forest, walk
 
 OnDone = Callable[[str, int, int], None]
 ACCURACY = "accuracy"  # tells right from wrong beside any Q
+LEARNED_FROM = ("train", "validation")  # folds that a training may read
 
 
 @dataclass(frozen=True)
@@ -171,18 +172,22 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
     )
 
 
-def require_folds(tree: RouteTree) -> None:
-    """Refuse a tree that nothing can be learned from, before anything is made for it.
+def training_tree(tree: RouteTree) -> RouteTree:
+    """What a training may read: the queries to learn from and those that choose the checkpoint.
+
+    Nothing of the test fold is in it, neither scores nor costs. Its fingerprint is still that of
+    the whole tree, so that a report finds what was learned from it.
 
     Raises:
         InputError: no query to train on, or none to choose the checkpoint on.
     """
-    train, validation = (tree.splits.count(name) for name in ("train", "validation"))
+    train, validation = (tree.splits.count(name) for name in LEARNED_FROM)
     if not train or not validation:
         raise InputError(
             f"too few queries to train on: {train} train, {validation} validation; at least 1 of "
             "each is needed, collect more queries"
         )
+    return tree.select(np.flatnonzero(np.isin(tree.splits, LEARNED_FROM)))
 
 
 def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> list[str]:

@@ -12,6 +12,7 @@ import typer
 
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import say_if_few
+from hierrouter_cli.looking import log_looks
 from hierrouter_cli.opening import make_importable
 from hierrouter_cli.routers import learned_router
 from hierrouter_cli.selecting import Selected, as_trained, selecting
@@ -19,7 +20,7 @@ from hierrouter_cli.selecting import Selected, as_trained, selecting
 if TYPE_CHECKING:
     from hierrouter.baselines.arms import Answers
     from hierrouter.baselines.baseline import Baseline
-    from hierrouter.baselines.contest import OnFitted
+    from hierrouter.baselines.contest import Contest, OnFitted
     from hierrouter.report.contests import Standings
     from hierrouter_cache.tree import RouteTree
 
@@ -48,8 +49,9 @@ def compare(
 
     Text also writes everything as JSON; the other formats write it only where --out says.
     """
-    from hierrouter.baselines.contest import contest, require_sets
+    from hierrouter.baselines.contest import contest
     from hierrouter.baselines.registry import baselines as named
+    from hierrouter.baselines.sets import require_sets, usable_sets
     from hierrouter.comparison import cost_unit
     from hierrouter.provenance import provenance
     from hierrouter.report.contests import standings
@@ -64,7 +66,8 @@ def compare(
         chosen = named(options.split_names(baselines))
     wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
-    answers = _answers(selected.cache, tree, chosen, selected.pool)
+    usable = usable_sets(tree, wanted)
+    answers = _answers(selected.cache, tree, chosen, usable, selected.pool)
     run, trained = learned_router(tree, value, checkpoint, "compare")
     if value is None:
         value = trained.alpha if trained else options.DEFAULT_ALPHA
@@ -72,6 +75,7 @@ def compare(
     console.say(f"compare: {split} fold at alpha {value:g}; checkpoint {run or 'none'}")
     with _bar() as on_fitted:
         held = contest(tree, value, chosen, wanted, trained, split, seed, answers, on_fitted)
+    _log_look(tree, run, held)
     source = provenance(tree, selected.cache, run, trained, None, {})
     result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
     show(result, format)
@@ -80,15 +84,30 @@ def compare(
 
 
 def _answers(
-    cache: Path, tree: RouteTree, chosen: Sequence[Baseline], pool: str | None
+    cache: Path,
+    tree: RouteTree,
+    chosen: Sequence[Baseline],
+    sets: Sequence[str],
+    pool: str | None,
 ) -> Mapping[str, Answers] | None:
-    """What can be read off the answers of each set, where a baseline wants it."""
+    """What can be read off the answers of these sets, where a baseline wants it."""
     from hierrouter.baselines.answers import load_answers
 
     if not any(baseline.reads_answers for baseline in chosen):
         return None
-    single, routes = load_answers(cache, tree, pool)
-    return {"A": single, "B": routes}
+    return load_answers(cache, tree, sets, pool)
+
+
+def _log_look(tree: RouteTree, run: Path | None, held: Contest) -> None:
+    """Log that the router was looked at beside these baselines."""
+    baselines = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
+    look = {
+        "alpha": held.alpha,
+        "baselines": list(dict.fromkeys(baselines)),
+        "sets": list(held.sets),
+        "seed": held.seed,
+    }
+    log_looks("compare", tree, held.split, [run], look)
 
 
 @contextlib.contextmanager

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
-from hierrouter_cli.routers import learned_router
+from hierrouter_cli.looking import log_looks, warn_of_test
+from hierrouter_cli.routers import say_remarks
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.explained import Explained
-    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter.shown import Shown
     from hierrouter_cache.tree import RouteTree
 
 SPLIT = "validation"
@@ -50,21 +51,30 @@ def explain(
     With --worst one line for each of the queries on which the router loses most.
     """
     from hierrouter.query_names import find_query
+    from hierrouter.shown import shown_router
 
     options.check_format(format, FORMATS)
     _check_asked(query, worst, split)
     value = None if alpha is None else options.parse_alpha(alpha)
     tree = as_trained(selected, checkpoint).open()
     row = None if query is None else find_query(tree, query)
-    run, trained = learned_router(tree, value, checkpoint, "explain")
-    console.say(f"explain: checkpoint {run or 'none'}")
-    if value is None:
-        value = trained.alpha if trained else options.DEFAULT_ALPHA
+    shown = shown_router(tree, value, checkpoint)
+    say_remarks("explain", shown.remarks)
+    console.say(f"explain: checkpoint {shown.run or 'none'}")
     if row is not None:
-        show(_one(selected, tree, row, value, trained), format)
+        _look(tree, shown, tree.splits[row], {"query": [tree.datasets[row], tree.query_ids[row]]})
+        show(_one(selected, tree, row, shown), format)
     elif worst is not None:
         fold = split or SPLIT
-        show_worst(_worst(selected, tree, worst, fold, value, trained), fold, format)
+        found = _worst(selected, tree, worst, fold, shown)
+        _look(tree, shown, fold, {"worst": worst})
+        show_worst(found, fold, format)
+
+
+def _look(tree: RouteTree, shown: Shown, split: str, what: Mapping[str, object]) -> None:
+    """Where it is one at the test fold, say what that means and log it."""
+    warn_of_test("explain", split)
+    log_looks("explain", tree, split, [shown.run], {"alpha": shown.alpha, **what})
 
 
 def _check_asked(query: str | None, worst: int | None, split: str | None) -> None:
@@ -81,23 +91,16 @@ def _check_asked(query: str | None, worst: int | None, split: str | None) -> Non
     options.check_split(split or SPLIT)
 
 
-def _one(
-    selected: Selected, tree: RouteTree, row: int, alpha: float, trained: TrainedRouter | None
-) -> Explained:
+def _one(selected: Selected, tree: RouteTree, row: int, shown: Shown) -> Explained:
     """The query at a position."""
     from hierrouter.explain import explain as explained
 
-    [found] = explained(selected.cache, tree, [row], alpha, trained, selected.pool)
+    [found] = explained(selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool)
     return found
 
 
 def _worst(
-    selected: Selected,
-    tree: RouteTree,
-    count: int,
-    split: str,
-    alpha: float,
-    trained: TrainedRouter | None,
+    selected: Selected, tree: RouteTree, count: int, split: str, shown: Shown
 ) -> Sequence[Explained]:
     """The queries of a fold on which the router loses most.
 
@@ -106,11 +109,11 @@ def _worst(
     """
     from hierrouter.explain import explain_worst
 
-    if trained is None:
+    if shown.trained is None:
         raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
-    if split == "test":
-        console.say("explain: the test fold; what is changed after a look at it is tuned on it")
-    return explain_worst(selected.cache, tree, split, alpha, trained, count, selected.pool)
+    return explain_worst(
+        selected.cache, tree, split, shown.alpha, shown.trained, count, selected.pool
+    )
 
 
 def show(found: Explained, format: str) -> None:

@@ -42,6 +42,13 @@ def resumable_run(command: str, asked: dict[str, Any], out: Path | None) -> Iter
             raise
 
 
+def keep_for_live(cache: Path, pool: str | None, tree: RouteTree, run: Path) -> None:
+    """Put beside a policy what it needs to route live questions: `route` and `serve` read it."""
+    from hierrouter.live.bundle import bundle_of, save_bundle
+
+    save_bundle(bundle_of(cache, tree, pool), run)
+
+
 def train_router(
     tree: RouteTree,
     objective: Objective,
@@ -155,10 +162,10 @@ def _writer(events: Path) -> Any:
 
 
 def describe(tree: RouteTree) -> str:
-    """The size of a tree, in words."""
-    from hierrouter_cache.tree import SPLITS
+    """The size of a tree that is learned from, in words."""
+    from hierrouter.trees import LEARNED_FROM
 
-    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in SPLITS)
+    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
     routes = tree.routes
     return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +11,16 @@ import typer
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import say_if_few
-from hierrouter_cli.selecting import Selected, seen_as, selecting
+from hierrouter_cli.looking import log_looks, warn_of_test
+from hierrouter_cli.routers import say_remarks
+from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
     from hierrouter.offpolicy.log_line import Episode
     from hierrouter.offpolicy.logging_policy import LoggingPolicy
     from hierrouter.offpolicy.result import Result
+    from hierrouter.shown import Shown
     from hierrouter_cache.tree import RouteTree
 
 SPLIT = "validation"
@@ -81,16 +84,23 @@ def off_policy(
         require_free(keep, "--keep")
     value = None if alpha is None else options.parse_alpha(alpha)
     texts = log is not None and has_texts(log)
-    run, trained, tree = _router(selected, checkpoint, value, needs_tree=not texts)
-    value = trained.alpha if value is None else value
-    console.say(f"off-policy: checkpoint {run} at alpha {value:g}")
-    source = _provenance(selected, None if texts else tree, run, trained)
+    if texts and (selected.prices or selected.price):
+        raise InputError(
+            f"prices are for a cache: --prices, --price; {log} carries its texts and is priced as "
+            "logged, tokens as the router was trained; leave them out"
+        )
+    shown, tree = _router(selected, checkpoint, value, needs_tree=not texts)
+    run, trained = shown.required()
+    say_remarks("off-policy", shown.remarks)
+    console.say(f"off-policy: checkpoint {run} at alpha {shown.alpha:g}")
     if logging is None or tree is None:
         assert log is not None
-        result = _from_log(log, trained, None if texts else tree, value, source)
+        result = _from_log(log, selected, shown, None if texts else tree)
     else:
-        size = (episodes, repeats or 1, seed)
-        result, first = _simulated(trained, tree, split or SPLIT, value, logging, size, source)
+        fold, size = split or SPLIT, (episodes, repeats or 1, seed)
+        _look(tree, fold, shown)
+        source = _provenance(selected, tree, run, trained)
+        result, first = _simulated(trained, tree, fold, shown.alpha, logging, size, source)
         if keep:
             write_log(first, tree.models, keep)
             console.say(f"off-policy: log {keep}, {len(first):,} episodes")
@@ -119,47 +129,53 @@ def _logging_policy(
 
 def _router(
     selected: Selected, checkpoint: Path | None, alpha: float | None, needs_tree: bool
-) -> tuple[Path, TrainedRouter, RouteTree | None]:
-    """The router to be valued, where it is, and the tree where it is needed.
-
-    Raises:
-        InputError: no checkpoint was named, and no run has learned from this tree.
-    """
-    from hierrouter.latest_runs import latest_run
+) -> tuple[Shown, RouteTree | None]:
+    """The router to be valued, and the tree where it was opened."""
     from hierrouter.learn.checkpoint import router_at
+    from hierrouter.shown import Shown, differences_of, shown_router
 
-    trained = router_at(checkpoint, alpha) if checkpoint else None
-    selected = seen_as(selected, trained.origin) if trained else selected
-    tree = selected.open() if needs_tree or trained is None else None
-    if checkpoint and trained:
-        return checkpoint, trained, tree
-    run = latest_run(tree, "train", alpha) if tree else None
-    if run is None:
-        raise InputError(
-            f"no router was trained on this tree: {selected.cache}; run `hierrouter train`, or "
-            "give --checkpoint"
-        )
-    return run, router_at(run, alpha), tree
+    if checkpoint and not needs_tree:
+        trained = router_at(checkpoint, alpha)
+        value = trained.alpha if alpha is None else alpha
+        return Shown(checkpoint, trained, value, remarks=differences_of(trained, value)), None
+    tree = as_trained(selected, checkpoint).open()
+    return shown_router(tree, alpha, checkpoint), tree
 
 
-def _from_log(
-    log: Path,
-    trained: TrainedRouter,
-    tree: RouteTree | None,
-    alpha: float,
-    source: dict[str, Any],
-) -> Result:
+def _look(tree: RouteTree, split: str, shown: Shown, **what: object) -> None:
+    """Where it is one at the test fold, say what that means and log it."""
+    warn_of_test("off-policy", split)
+    log_looks("off-policy", tree, split, [shown.run], {"alpha": shown.alpha, **what})
+
+
+def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | None) -> Result:
     """From a file; without a tree from the texts in it."""
     from hierrouter.offpolicy.log_file import read_log
     from hierrouter.offpolicy.log_line import LogShape
     from hierrouter.offpolicy.result import value_from_log
 
+    run, trained = shown.required()
     rate = trained.origin.rate if tree is None else [(a, b) for a, b in tree.rate.tolist()]
     shape = LogShape(trained.origin.models, trained.origin.hops, rate)
     read = read_log(log, shape)
+    if tree is not None and _is_tested(read, tree):
+        _look(tree, "test", shown, log=str(log))
+    source = {**_provenance(selected, tree, run, trained), "log": str(log)}
     with console.progress_bars() as bars:
         bars.add_task("estimate", total=None, note=f"{len(read):,} episodes")
-        return value_from_log(trained, read, tree, alpha, {**source, "log": str(log)})
+        return value_from_log(trained, read, tree, shown.alpha, source)
+
+
+def _is_tested(episodes: Iterable[Episode], tree: RouteTree) -> bool:
+    """Whether a log has a question of the test fold."""
+    named = zip(tree.query_ids, tree.datasets, tree.splits, strict=True)
+    tested = {
+        (query, name)
+        for query, dataset, split in named
+        if split == "test"
+        for name in (dataset, "")
+    }
+    return any((episode.query, episode.dataset) in tested for episode in episodes)
 
 
 def _simulated(

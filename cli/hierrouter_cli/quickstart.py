@@ -10,8 +10,8 @@ import typer
 from hierrouter_cli import console, options
 from hierrouter_cli.collect import load_queries
 from hierrouter_cli.collecting import run_collect
-from hierrouter_cli.learning import train_router
-from hierrouter_cli.report import make_report, show_summary, write
+from hierrouter_cli.learning import keep_for_live, train_router
+from hierrouter_cli.report import say_what, show_summary, write
 from hierrouter_cli.sweep import automatic, run_sweep, table
 from hierrouter_cli.train import report_line
 
@@ -32,8 +32,12 @@ def quickstart(
     from hierrouter.learn.config import SWEEP, preset
     from hierrouter.learn.objective import Objective
     from hierrouter.pool_file import load_pool
+    from hierrouter.pricing import POOL
     from hierrouter.report.worst import CASES
+    from hierrouter.reporting import Reported, make_report
     from hierrouter.runs import quickstart_folders
+    from hierrouter.shown import shown_router
+    from hierrouter.trees import training_tree
 
     value = options.parse_alpha(alpha)
     folders = quickstart_folders(out)
@@ -41,13 +45,19 @@ def quickstart(
     queries = load_queries(["testbed"], limit, seed, Path("data"))
     tree = run_collect(folders.cache, load_pool("testbed"), queries, None)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
-    trained = train_router(tree, Objective(value), preset("default"), seed, folders.train)
-    console.say(f"trained: {report_line(trained, tree)}")
+    learned_from = training_tree(tree)
+    trained = train_router(learned_from, Objective(value), preset("default"), seed, folders.train)
+    keep_for_live(folders.cache, None, learned_from, folders.train)
+    console.say(f"trained: {report_line(trained, learned_from)}")
     console.say("3/4 sweep-alpha: one network for every price of cost, by enumeration")
-    swept = run_sweep(tree, automatic(tree), SWEEP, [seed], folders.sweep)
-    console.put(table(swept, tree) + "\n")
+    swept = run_sweep(learned_from, automatic(learned_from), SWEEP, [seed], folders.sweep)
+    keep_for_live(folders.cache, None, learned_from, folders.sweep)
+    console.put(table(swept, learned_from) + "\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
-    result = make_report(tree, value, folders.cache, folders.train, folders.sweep, worst=CASES)
+    shown = shown_router(tree, value, folders.train, folders.sweep, with_sweep=True)
+    reported = Reported(folders.cache, {POOL: tree}, shown, worst=CASES)
+    say_what(reported)
+    result = make_report(reported)
     folders.report.mkdir(parents=True, exist_ok=True)
     page = write(result, folders.report)
     show_summary(result)

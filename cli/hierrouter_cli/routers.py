@@ -1,11 +1,16 @@
-"""The learned router that a command sets beside others."""
+"""The learned router that a command shows, said aloud.
+
+In: a tree and what the user named. Out: the router, and on stderr what is remarkable about it, in
+the same words whatever the command. Not covered: which router that is (`hierrouter.shown`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console
 
 if TYPE_CHECKING:
     from hierrouter.learn.trained import TrainedRouter
@@ -15,28 +20,21 @@ if TYPE_CHECKING:
 def learned_router(
     tree: RouteTree, alpha: float | None, checkpoint: Path | None, command: str
 ) -> tuple[Path | None, TrainedRouter | None]:
-    """The router to compare with, and where it is: that of `report`.
+    """The router of `hierrouter.shown.shown_router`, and where it is; says what is remarkable.
 
     Args:
         alpha: None is the alpha that the router was trained for.
         checkpoint: the user's choice, instead of the latest run.
-        command: that says what is remarkable about it.
+        command: that shows it.
     """
-    from hierrouter.latest_runs import latest_run
-    from hierrouter.learn.checkpoint import router_at
-    from hierrouter.learn.sweep import load_sweep
+    from hierrouter.shown import shown_router
 
-    run = checkpoint or latest_run(tree, "train", alpha)
-    trained = router_at(run, alpha) if run else None
-    if checkpoint is None and (trained is None or alpha not in (None, trained.alpha)):
-        swept = latest_run(tree, "sweep-alpha")
-        wanted = options.DEFAULT_ALPHA if alpha is None else alpha
-        if swept and (router := load_sweep(swept).like(trained, wanted)):
-            run, trained = swept, router
-    if trained is None:
-        console.say(
-            f"{command}: no router trained on this tree; baselines only (`hierrouter train`)"
-        )
-    elif trained.origin.fingerprint != tree.fingerprint:
-        console.say(f"{command}: the router was trained on other data or prices than shown here")
-    return run, trained
+    shown = shown_router(tree, alpha, checkpoint)
+    say_remarks(command, shown.remarks)
+    return shown.run, shown.trained
+
+
+def say_remarks(command: str, remarks: Iterable[str]) -> None:
+    """What a reader would not expect of the router shown."""
+    for remark in remarks:
+        console.say(f"{command}: {remark}")

@@ -18,7 +18,6 @@ from hierrouter_cli import options
 from hierrouter_cli.opening import open_tree, select
 
 if TYPE_CHECKING:
-    from hierrouter.learn.trained import Origin
     from hierrouter.trees import Selection
     from hierrouter_cache.tree import RouteTree
 
@@ -65,11 +64,7 @@ def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
         return selected
     from hierrouter.learn.checkpoint import load_checkpoint
 
-    return seen_as(selected, load_checkpoint(checkpoint).origin)
-
-
-def seen_as(selected: Selected, origin: Origin) -> Selected:
-    """The same, seen as a router of this origin sees it where the user does not say how."""
+    origin = load_checkpoint(checkpoint).origin
     return replace(
         selected, encoder=selected.encoder or origin.encoder, state=selected.state or origin.view
     )

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
-from hierrouter_cli.learning import describe, resumable_run, say_if_few, train_alphas, train_router
+from hierrouter_cli.learning import (
+    describe,
+    keep_for_live,
+    resumable_run,
+    say_if_few,
+    train_alphas,
+    train_router,
+)
 from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
@@ -54,14 +61,13 @@ def sweep_alpha(
     from hierrouter.learn.config import preset as config_of
     from hierrouter.learn.objective import Objective
     from hierrouter.runs import check_out
-    from hierrouter.trees import require_folds
+    from hierrouter.trees import training_tree
 
     given = options.parse_alphas(alphas)
     chosen = config_of(preset, algo)
     config = shortened(SWEEP if algo == "exact" else chosen, epochs)
     check_out(out, "sweep-alpha")
-    tree = selected.open()
-    require_folds(tree)
+    tree = training_tree(selected.open())
     grid = given or automatic(tree, allow_stop)
     each = range(seed, seed + seeds)
     planned = (
@@ -79,6 +85,7 @@ def sweep_alpha(
     named = training_named(Origin.of(tree, config, seed), Objective(grid[0], allow_stop), grid)
     with resumable_run("sweep-alpha", {**named, "seeds": list(each)}, out) as run:
         say_if_few(tree, "validation", "they choose the weights")
+        keep_for_live(selected.cache, selected.pool, tree, run)
         sweep = run_sweep(tree, grid, config, each, run, allow_stop, tensorboard)
     console.put(table(sweep, tree))
     console.put(f"{run}\n")

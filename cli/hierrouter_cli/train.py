@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hierrouter_cli import console, options
 from hierrouter_cli.learning import (
     describe,
+    keep_for_live,
     resumable_run,
     say_if_few,
     train_alphas,
@@ -40,14 +41,14 @@ def train(
 ) -> None:
     """Train the router with PPO on the replayed tree; no model is called.
 
-    The validation fold chooses the checkpoint; the test fold is not looked at. An interrupted
+    The validation fold chooses the checkpoint; the test fold is out of reach. An interrupted
     training goes on where it was, with the same flags and its folder as --out.
     """
     from hierrouter.learn.config import SWEEP, shortened
     from hierrouter.learn.config import preset as config_of
     from hierrouter.learn.objective import Objective
     from hierrouter.runs import check_out
-    from hierrouter.trees import require_folds
+    from hierrouter.trees import training_tree
 
     mean, most = options.parse_cost(budget, "--budget"), options.parse_cost(max_cost, "--max-cost")
     algo = options.algorithm(algo, budget, max_cost, alpha)
@@ -56,8 +57,7 @@ def train(
     config = shortened(chosen if mean is None else SWEEP, epochs)
     objective = Objective(value, allow_stop, most)
     check_out(out, "train")
-    tree = selected.open()
-    require_folds(tree)
+    tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learn.resume import training_named
     from hierrouter.learn.trained import Origin
@@ -70,6 +70,7 @@ def train(
     with resumable_run("train", asked, out) as run:
         console.say(f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}")
         say_if_few(tree, "validation", "they choose the checkpoint")
+        keep_for_live(selected.cache, selected.pool, tree, run)
         if mean is None:
             trained = train_router(tree, objective, config, seed, run, tensorboard)
         else:

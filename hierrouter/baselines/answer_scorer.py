@@ -17,7 +17,7 @@ from scipy.linalg import eigh
 from sklearn.ensemble import ExtraTreesRegressor
 
 from hierrouter.baselines.arms import Answers, Arms, Seen
-from hierrouter.baselines.expectation import Expectation, expectation, one_thread
+from hierrouter.baselines.expectation import Expectation, expectation
 
 TREES = 60
 COMPONENTS = 24  # of questions and of answers
@@ -74,8 +74,7 @@ class Judge:
         """
         if not len(query):
             return np.zeros(0)
-        with one_thread():
-            predicted = self.scorer.model.predict(self.features(query, arm, read))
+        predicted = self.scorer.model.predict(self.features(query, arm, read))
         return np.asarray(predicted, np.float64)
 
     def features(
@@ -105,11 +104,6 @@ def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:
     What the question lets expect of an arm is, for each query, learned from the others: else the
     scorer would trust it too much.
     """
-    with one_thread():
-        return _fitted(train, rng)
-
-
-def _fitted(train: Arms, rng: np.random.Generator) -> AnswerScorer:
     seen, answers = train.seen, read_answers(train.seen)
     prior = expectation(seen.question, train.quality, rng)
     query, arm = _drawn(len(train), seen.arms, rng)

@@ -1,13 +1,15 @@
 """The texts of answers, for routers that read them.
 
-In: a cache and a tree opened from it. Out: `Answers` of set A, the direct calls, and of set B, the
-routes. Texts are encoded by the built-in hashed n-grams whatever encoder the tree was opened with:
-fast, no model. Each distinct text is read and encoded once. Not covered: answers before a route's
-last one, and what is made of all this (`answer_scorer`).
+In: a cache and a tree opened from it. Out: `Answers` of set A, the direct calls, of set B, the
+routes, or of both; no more is read than they need. Texts are encoded by the built-in hashed n-grams
+whatever encoder the tree was opened with: fast, no model. Each distinct text is read and encoded
+once. Not covered: answers before a route's last one, and what is made of all this
+(`answer_scorer`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,39 +24,60 @@ from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.fingerprint import text_digest
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import Nodes
+from hierrouter_cache.walk import Forest, Nodes, TreeSpec
 
 # Shorter than the vectors that policies see: 144 routes of 3,000 queries take 442 MB at most.
 WIDTH = 256
 TEXTS_AT_A_TIME = 16_384
 
 
-def load_answers(root: Path, tree: RouteTree, pool: str | None = None) -> tuple[Answers, Answers]:
-    """The last answer of each arm of set A and of set B, in the order of the tree's queries.
+def load_answers(
+    root: Path, tree: RouteTree, sets: Sequence[str], pool: str | None = None
+) -> dict[str, Answers]:
+    """The last answer of each arm of each set, in the order of the tree's queries.
 
     Args:
         root: the cache that the tree was opened from.
         tree: all of what was opened, or some of its queries.
+        sets: names in `sets.SETS`, at least one; their answers share the vectors of their texts.
         pool: as in `hierrouter.trees.Selection`.
 
     Raises:
         CacheError: nothing there, damaged, or not the cache of this tree.
     """
     reader, spec, forest = calls_of(root, tree, pool)
+    by_set = {name: OF_SET[name](tree, spec, forest) for name in sets}
+    texts, row = _texts(reader, np.concatenate([last.calls for last in by_set.values()], axis=1))
+    ends = np.cumsum([last.calls.shape[1] for last in by_set.values()])
+    rows = np.split(row, ends[:-1], axis=1)
+    return {
+        name: texts.at(mine, last.tokens)
+        for (name, last), mine in zip(by_set.items(), rows, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The last call of each arm: hash of its key, uint64[queries, arms], and tokens, int64."""
+
+    calls: NDArray[np.uint64]
+    tokens: NDArray[np.int64]
+
+
+def _direct(tree: RouteTree, spec: TreeSpec, forest: Forest) -> _Last:
     asked = [name for name, _ in spec.direct]
-    direct = [model for model in tree.direct.models if model in tree.models]
-    ours = [tree.direct.models.index(model) for model in direct]
-    calls = np.concatenate(
-        [
-            _calls(forest.direct)[:, [asked.index(model) for model in direct]],
-            _calls(forest.tree.columns(tree.routes.leaves)),
-        ],
-        axis=1,
-    )
-    texts, row = _texts(reader, calls)
-    single, routes = row[:, : len(direct)], row[:, len(direct) :]
-    leaves = tree.tokens_out[:, tree.routes.leaves]
-    return texts.at(single, tree.direct.tokens_out[:, ours]), texts.at(routes, leaves)
+    models = [model for model in tree.direct.models if model in tree.models]
+    ours = [tree.direct.models.index(model) for model in models]
+    calls = _calls(forest.direct)[:, [asked.index(model) for model in models]]
+    return _Last(calls, tree.direct.tokens_out[:, ours])
+
+
+def _routes(tree: RouteTree, spec: TreeSpec, forest: Forest) -> _Last:
+    leaves = tree.routes.leaves
+    return _Last(_calls(forest.tree.columns(leaves)), tree.tokens_out[:, leaves])
+
+
+OF_SET = {"A": _direct, "B": _routes}
 
 
 @dataclass(frozen=True)

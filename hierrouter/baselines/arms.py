@@ -3,12 +3,14 @@
 In: a tree. Out: `Arms`: set A, the direct call of each model, or set B, each route as one
 macro-arm; what every arm gives on every query, which calls it makes, and what they cost. `Seen` is
 the part of it that a router may look at before it chooses: a router that has been fitted gets
-nothing else. Not covered: who chooses (`baseline`), and the texts of answers (`answers`).
+nothing else. One that reads no answer gets it `blind`, on every fold. Not covered: who chooses
+(`baseline`), and the texts of answers (`answers`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,21 +43,21 @@ class Answers:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a router may look at: no score, and no cost before a call was made.
+    """What a router may look at: no score and no cost, which are for `Arms` to know.
+
+    What a call has cost is sunk, so who wants R to be high need not know it.
 
     Attributes:
         question: float32[queries, dim], the embedding of each question.
         datasets: dataset of each query, for those that claim to know it.
         calls: bool[arms, calls], which calls an arm makes; two arms may share one.
-        call_cost: float64[queries, calls], known of a call after it was made.
-        answers: of every arm, to be read only of arms whose calls were made; None where nobody
-            loaded the texts.
+        answers: of every arm, to be read only of arms whose calls were made; None for who makes no
+            call before it chooses, and where nobody loaded the texts.
     """
 
     question: NDArray[np.float32]
     datasets: tuple[str, ...]
     calls: NDArray[np.bool_]
-    call_cost: NDArray[np.float64]
     answers: Answers | None
 
     def __len__(self) -> int:
@@ -66,6 +68,25 @@ class Seen:
         """How many there are to choose from."""
         return len(self.calls)
 
+    def blind(self) -> Seen:
+        """What is known before any call was made."""
+        return replace(self, answers=None)
+
+    def made(self, read: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """bool[n, calls]: the calls it takes to read the answers of bool[n, arms]."""
+        # As numbers: numpy multiplies truth values some hundred times slower.
+        counts: NDArray[np.float32] = read.astype(np.float32) @ self.calls.astype(np.float32)
+        return counts > 0
+
+    def select(self, rows: NDArray[np.int64]) -> Seen:
+        """The same for the queries at positions `rows` only, in that order."""
+        return replace(
+            self,
+            question=self.question[rows],
+            datasets=tuple(self.datasets[row] for row in rows),
+            answers=self.answers.select(rows) if self.answers else None,
+        )
+
 
 @dataclass(frozen=True)
 class Arms:
@@ -74,6 +95,7 @@ class Arms:
     Attributes:
         names: of the arms.
         seen: what a router may look at.
+        call_cost: float64[queries, calls], what each call costs.
         rate: float64[arms], mean cost of a token of the models that an arm calls.
         quality: float64[queries, arms], Q of the last answer, in [0, 1].
         accuracy: float64[queries, arms], 1 where it is right.
@@ -81,14 +103,15 @@ class Arms:
 
     names: tuple[str, ...]
     seen: Seen
+    call_cost: NDArray[np.float64]
     rate: NDArray[np.float64]
     quality: NDArray[np.float64]
     accuracy: NDArray[np.float64]
 
-    @property
+    @cached_property
     def cost(self) -> NDArray[np.float64]:
         """float64[queries, arms]: of all calls of an arm."""
-        total: NDArray[np.float64] = self.seen.call_cost @ self.seen.calls.T
+        total: NDArray[np.float64] = self.call_cost @ self.seen.calls.T
         return total
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
@@ -100,14 +123,17 @@ class Arms:
 
     def select(self, rows: NDArray[np.int64]) -> Arms:
         """The same for the queries at positions `rows` only, in that order."""
-        seen = replace(
-            self.seen,
-            question=self.seen.question[rows],
-            datasets=tuple(self.seen.datasets[row] for row in rows),
-            call_cost=self.seen.call_cost[rows],
-            answers=self.seen.answers.select(rows) if self.seen.answers else None,
+        return replace(
+            self,
+            seen=self.seen.select(rows),
+            call_cost=self.call_cost[rows],
+            quality=self.quality[rows],
+            accuracy=self.accuracy[rows],
         )
-        return replace(self, seen=seen, quality=self.quality[rows], accuracy=self.accuracy[rows])
+
+    def blind(self) -> Arms:
+        """The same for a router that makes no call before it chooses; labels stay."""
+        return replace(self, seen=self.seen.blind())
 
 
 @dataclass(frozen=True)
@@ -140,7 +166,7 @@ class Play:
 
         All calls of those are paid, one that several share once.
         """
-        return cls(np.eye(seen.arms)[arm], (read @ seen.calls).astype(np.float64))
+        return cls(np.eye(seen.arms)[arm], seen.made(read).astype(np.float64))
 
     def outcome(self, arms: Arms, name: str, kind: Kind = "baseline") -> Outcome:
         """What comes of it, in expectation."""
@@ -149,7 +175,7 @@ class Play:
             kind=kind,
             quality=(self.answer * arms.quality).sum(axis=1),
             accuracy=(self.answer * arms.accuracy).sum(axis=1),
-            cost=(self.called * arms.seen.call_cost).sum(axis=1),
+            cost=(self.called * arms.call_cost).sum(axis=1),
         )
 
 
@@ -163,9 +189,9 @@ def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
             question=questions(tree),
             datasets=tree.datasets,
             calls=np.eye(len(calls), dtype=np.bool_),
-            call_cost=np.stack([call.cost for call in calls], axis=1),
             answers=answers,
         ),
+        call_cost=np.stack([call.cost for call in calls], axis=1),
         rate=np.array([rate[call.name] for call in calls]),
         quality=np.stack([call.quality for call in calls], axis=1),
         accuracy=np.stack([call.accuracy for call in calls], axis=1),
@@ -182,7 +208,8 @@ def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
     made = np.array([routes.action(node) for node in range(1, routes.nodes)])
     return Arms(
         names=tuple(route.name for route in fixed_routes(tree)),
-        seen=Seen(questions(tree), tree.datasets, calls, spent[:, 1:], answers),
+        seen=Seen(questions(tree), tree.datasets, calls, answers),
+        call_cost=spent[:, 1:],
         rate=(calls * tree.base_rate[made]).sum(axis=1) / routes.hops,
         quality=tree.score[:, routes.leaves],
         accuracy=tree.accuracy[:, routes.leaves],

@@ -78,4 +78,9 @@ def best_of(
 
 def value_of(play: Fitted, arms: Arms, alpha: float) -> float:
     """Mean R of a router on a fold."""
-    return float(play(arms.seen).outcome(arms, "").reward(alpha).mean())
+    return mean_reward(play(arms.seen), arms, alpha)
+
+
+def mean_reward(played: Play, arms: Arms, alpha: float) -> float:
+    """Mean R of what a router does on a fold."""
+    return float(played.outcome(arms, "").reward(alpha).mean())

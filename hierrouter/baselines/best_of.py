@@ -18,7 +18,7 @@ import numpy as np
 
 from hierrouter.baselines.answer_scorer import AnswerScorer, Judge, fit_scorer
 from hierrouter.baselines.arms import Arms, Play, Seen
-from hierrouter.baselines.baseline import DIGITS, Tuned
+from hierrouter.baselines.baseline import DIGITS, Tuned, mean_reward
 from hierrouter.baselines.static import best_arm, best_static
 
 
@@ -51,8 +51,7 @@ class BestOf:
         while len(group) < min(self.largest, len(by_cost)):
             more = [arm for arm in by_cost if arm not in group]
             larger = [[arm for arm in by_cost if arm in {*group, one}] for one in more]
-            plays = [pick(one, judge) for one in larger]
-            values = [float(play.outcome(arms, "").reward(alpha).mean()) for play in plays]
+            values = [mean_reward(pick(one, judge), arms, alpha) for one in larger]
             best = int(np.round(values, DIGITS).argmax())
             if values[best] <= value + 10**-DIGITS:
                 break

@@ -88,7 +88,7 @@ def _longer(
     _, read, query = _follow(chain, judge)
     last, read = chain.arms[-1], read[query]
     score = judge.score(query, np.full(len(query), last), read)
-    unpaid = arms.seen.call_cost[query] * ~(read @ arms.seen.calls)
+    unpaid = arms.call_cost[query] * ~arms.seen.made(read)
     gain = arms.quality[query] - arms.quality[query, last][:, None]
     gain -= alpha * unpaid @ arms.seen.calls.T
     worst_first = score.argsort(kind="stable")

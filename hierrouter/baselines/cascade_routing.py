@@ -46,7 +46,7 @@ class CascadeRouting:
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """See `Baseline`."""
         scorer = fit_scorer(train, rng)
-        cost = expectation(train.seen.question, train.seen.call_cost, rng)
+        cost = expectation(train.seen.question, train.call_cost, rng)
         left = train.quality - scorer.prior.held_out
         doubt = np.atleast_2d(np.cov(left, rowvar=False, bias=True))
         router = partial(CascadeRouter, scorer, cost, doubt, alpha)
@@ -83,7 +83,7 @@ class CascadeRouter:
         quality = np.clip(judge.prior, CERTAIN, 1)
         going = np.arange(len(seen))
         for _ in range(min(self.longest, seen.arms)):
-            unpaid = (cost[going] * ~(read[going] @ seen.calls)) @ seen.calls.T
+            unpaid = (cost[going] * ~seen.made(read[going])) @ seen.calls.T
             worth = reservation(quality[going], self.alpha * unpaid, self.trust).round(DIGITS)
             worth[read[going]] = -np.inf
             best = np.where(read[going], quality[going], -np.inf).max(axis=1)

@@ -14,7 +14,6 @@ from typing import ClassVar
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
-from threadpoolctl import threadpool_limits
 
 from hierrouter.baselines.arms import Arms, Play
 from hierrouter.baselines.baseline import Fitted, Tuned, best_of
@@ -49,8 +48,7 @@ class Clusters:
 
 def _fitted(train: Arms, alpha: float, size: int, seed: int) -> Fitted:
     model = KMeans(size, n_init=STARTS, random_state=seed)
-    with threadpool_limits(1):  # threads add up in any order
-        of_query = model.fit_predict(normalize(train.seen.question))
+    of_query = model.fit_predict(normalize(train.seen.question))
     reward, cost = train.reward(alpha), train.cost
     arm = np.array(
         [

@@ -2,9 +2,8 @@
 
 In: a tree with its folds, baselines, perhaps a trained router. Out: `Contest`: what each of them,
 and the oracles, do on every query of a fold, exactly. A baseline is fitted on "train" and tuned on
-"validation" for each set of arms on its own: A, one direct call of a model; B, each of the M^L
-routes, chosen before any answer is seen. Not covered: intervals and tables
-(`hierrouter.report.contests`).
+"validation" for each set of arms on its own, see `sets`. Who reads no answer is blind on all three
+folds. Not covered: intervals and tables (`hierrouter.report.contests`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from hierrouter.baselines.arms import Answers, Arms, Seen, macro_arms, single_models
+from hierrouter.baselines.arms import Answers, Arms
 from hierrouter.baselines.baseline import Baseline, value_of
-from hierrouter.baselines.notes import answer_notes, fold_notes, router_notes
+from hierrouter.baselines.notes import answer_notes, fold_notes, router_notes, set_notes
+from hierrouter.baselines.one_thread import one_thread
+from hierrouter.baselines.sets import SETS, usable_sets
 from hierrouter.evaluate.bounds import direct_oracle, oracle
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.learn.config import PAPER_SEED
@@ -28,10 +28,6 @@ from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
-    "A": single_models,
-    "B": macro_arms,
-}
 TREE, ANYTIME = "tree oracle", "anytime oracle"
 
 OnFitted = Callable[[int, int, str], None]
@@ -67,6 +63,8 @@ class Contest:
     Attributes:
         alpha: cost penalty of R = Q - alpha * C.
         split: the fold that the outcomes are of.
+        datasets: dataset of each query of that fold.
+        hops: calls of a route.
         sets: names of the sets of arms.
         seed: of everything that baselines draw.
         entries: baselines of each set in the order given, the router, the oracles.
@@ -75,6 +73,8 @@ class Contest:
 
     alpha: float
     split: str
+    datasets: tuple[str, ...]
+    hops: int
     sets: tuple[str, ...]
     seed: int
     entries: tuple[Entry, ...]
@@ -103,7 +103,7 @@ def contest(
     Args:
         tree: all folds; nothing is fitted on, or chosen by, scores of `split` unless it is "train"
             or "validation".
-        sets: names in `SETS`.
+        sets: names in `SETS`; those that the tree has no arms for are left out with a note.
         trained: the learned router, or None where nothing has been trained.
         seed: a baseline draws the same whatever others take part.
         answers: what can be read off answers, by set, for the queries of `tree`; without it
@@ -115,7 +115,7 @@ def contest(
             another tree.
     """
     _require_enough(tree, split)
-    usable = _usable(tree, sets)
+    usable, fold = usable_sets(tree, sets), tree.split(split)
     taking_part = [one for one in baselines if answers is not None or not one.reads_answers]
     learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
     entries: list[Entry] = []
@@ -127,29 +127,18 @@ def contest(
     return Contest(
         alpha=alpha,
         split=split,
+        datasets=fold.datasets,
+        hops=tree.hops,
         sets=usable,
         seed=seed,
-        entries=(*entries, *learned, *_oracles(tree.split(split), alpha, usable)),
+        entries=(*entries, *learned, *_oracles(fold, alpha, usable)),
         notes=(
             *fold_notes(tree, split),
+            *set_notes(tree, sets),
             *answer_notes([one.name for one in baselines if one not in taking_part]),
-            *router_notes(trained, alpha),
+            *router_notes(trained, tree, alpha),
         ),
     )
-
-
-def require_sets(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of sets of arms, checked before any work.
-
-    Raises:
-        InputError: an unknown one, or one that stands twice.
-    """
-    for name in names:
-        if name not in SETS:
-            raise InputError(f"unknown set of arms: {name!r}: --sets; known: {', '.join(SETS)}")
-        if names.count(name) > 1:
-            raise InputError(f"set of arms given twice: {name}: --sets; names must differ")
-    return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -159,6 +148,10 @@ class _Folds:
     train: Arms
     validation: Arms
     shown: Arms
+
+    def blind(self) -> _Folds:
+        """As who reads no answer sees them, the same on every fold."""
+        return _Folds(self.train.blind(), self.validation.blind(), self.shown.blind())
 
 
 def _folds(tree: RouteTree, name: str, split: str, answers: Mapping[str, Answers] | None) -> _Folds:
@@ -172,27 +165,21 @@ def _folds(tree: RouteTree, name: str, split: str, answers: Mapping[str, Answers
 def _fitted(one: Baseline, name: str, folds: _Folds, alpha: float, seed: int) -> Entry:
     """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
+    folds = folds if one.reads_answers else folds.blind()
     started = time.process_time()
-    with threadpool_limits(1):  # matrices are small: several threads wait for each other
+    with one_thread():
         tuned = one.fit(folds.train, folds.validation, alpha, rng)
-    seconds = time.process_time() - started
-    tried = folds.validation
-    return Entry(
-        outcome=tuned.play(_visible(folds.shown.seen, one)).outcome(folds.shown, one.name),
-        arms=name,
-        source=one.source,
-        reads_answers=one.reads_answers,
-        settings=tuned.settings,
-        validation=value_of(tuned.play, tried, alpha) if len(tried) else None,
-        fit_seconds=seconds,
-    )
-
-
-def _visible(seen: Seen, one: Baseline) -> Seen:
-    """Who reads no answer has made no call when it chooses, and knows no cost."""
-    if one.reads_answers:
-        return seen
-    return replace(seen, call_cost=np.full_like(seen.call_cost, np.nan), answers=None)
+        seconds = time.process_time() - started
+        tried = folds.validation
+        return Entry(
+            outcome=tuned.play(folds.shown.seen).outcome(folds.shown, one.name),
+            arms=name,
+            source=one.source,
+            reads_answers=one.reads_answers,
+            settings=tuned.settings,
+            validation=value_of(tuned.play, tried, alpha) if len(tried) else None,
+            fit_seconds=seconds,
+        )
 
 
 def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) -> Entry:
@@ -228,16 +215,3 @@ def _require_enough(tree: RouteTree, split: str) -> None:
             f"baselines read the question, and this view shows no text: --state {tree.view}; "
             "take another one"
         )
-
-
-def _usable(tree: RouteTree, sets: Sequence[str]) -> tuple[str, ...]:
-    """The sets that have an arm.
-
-    Raises:
-        InputError: none has.
-    """
-    direct = set(tree.direct.models) & set(tree.models)
-    usable = tuple(name for name in sets if name != "A" or direct)
-    if not usable:
-        raise InputError("no model of the pool was asked directly: set A is empty; take set B")
-    return usable

@@ -3,8 +3,9 @@
 RouterDC (Chen et al. 2024, arXiv 2409.19886): an encoder of questions and a vector for each arm,
 trained with two contrastive losses. One draws a question to its best arms and away from its worst;
 the other draws questions of a cluster together. Here a small network over the frozen embeddings
-stands for the fine-tuned language model; clusters are those of the embeddings, without t-SNE; all
-other arms are negatives; and a question counts as much as its best and its worst arms differ in R.
+stands for the fine-tuned language model; the vectors of arms may have any length; clusters are
+those of the embeddings, without t-SNE; all other arms, and all other questions of a batch, are
+negatives; and a question counts as much as its best and its worst arms differ in R.
 
 In: embeddings of questions and rewards on them. Out: the arm whose vector is nearest by inner
 product. Not covered: an encoder that learns with the router.
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional
 
@@ -75,8 +75,7 @@ class DualEncoder:
         means = KMeans(
             min(self.clusters, distinct), n_init=1, random_state=int(rng.integers(2**31))
         )
-        with threadpool_limits(1):  # threads add up in any order
-            labels: NDArray[np.int32] = means.fit_predict(question)
+        labels: NDArray[np.int32] = means.fit_predict(question)
         return labels
 
     def _trained(

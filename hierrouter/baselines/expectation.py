@@ -9,9 +9,7 @@ predictions. Not covered: choosing an arm by it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +17,10 @@ from sklearn.base import RegressorMixin
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.neighbors import KNeighborsRegressor
-from threadpoolctl import ThreadpoolController
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
 NEIGHBOURS = (10, 30, 100)
 FOLDS = 5
-THREADS = ThreadpoolController()
 
 
 @dataclass(frozen=True)
@@ -42,15 +38,8 @@ class Expectation:
 
     def predict(self, question: NDArray[np.float32]) -> NDArray[np.float64]:
         """float64[queries, targets]."""
-        with one_thread():
-            predicted = np.asarray(self.model.predict(_columns(question)), np.float64)
+        predicted = np.asarray(self.model.predict(_columns(question)), np.float64)
         return predicted.reshape(len(question), -1)
-
-
-def one_thread() -> AbstractContextManager[Any]:
-    """BLAS and OpenMP with one thread: on a busy machine several mostly wait for one another."""
-    limited: AbstractContextManager[Any] = THREADS.limit(limits=1)
-    return limited
 
 
 def expectation(
@@ -68,13 +57,11 @@ def expectation(
         return Expectation(Ridge().fit(columns, values), values)
     folds = KFold(min(FOLDS, len(question)), shuffle=True, random_state=int(rng.integers(2**31)))
     fewest = len(question) - -(-len(question) // folds.n_splits)  # questions to learn from
-    with one_thread():
-        tried = [
-            Expectation(model, _left_out(model, columns, values, folds))
-            for model in _models(fewest)
-        ]
-        best = min(tried, key=lambda found: float(((values - found.held_out) ** 2).sum()))
-        return Expectation(best.model.fit(columns, values), best.held_out)
+    tried = [
+        Expectation(model, _left_out(model, columns, values, folds)) for model in _models(fewest)
+    ]
+    best = min(tried, key=lambda found: float(((values - found.held_out) ** 2).sum()))
+    return Expectation(best.model.fit(columns, values), best.held_out)
 
 
 def _left_out(

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hierrouter.baselines.sets import left_out
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.remarks import data_notes
+from hierrouter.shown import differences_of
 from hierrouter_cache.tree import RouteTree
 
 
 def fold_notes(tree: RouteTree, split: str) -> list[str]:
     """What is odd about the data, and what the fold that is shown was used for."""
     notes = data_notes(tree)
-    if not set(tree.direct.models) & set(tree.models):
-        notes.append("Set A is left out: no model of the pool was asked directly.")
     if "validation" not in tree.splits:
         notes.append("No validation fold: baselines take the first of their settings.")
     if split == "train":
@@ -27,6 +27,11 @@ def fold_notes(tree: RouteTree, split: str) -> list[str]:
     return notes
 
 
+def set_notes(tree: RouteTree, sets: Sequence[str]) -> list[str]:
+    """Which of the sets asked for take no part."""
+    return [f"Set {name} is left out: {why}." for name, why in left_out(tree, sets).items()]
+
+
 def answer_notes(left_out: Sequence[str]) -> list[str]:
     """Which baselines did not take part."""
     if not left_out:
@@ -34,13 +39,12 @@ def answer_notes(left_out: Sequence[str]) -> list[str]:
     return [f"Left out, because nobody loaded the texts of answers: {', '.join(left_out)}."]
 
 
-def router_notes(trained: TrainedRouter | None, alpha: float) -> list[str]:
-    """What the learned router may do and the baselines may not, or the other way round."""
+def router_notes(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:
+    """What the learned router learned, or may do, and the baselines not, or the other way round."""
     if trained is None:
         return ["No learned router: the baselines are compared among themselves."]
-    notes = []
-    if trained.alpha != alpha:
-        notes.append(f"HierRouter was trained at alpha {trained.alpha:g}, shown at {alpha:g}.")
+    said = differences_of(trained, alpha, tree)
+    notes = [f"{one[:1].upper()}{one[1:]}." for one in said]
     if trained.objective.allow_stop:
         notes.append(
             "HierRouter may stop early and the routes of set B may not: what stopping saves "

@@ -3,9 +3,10 @@
 In: `Arms` of the train fold. Out: routers that predict quality and cost of each arm from the
 question's embedding and take the highest predicted R. Source: the linear utility predictor of Li
 2025 (arXiv 2505.12601), and a classifier of right answers for each model (Shnitzer et al. 2023,
-arXiv 2309.15789). The latter is a fractional logit (Papke and Wooldridge 1996, J. Applied
-Econometrics 11:619): Q in [0, 1] is the weight of a right answer and 1 - Q that of a wrong one,
-which is plain logistic regression where Q is 0 or 1. Cost is always predicted by ridge regression.
+arXiv 2309.15789; theirs are nearest neighbours). Here it is a fractional logit (Papke and
+Wooldridge 1996, J. Applied Econometrics 11:619): Q in [0, 1] is the weight of a right answer and
+1 - Q that of a wrong one, which is plain logistic regression where Q is 0 or 1. Cost is always
+predicted by ridge regression.
 """
 
 from __future__ import annotations

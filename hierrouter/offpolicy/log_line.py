@@ -1,7 +1,8 @@
 """One line of a log: what it must be.
 
 In: the object on a line. Out: an `Episode`, checked key by key, and back. docs/off_policy.md
-describes every key. Not covered: files (`log_file`), and where a question is cached (`given`).
+describes every key; null is as if the key were not there. Not covered: files (`log_file`), and
+where a question is cached (`given`).
 """
 
 from __future__ import annotations
@@ -149,14 +150,14 @@ def _step(step: Any, where: str, shape: LogShape, *, text: bool) -> Step:
     if name not in shape.models:
         hint = suggestion(name, shape.models)
         raise InputError(f"unknown model {name:.60}: {where}; {hint}".rstrip("; "))
-    stop = step.get("stop", False)
-    if not isinstance(stop, bool):
+    stop = step.get("stop")
+    if stop is not None and not isinstance(stop, bool):
         raise InputError(f"stop is neither true nor false: {where}; leave it out where unsure")
     model = shape.models.index(name)
     return Step(
         model=model,
         propensity=_number(step, "propensity", where, SMALLEST_PROPENSITY, 1.0),
-        stop=stop,
+        stop=bool(stop),
         cost=_cost(step, where, shape.rate[model]),
         response=_text(step, "response", where, required=False, empty=True) if text else None,
     )
@@ -175,9 +176,9 @@ def _check_end(steps: Sequence[Step], where: str, hops: int) -> None:
 
 def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
     """Of one call, as given or of its tokens."""
-    if "cost" in step:
+    if step.get("cost") is not None:
         return _number(step, "cost", where, 0.0, math.inf)
-    if "tokens_in" not in step or "tokens_out" not in step:
+    if any(step.get(name) is None for name in ("tokens_in", "tokens_out")):
         raise InputError(f"no cost: {where}; give cost, or tokens_in and tokens_out")
     tokens = [_number(step, name, where, 0.0, math.inf) for name in ("tokens_in", "tokens_out")]
     return math.fsum(count * price for count, price in zip(tokens, rate, strict=True))
@@ -218,4 +219,4 @@ def _text(
 
 
 def _shown(row: Mapping[str, Any], name: str) -> str:
-    return f"{row[name]!r:.40}" if name in row else "missing"
+    return "missing" if row.get(name) is None else f"{row[name]!r:.40}"

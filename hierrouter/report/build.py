@@ -14,21 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.depth import Depth, DepthPoint
+from hierrouter.evaluate.depth import DepthPoint
 from hierrouter.evaluate.outcome import Outcome
+from hierrouter.report.analysis import Analysis
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.claims import comparisons, power
 from hierrouter.report.gaps import gap_intervals, gaps_closed
 from hierrouter.report.intervals import estimates
+from hierrouter.report.learning import LearningCurve
 from hierrouter.report.results import (
     ALL,
     COST_UNIT,
     Bootstrap,
     HandingOver,
-    PricedRows,
     Report,
     Row,
 )
+from hierrouter.report.route_map import RouteMap
+from hierrouter.report.rows import DepthRow, PricedRows
 from hierrouter.report.swept import FrontierPoint, frontier_rows
 from hierrouter_cache.errors import InputError
 
@@ -46,9 +49,12 @@ def build_report(
     cost_unit: str = COST_UNIT,
     notes: Sequence[str] = (),
     price_lists: Sequence[PricedRows] = (),
-    depths: Sequence[Depth] = (),
+    depths: Sequence[DepthRow] = (),
     depth_curve: Sequence[DepthPoint] = (),
     deferral: HandingOver | None = None,
+    analysis: Analysis | None = None,
+    route_map: RouteMap | None = None,
+    learning: LearningCurve | None = None,
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
@@ -68,13 +74,16 @@ def build_report(
         depths: what the router answers after each number of calls, where it may stop early.
         depth_curve: the same of a sweep, in short.
         deferral: the router with a stronger model behind it.
+        analysis: what stands beside the policies.
+        route_map: which routes router and oracle take.
+        learning: how the router learned.
 
     Raises:
         InputError: no query, no policy, two routers, outcomes that are not one finite number a
             query, a dataset called "all", or settings out of range.
     """
     bootstrap = bootstrap or Bootstrap()
-    _check_settings(alpha, bootstrap)
+    check_settings(alpha, bootstrap)
     _check(datasets, outcomes, [one for point in frontier for one in point.by_seed])
     columns = columns_of(datasets)
     every = len(columns) - 1  # stream of all queries
@@ -104,6 +113,9 @@ def build_report(
         depths=tuple(depths),
         depth_curve=tuple(depth_curve),
         deferral=deferral,
+        analysis=analysis,
+        route_map=route_map,
+        learning=learning,
     )
 
 
@@ -174,7 +186,12 @@ def _row(dataset: str, queries: int, outcome: Outcome, found: Sequence[Estimate]
     )
 
 
-def _check_settings(alpha: float, bootstrap: Bootstrap) -> None:
+def check_settings(alpha: float, bootstrap: Bootstrap) -> None:
+    """Refuse what no report can be made with.
+
+    Raises:
+        InputError: alpha is not finite, or the bootstrap is out of range.
+    """
     if not math.isfinite(alpha):
         raise InputError(f"alpha is not finite: {alpha}: report; give a number such as 0.005")
     if bootstrap.n < 1 or not 0 < bootstrap.level < 1 or bootstrap.seed < 0:

@@ -15,6 +15,8 @@ from hierrouter.report.contests import Standing, Standings, Value
 from hierrouter.report.serialise import json_text
 from hierrouter.report.table import Cell, Column, Line, Table
 
+FORMAT = 1  # of the JSON; a higher number where a key is renamed, dropped or means another thing
+
 
 def long_table(standings: Standings) -> Table:
     """Every field of every row, one line each: for spreadsheets and data frames."""
@@ -28,6 +30,7 @@ def as_json(standings: Standings) -> str:
     """One object, keys sorted, floats to 12 significant digits; see docs/compare.md."""
     contest = standings.contest
     found = {
+        "format": FORMAT,
         "alpha": contest.alpha,
         "split": contest.split,
         "queries": standings.queries,
@@ -51,12 +54,12 @@ def _flat(row: Standing) -> dict[str, Cell]:
         "arms": entry.arms,
         "kind": entry.outcome.kind,
         "reads_answers": entry.reads_answers,
-        "accuracy": row.accuracy,
+        **_spread("accuracy", row.accuracy),
         **_spread("quality", row.quality),
         **_spread("cost", row.cost),
         **_spread("reward", row.reward),
         **_spread("difference", row.difference),
-        **_spread("together", row.together),
+        **_spread("simultaneous", row.simultaneous),
         "validation_reward": entry.validation,
         "fit_cpu_seconds": entry.fit_seconds,
         "settings": settings_text(entry.settings),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.contest_rows import settings_text
 from hierrouter.report.contests import Standing, Standings
-from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for
+from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for, numbered
 from hierrouter.report.text import one_line
 
 LEARNED, BOUNDS = "Learned on the tree", "Bounds: chosen knowing all answers"
@@ -22,9 +22,12 @@ VALUES = {
     "adaptivity": "adaptivity: HierRouter - best of B",
     "lead": "HierRouter - best of all",
 }
-VERSUS = 3  # columns of table 1 that compare with the learned router
+VERSUS = 3  # columns of the first table that compare with the learned router
 SHORT = 48  # characters of settings in a table
-BLIND = "The first two values are between routers that choose before they have seen any answer."
+BLIND = (
+    "For the second hop and for adaptivity only those baselines count that choose before they have "
+    "seen any answer."
+)
 TOGETHER = (
     "The intervals all at once hold for every baseline together. The best of many baselines on "
     "the fold shown looks better than it is, so the difference to it looks smaller."
@@ -32,17 +35,18 @@ TOGETHER = (
 
 
 def contest_tables(standings: Standings) -> tuple[Table, ...]:
-    """All tables, the one to read first first."""
-    return (
+    """All tables that have a row, numbered by their places, the one to read first first."""
+    tables = (
         reward_table(standings),
         quality_table(standings),
         value_table(standings),
         settings_table(standings),
     )
+    return numbered([table for table in tables if table.rows])
 
 
 def reward_table(standings: Standings) -> Table:
-    """Table 1: Q, C and R, and the paired difference to the learned router, if there is one."""
+    """Q, C and R, and the paired difference to the learned router, if there is one."""
     contest, level = standings.contest, _level(standings)
     columns = [
         Column("Router"),
@@ -63,12 +67,12 @@ def reward_table(standings: Standings) -> Table:
             _interval(row.reward),
             row.difference.mean if row.difference else None,
             _interval(row.difference),
-            _interval(row.together),
+            _interval(row.simultaneous),
         )
         for row in standings.rows
     ]
     title = (
-        f"Table 1. Net reward R = Q - {contest.alpha:g} C on {standings.queries} queries "
+        f"Net reward R = Q - {contest.alpha:g} C on {standings.queries} queries "
         f"({contest.split} fold), Q is {standings.scorer}, C in {standings.cost_unit}"
     )
     if contest.router is None:
@@ -78,7 +82,7 @@ def reward_table(standings: Standings) -> Table:
 
 
 def quality_table(standings: Standings) -> Table:
-    """Table 2: quality, right answers and cost, with intervals."""
+    """Quality, right answers and cost, with intervals."""
     level = _level(standings)
     digits = _cost_digits(standings)
     columns = (
@@ -94,17 +98,17 @@ def quality_table(standings: Standings) -> Table:
             row,
             row.quality.mean,
             _interval(row.quality),
-            row.accuracy,
+            row.accuracy.mean,
             row.cost.mean,
             _interval(row.cost),
         )
         for row in standings.rows
     ]
-    return Table("Table 2. Quality, share of right answers, cost per query", columns, tuple(lines))
+    return Table("Quality, share of right answers, cost per query", columns, tuple(lines))
 
 
 def value_table(standings: Standings) -> Table:
-    """Table 3: the value of the second hop and of adaptivity."""
+    """The value of the second hop and of adaptivity."""
     columns = (
         Column("Value in R"),
         Column("of"),
@@ -125,12 +129,12 @@ def value_table(standings: Standings) -> Table:
         )
         for value in standings.values
     ]
-    title = "Table 3. What a second hop is worth, and what seeing its first answer adds"
-    return Table(title, columns, tuple(lines), "" if not lines else BLIND)
+    title = "What a second hop is worth, and what seeing its first answer adds"
+    return Table(title, columns, tuple(lines), BLIND)
 
 
 def settings_table(standings: Standings) -> Table:
-    """Table 4: what the validation fold chose, and what fitting took."""
+    """What the validation fold chose, and what fitting took."""
     columns = (
         Column("Router"),
         Column("R on validation", 4),
@@ -151,7 +155,7 @@ def settings_table(standings: Standings) -> Table:
         f"CPU seconds of fitting and tuning; seed {standings.contest.seed}. JSON and CSV have the "
         "settings in full, and whose idea each router is."
     )
-    return Table("Table 4. Settings chosen on the validation fold", columns, tuple(lines), note)
+    return Table("Settings chosen on the validation fold", columns, tuple(lines), note)
 
 
 def _line(row: Standing, *cells: Cell) -> Line:

@@ -2,13 +2,14 @@
 
 In: a `Contest`, see `hierrouter.baselines.contest`. Out: `Standings`: means and intervals of every
 policy, the difference to the learned router, the value of the second hop and of adaptivity. All
-come from the same resamples of the queries, so that every difference is paired. Not covered: how
-it is shown (`contest_tables`).
+come from the same resamples of the queries, so that every difference is paired; they are those of
+a report on the same fold, so that its figures are met again digit for digit. Not covered: how it is
+shown (`contest_tables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.baselines.contest import Contest, Entry
-from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
 from hierrouter.evaluate.simultaneous import simultaneous_intervals
 from hierrouter.report.certainty import Estimate
+from hierrouter.report.intervals import draws, estimates, stream_of_all
 from hierrouter.report.results import COST_UNIT, Bootstrap
 
 What = Literal["second hop", "adaptivity", "lead"]
@@ -33,22 +34,22 @@ class Standing:
         accuracy: share of right answers.
         quality, cost, reward: means of Q, C and R = Q - alpha * C.
         difference: R(HierRouter) - R(policy); None for the router itself and without a router.
-        together: the same with intervals that hold for all baselines at once, see
+        simultaneous: the same with intervals that hold for all baselines at once, see
             `hierrouter.evaluate.simultaneous`; None for oracles, too, and where there is one query.
     """
 
     entry: Entry
-    accuracy: float
+    accuracy: Estimate
     quality: Estimate
     cost: Estimate
     reward: Estimate
     difference: Estimate | None
-    together: Estimate | None
+    simultaneous: Estimate | None
 
 
 @dataclass(frozen=True)
 class Value:
-    """A difference in mean R between two policies.
+    """A difference in mean R between two policies; with one hop "lead" is the only one.
 
     Attributes:
         what: "second hop" is the best baseline of set B - the best of A, "adaptivity" is HierRouter
@@ -105,16 +106,12 @@ def standings(
         bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
     """
     bootstrap = bootstrap or Bootstrap()
-    resampled, together = _Resampled.of(contest, bootstrap), _together(contest, bootstrap)
     return Standings(
         contest=contest,
-        queries=resampled.queries,
+        queries=len(contest.datasets),
         bootstrap=bootstrap,
-        rows=tuple(
-            _standing(contest, at, resampled, together.get(at))
-            for at in range(len(contest.entries))
-        ),
-        values=tuple(_values(contest, resampled)),
+        rows=_rows(contest, bootstrap),
+        values=_values(contest, bootstrap),
         scorer=scorer,
         cost_unit=cost_unit,
         provenance=provenance,
@@ -127,91 +124,77 @@ def label(entry: Entry) -> str:
     return f"{name} on {entry.arms}" if entry.arms else name
 
 
-@dataclass(frozen=True)
-class _Resampled:
-    """Mean Q, C and R of every entry: of the sample in column 0, then of each resample.
-
-    Attributes:
-        quality, cost, reward: float64[entries, 1 + resamples].
-        level: of the intervals.
-        queries: size of the sample.
-    """
-
-    quality: NDArray[np.float64]
-    cost: NDArray[np.float64]
-    reward: NDArray[np.float64]
-    level: float
-    queries: int
-
-    @classmethod
-    def of(cls, contest: Contest, bootstrap: Bootstrap) -> _Resampled:
-        outcomes = [entry.outcome for entry in contest.entries]
-        values = np.array([one.quality for one in outcomes] + [one.cost for one in outcomes])
-        rng = np.random.default_rng(bootstrap.seed)
-        resamples = resampled_means(values, bootstrap.n, rng)
-        means = np.concatenate([values.mean(axis=1, keepdims=True), resamples], axis=1)
-        quality, cost = np.split(means, 2)
-        reward = quality - contest.alpha * cost
-        return cls(quality, cost, reward, bootstrap.level, values.shape[1])
-
-    def estimate(self, means: NDArray[np.float64]) -> Estimate:
-        """Of one row of means, or of a difference of two."""
-        low, high = percentile_interval(means[1:], self.queries, self.level)
-        return Estimate(float(means[0]), float(low), float(high))
-
-    def difference(self, first: int, second: int) -> Estimate:
-        """R(first) - R(second), by the numbers of two entries."""
-        return self.estimate(self.reward[first] - self.reward[second])
+def _rows(contest: Contest, bootstrap: Bootstrap) -> tuple[Standing, ...]:
+    outcomes, router = [entry.outcome for entry in contest.entries], contest.router
+    reward = _rewards(contest)
+    figures = [
+        np.array([one.accuracy for one in outcomes]),
+        np.array([one.quality for one in outcomes]),
+        np.array([one.cost for one in outcomes]),
+        reward,
+        reward[router or 0] - reward,
+    ]
+    found = estimates(np.concatenate(figures), bootstrap, stream_of_all(contest.datasets))
+    simultaneous = _simultaneous(contest, bootstrap)
+    rows = []
+    for at, entry in enumerate(contest.entries):
+        accuracy, quality, cost, net, lead = found[at :: len(outcomes)]
+        difference = None if router in (None, at) else lead
+        rows.append(Standing(entry, accuracy, quality, cost, net, difference, simultaneous.get(at)))
+    return tuple(rows)
 
 
-def _together(contest: Contest, bootstrap: Bootstrap) -> dict[int, Estimate]:
+def _rewards(contest: Contest) -> NDArray[np.float64]:
+    """float64[entries, queries]: R."""
+    return np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
+
+
+def _simultaneous(contest: Contest, bootstrap: Bootstrap) -> dict[int, Estimate]:
     """R(HierRouter) - R(baseline) by the number of the entry, all intervals at once."""
-    members = _baselines(contest, reading=True)
-    reward = np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
+    members, reward = _baselines(contest, reading=True), _rewards(contest)
     if contest.router is None or not members or reward.shape[1] < 2:
         return {}
     differences = reward[contest.router] - reward[members]
-    rng = np.random.default_rng(bootstrap.seed)
+    rng = draws(bootstrap, stream_of_all(contest.datasets))
     low, high = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
     bounds = zip(differences.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
     return dict(zip(members, (Estimate(*numbers) for numbers in bounds), strict=True))
 
 
-def _standing(
-    contest: Contest, at: int, resampled: _Resampled, together: Estimate | None
-) -> Standing:
-    entry, router = contest.entries[at], contest.router
-    return Standing(
-        entry=entry,
-        accuracy=float(entry.outcome.accuracy.mean()),
-        quality=resampled.estimate(resampled.quality[at]),
-        cost=resampled.estimate(resampled.cost[at]),
-        reward=resampled.estimate(resampled.reward[at]),
-        difference=None if router in (None, at) else resampled.difference(router, at),
-        together=together,
+def _values(contest: Contest, bootstrap: Bootstrap) -> tuple[Value, ...]:
+    """With the best baselines as the fold shown has them, and as validation has them."""
+    pairs = [
+        (what, fold, first, second)
+        for fold in dict.fromkeys((contest.split, "validation"))
+        for what, first, second in _compared(contest, fold)
+    ]
+    if not pairs:
+        return ()
+    reward = _rewards(contest)
+    differences = np.array([reward[first] - reward[second] for _, _, first, second in pairs])
+    found = estimates(differences, bootstrap, stream_of_all(contest.datasets))
+    return tuple(
+        Value(what, fold, label(contest.entries[first]), label(contest.entries[second]), difference)
+        for (what, fold, first, second), difference in zip(pairs, found, strict=True)
     )
 
 
-def _values(contest: Contest, resampled: _Resampled) -> list[Value]:
-    """With the best baselines as the fold shown has them, and as validation has them."""
+def _compared(contest: Contest, fold: str) -> Iterator[tuple[What, int, int]]:
+    """The two entries of each value, with the best baselines as this fold has them."""
+    worth = _worth(contest, fold)
     blind, everybody = (_baselines(contest, reading) for reading in (False, True))
-    found = []
-    for fold in dict.fromkeys((contest.split, "validation")):
-        worth = _worth(contest, fold, resampled)
-        single, route = (
-            _best([at for at in blind if contest.entries[at].arms == arms], worth)
-            for arms in ("A", "B")
-        )
-        pairs: list[tuple[What, int | None, int | None]] = [
-            ("second hop", route, single),
-            ("adaptivity", contest.router, route),
-            ("lead", contest.router, _best(everybody, worth)),
-        ]
-        for what, first, second in pairs:
-            if first is not None and second is not None:
-                names = label(contest.entries[first]), label(contest.entries[second])
-                found.append(Value(what, fold, *names, resampled.difference(first, second)))
-    return found
+    single, route = (
+        _best([at for at in blind if contest.entries[at].arms == arms], worth)
+        for arms in ("A", "B")
+    )
+    best = _best(everybody, worth)
+    several = contest.hops > 1
+    if several and route is not None and single is not None:
+        yield "second hop", route, single
+    if several and contest.router is not None and route is not None:
+        yield "adaptivity", contest.router, route
+    if contest.router is not None and best is not None:
+        yield "lead", contest.router, best
 
 
 def _baselines(contest: Contest, reading: bool) -> list[int]:
@@ -223,12 +206,12 @@ def _baselines(contest: Contest, reading: bool) -> list[int]:
     ]
 
 
-def _worth(contest: Contest, fold: str, resampled: _Resampled) -> dict[int, tuple[float, float]]:
+def _worth(contest: Contest, fold: str) -> dict[int, tuple[float, float]]:
     """Mean R of each entry on a fold, and what it costs less; those unknown there are left out."""
-    shown = resampled.reward[:, 0].tolist()
+    shown = _rewards(contest).mean(axis=1).tolist()
     on_fold = shown if fold == contest.split else [one.validation for one in contest.entries]
     return {
-        at: (reward, -float(resampled.cost[at, 0]))
+        at: (reward, -float(contest.entries[at].outcome.cost.mean()))
         for at, reward in enumerate(on_fold)
         if reward is not None
     }

@@ -1,6 +1,7 @@
 """What handing over to a stronger model brings, as a figure.
 
-In: a `Report` with a model to hand over to. Out: SVG text. Not covered: the table, see `deferral`.
+In: a `Report` with a model to hand over to. Out: a `Drawing`. Not covered: the table, see
+`deferral`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from hierrouter.report.figure import (
     INK,
     LONGEST_LABEL,
     ROUTER_COLOUR,
-    as_svg,
+    WIDTH,
+    Drawing,
     canvas,
-    drawing,
     label,
     legend,
+    settings,
 )
-from hierrouter.report.plots import WIDTH
 from hierrouter.report.results import HandingOver, Report
 from hierrouter.report.text import one_line
 
 
-def deferral_figure(report: Report, handing: HandingOver) -> str:
+def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
     """Mean R over the share of queries handed over, between chance and the oracle.
 
     Args:
@@ -34,7 +35,7 @@ def deferral_figure(report: Report, handing: HandingOver) -> str:
         ("hierrouter in doubt", [point.reward for point in curve], ROUTER_COLOUR, "-"),
         ("chance", [point.chance for point in curve], GREYS[0], ":"),
     )
-    with drawing("deferral"):
+    with settings():
         figure, axes = canvas(WIDTH, 4.0)
         for name, reward, colour, style in lines:
             axes.plot(share, reward, color=colour, linewidth=1.4, linestyle=style, label=name)
@@ -52,9 +53,11 @@ def deferral_figure(report: Report, handing: HandingOver) -> str:
         axes.set_xlabel(f"share of queries handed over to {stronger}")
         axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
         legend(figure)
-        return as_svg(
-            figure,
-            "Deferral curve",
-            "Mean net reward over the share of queries handed over, with chance and the oracle at "
-            "the same share. Numbers are in the table of deferral.",
-        )
+    return Drawing(
+        name="deferral",
+        title="Deferral curve",
+        caption="Deferral: what handing more queries over to a stronger model brings",
+        description="Mean net reward over the share of queries handed over, with chance and the "
+        "oracle at the same share. The numbers are in the table of deferral.",
+        figure=figure,
+    )

@@ -79,6 +79,46 @@ SHOWABLE: Terms = (
     ),
 )
 
+ANALYSIS: Terms = (
+    (
+        "bound ladder",
+        "what each kind of knowledge is worth: from chance, over what is best on the train fold, "
+        "to the oracles, which know all answers; anytime: may stop after any call",
+    ),
+    (
+        "regret, plan, adaptivity",
+        "R of the oracle - R of HierRouter; plan is lost by the first choice, adaptivity by all "
+        "later ones, where the rest of the route would have been the best in hindsight",
+    ),
+    (
+        "repair, damage",
+        "share of all queries whose wrong answer a further call makes right, and the other way "
+        "round, whoever would have made that call",
+    ),
+    (
+        "static arm, CostSave, PerfGain",
+        "a static arm is one direct call or fixed route for all; CostSave the share of the best "
+        "one's cost that is saved at its Q, PerfGain the Q that is gained at its cost, by mixtures",
+    ),
+    (
+        "ParetoDist",
+        "distance from the frontier of the oracle, where the width of the cost range counts as "
+        "much as 1 of Q; 0 is not behind",
+    ),
+    (
+        "Shapley value",
+        "what a model adds to the oracle when it joins the pool, on average over all orders in "
+        "which the models could have joined",
+    ),
+)
+LOOKS: Terms = (
+    (
+        "test_looks",
+        "how many different evaluations of the test fold were logged for this router, and for all "
+        "that learned from the same data; a choice after many looks is a choice on the test fold",
+    ),
+)
+
 
 def definitions(report: Report) -> Terms:
     """Terms with their meaning, in the order in which a reader meets them."""
@@ -120,4 +160,6 @@ def definitions(report: Report) -> Terms:
         *(DEPTH_CURVE if report.depth_curve else ()),
         *(DEFERRAL if report.deferral else ()),
         *(SEEDS if report.has_spread else ()),
+        *(ANALYSIS if report.analysis else ()),
+        *(LOOKS if report.provenance.get("test_looks") else ()),
     )

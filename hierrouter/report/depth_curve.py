@@ -1,6 +1,6 @@
 """What further calls bring, over a sweep, as a figure.
 
-In: a `Report` of a sweep whose routers may stop early. Out: SVG text. Not covered: the router of
+In: a `Report` of a sweep whose routers may stop early. Out: a `Drawing`. Not covered: the router of
 the tables, see `depths`.
 """
 
@@ -14,22 +14,22 @@ from hierrouter.evaluate.depth import DepthPoint
 from hierrouter.report.figure import (
     LONGEST_LABEL,
     ROUTER_COLOUR,
-    as_svg,
+    WIDTH,
+    Drawing,
     canvas,
-    drawing,
     label,
     legend,
+    settings,
 )
-from hierrouter.report.plots import WIDTH
 from hierrouter.report.results import Report
 from hierrouter.report.text import one_line
 
 APART = 0.05  # points that are told apart by their alpha, in shares of queries
 
 
-def depth_curve_figure(report: Report) -> str:
+def depth_curve_figure(report: Report) -> Drawing:
     """Mean quality over the share of queries that get more than one call."""
-    with drawing("depth_curve"):
+    with settings():
         figure, axes = canvas(WIDTH, 4.0)
         axes.plot(
             [point.beyond_first for point in report.depth_curve],
@@ -46,12 +46,14 @@ def depth_curve_figure(report: Report) -> str:
         axes.set_xlabel("share of queries with more than one call")
         axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
         legend(figure)
-        return as_svg(
-            figure,
-            "Depth curve",
-            "A line of mean quality over the share of queries that get more than one call, a "
-            "point for each alpha of the sweep, mean of its seeds. The numbers are in the JSON.",
-        )
+    return Drawing(
+        name="depth-curve",
+        title="Depth curve",
+        caption="Depth: what answering more queries with more than one call brings, by alpha",
+        description="A line of mean quality over the share of queries that get more than one call, "
+        "a point for each alpha of the sweep, mean of its seeds. The numbers are in the JSON.",
+        figure=figure,
+    )
 
 
 def _name_points(axes: Axes, points: Sequence[DepthPoint]) -> None:

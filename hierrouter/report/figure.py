@@ -1,19 +1,16 @@
-"""A matplotlib figure as an SVG that fits any page.
+"""A drawing: a matplotlib figure and what it says.
 
-In: a `Figure` drawn inside `drawing()`. Out: SVG text that is the same each time, takes the page's
-text colour (so it works on light and dark), holds real text, and has no style attribute, metadata
-or reference to the outside, so that a strict Content-Security-Policy lets it through. Not covered:
-what is drawn (`plots`).
+In: nothing; this is what all figures are made with. Out: `Drawing`, a plain value that the page
+shows and that is saved as a file, and the settings, colours, axes and legend that figures share.
+Not covered: what is drawn (`figures`), how it is written (`svg`, `export`).
 """
 
 from __future__ import annotations
 
-import io
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -23,7 +20,7 @@ from matplotlib.figure import Figure
 
 from hierrouter.report.text import one_line
 
-# Stands for the page's text colour until the SVG is written; nothing else may use it.
+# Stands for the page's text colour; nothing else may use it. In a file it is this near-black.
 INK = "#0a0b0c"
 # Okabe and Ito's colours, distinct for colour-blind readers, without black and yellow: both
 # would vanish on one of the two backgrounds.
@@ -32,6 +29,7 @@ ROUTER_COLOUR = "#d55e00"
 GREYS = ("#8c8c8c", "#b3b3b3", "#6e6e6e")
 HATCHES = ("", "///", "...", "xxx")
 
+WIDTH = 8.5  # inches
 LONGEST_LABEL = 26  # characters
 CHARACTER_INCHES = 0.085
 LEGEND_KEY_INCHES = 0.6
@@ -43,9 +41,9 @@ _STYLE: Mapping[Any, Any] = {
     "axes.spines.top": False,
     "axes.titlecolor": INK,
     "font.family": "DejaVu Sans",  # ships with matplotlib: the layout is the same everywhere
-    "font.size": 10,
     "hatch.linewidth": 0.6,
     "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType: text that can be found and copied
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,  # a $ in a name is a $
@@ -53,36 +51,60 @@ _STYLE: Mapping[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-TAG = re.compile(r"<[^<>]*>")
 
-_FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is ready to be shown or saved.
+
+    Attributes:
+        name: for files and ids: lower case, hyphens.
+        title: what a screen reader calls it.
+        caption: a line to stand above it.
+        description: what is to be seen, and where the numbers are.
+        figure: drawn inside `settings`, in which it has to be written, too.
+    """
+
+    name: str
+    title: str
+    caption: str
+    description: str
+    figure: Figure
 
 
 @contextmanager
-def drawing(name: str) -> Iterator[None]:
-    """Draw inside this: default settings whatever the user's matplotlibrc says.
+def settings(salt: str = "", letters: float = 10) -> Iterator[None]:
+    """Draw and write inside this: default settings whatever the user's matplotlibrc says.
 
     Args:
-        name: of the figure; keeps the ids of two figures on one page apart.
+        salt: keeps the ids of two figures on one page apart.
+        letters: their size, in points.
     """
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
-        mpl.rcParams.update({**_STYLE, "svg.hashsalt": name})
+        mpl.rcParams.update({**_STYLE, "font.size": letters, "svg.hashsalt": salt})
         # Layout asks for glyphs that the reader's own font will supply.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """A transparent figure of width x height inches with one pair of axes."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.add_subplot()
-    figure.patch.set_visible(False)
-    axes.patch.set_visible(False)
+    """A transparent figure of width x height inches with one pair of axes, lines behind them."""
+    figure, [axes] = panels(width, height, 1)
     axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def panels(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]:
+    """A transparent figure with pairs of axes side by side, which share their rows."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    figure.patch.set_visible(False)
+    found: list[Axes] = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    for axes in found:
+        axes.patch.set_visible(False)
+    return figure, found
 
 
 def legend(figure: Figure) -> None:
@@ -100,46 +122,3 @@ def label(name: str) -> str:
     """A name for an axis or a legend, which leaves out names that begin with an underscore."""
     short = one_line(name, LONGEST_LABEL)
     return f" {short}" if short.startswith("_") else short
-
-
-def as_svg(figure: Figure, title: str, description: str) -> str:
-    """The figure as one `<svg>` element; title and description are read out to the blind."""
-    sink = io.StringIO()
-    figure.savefig(sink, format="svg")
-    svg = sink.getvalue()
-    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
-    body = re.sub(r"<style\b.*?</style>|<metadata\b.*?</metadata>|<!--.*?-->", "", body, flags=re.S)
-    # In tags only: what looks like markup inside a label is text and stays as it is.
-    body = TAG.sub(lambda tag: _portable(tag[0]), body)
-    wanted = frozenset(re.findall(r"[\"(]#([\w.-]+)", body))
-    body = TAG.sub(lambda tag: _without_idle_id(tag[0], wanted), body)
-    body = re.sub(r"\n\s*\n+", "\n", body).strip()
-    width, height = (figure.get_size_inches() * 72).round(1).tolist()
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
-        f'font-family="{_FONT_FAMILY}" stroke-linejoin="round" stroke-linecap="butt">\n'
-        f"<title>{escape(title)}</title>\n<desc>{escape(description)}</desc>\n{body}\n"
-    )
-
-
-def _portable(tag: str) -> str:
-    """The tag without style attribute and XLink, in the page's text colour."""
-    plain = re.sub(r' style="([^"]*)"', _as_attributes, tag)
-    return plain.replace("xlink:href=", "href=").replace(INK, "currentColor")
-
-
-def _as_attributes(match: re.Match[str]) -> str:
-    """`style="fill: none; font-size: 10px"` as ` fill="none" font-size="10px"`, without fonts."""
-    attributes = []
-    for declaration in match[1].split(";"):
-        name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name == "font":  # the shorthand of older matplotlib
-            name, value = "font-size", next(iter(re.findall(r"[\d.]+px", value)), "")
-        if value and name != "font-family":
-            attributes.append(f' {name}="{value}"')
-    return "".join(attributes)
-
-
-def _without_idle_id(tag: str, wanted: frozenset[str]) -> str:
-    """The tag without an id that nothing refers to: two figures on a page would both have it."""
-    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", tag)

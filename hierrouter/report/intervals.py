@@ -7,6 +7,8 @@ resamples. Not covered: which values these are (`build`, `swept`), and how resam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +36,15 @@ def estimates(values: NDArray[np.float64], bootstrap: Bootstrap, stream: int) ->
         ends = zip(part.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
         found.extend(Estimate(*numbers) for numbers in ends)
     return found
+
+
+def stream_of_all(datasets: Sequence[str]) -> int:
+    """The stream of all queries, see `draws`: after those of the datasets.
+
+    Args:
+        datasets: dataset of each query.
+    """
+    return len(set(datasets))
 
 
 def draws(bootstrap: Bootstrap, stream: int) -> np.random.Generator:

@@ -133,7 +133,7 @@ def _widths(table: Table) -> list[int]:
     widths = [
         max(cell_len(one_line(text)) for text in column) for column in zip(*texts, strict=True)
     ]
-    widths[0] = min(max(widths[0], *(len(row.group) for row in table.rows)), FIRST_COLUMN)
+    widths[0] = min(max([widths[0], *(len(row.group) for row in table.rows)]), FIRST_COLUMN)
     return widths
 
 

@@ -13,9 +13,13 @@ from functools import cached_property
 from typing import Any
 
 from hierrouter.evaluate.deferral import DeferralPoint
-from hierrouter.evaluate.depth import Depth, DepthPoint
+from hierrouter.evaluate.depth import DepthPoint
 from hierrouter.explained import Explained
+from hierrouter.report.analysis import Analysis
 from hierrouter.report.certainty import Comparison, Crossed, Power, Spread
+from hierrouter.report.learning import LearningCurve
+from hierrouter.report.route_map import RouteMap
+from hierrouter.report.rows import DepthRow, PairFigures, PricedRows
 
 ALL = "all"
 COST_UNIT = "base_rate*token"
@@ -100,32 +104,6 @@ class FrontierRow:
 
 
 @dataclass(frozen=True)
-class PricedRow:
-    """A policy over all queries under one price list."""
-
-    policy: str
-    kind: str
-    cost: float
-    reward: float
-
-
-@dataclass(frozen=True)
-class PricedRows:
-    """Every policy under one price list.
-
-    Attributes:
-        name: of the price list.
-        rows: in the order of the report's policies. A policy that is chosen under prices, such as
-            the oracle, is chosen under these.
-        gap_closed: as in `Report`.
-    """
-
-    name: str
-    rows: tuple[PricedRow, ...]
-    gap_closed: Mapping[str, float | None]
-
-
-@dataclass(frozen=True)
 class HandingOver:
     """The router of a report, with a stronger model for what it doubts.
 
@@ -135,6 +113,7 @@ class HandingOver:
         share_allowed: share that was to be kept to there; None where the highest R was wanted.
         chosen: what this threshold gives on the fold that is shown.
         curve: the same of other thresholds, by rising share.
+        pair: figures of that curve.
     """
 
     stronger: str
@@ -142,6 +121,7 @@ class HandingOver:
     share_allowed: float | None
     chosen: DeferralPoint
     curve: tuple[DeferralPoint, ...]
+    pair: PairFigures
 
 
 @dataclass(frozen=True)
@@ -186,6 +166,9 @@ class Report:
             routers cannot stop early.
         deferral: the router with a stronger model behind it, where one was named.
         worst: queries on which the router loses most, the largest regret first; for the page.
+        analysis: bounds, regret, calls, value of models; None where only outcomes are known.
+        route_map: which routes router and oracle take; None where only outcomes are known.
+        learning: how the router learned; None without one, and for one read off a sweep.
     """
 
     alpha: float
@@ -203,10 +186,13 @@ class Report:
     cost_unit: str = COST_UNIT
     notes: tuple[str, ...] = ()
     price_lists: tuple[PricedRows, ...] = ()
-    depths: tuple[Depth, ...] = ()
+    depths: tuple[DepthRow, ...] = ()
     depth_curve: tuple[DepthPoint, ...] = ()
     deferral: HandingOver | None = None
     worst: tuple[Explained, ...] = ()
+    analysis: Analysis | None = None
+    route_map: RouteMap | None = None
+    learning: LearningCurve | None = None
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:
@@ -218,6 +204,11 @@ class Report:
     def overall(self) -> tuple[Row, ...]:
         """One row a policy: that over all queries."""
         return tuple(rows[-1] for rows in self.by_policy)
+
+    @property
+    def shown_datasets(self) -> tuple[str, ...]:
+        """The columns of a table: a single dataset needs no total beside it."""
+        return self.datasets if len(self.datasets) > 2 else self.datasets[:1]
 
     @property
     def router(self) -> Row | None:

@@ -1,7 +1,8 @@
 """A report as JSON, byte for byte the same each time.
 
 In: a `Report`. Out: one object as text, keys sorted, floats cut to 12 significant digits so that
-the last bits of a sum do not show. The keys are a contract with other people's scripts.
+the last bits of a sum do not show. The keys are a contract with other people's scripts, written
+down in docs/report.md and schema.json.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hierrouter.report.results import HandingOver, Report
 from hierrouter_cache.errors import InputError
 
 DIGITS = 12
+FORMAT = 1  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
@@ -43,6 +45,7 @@ def json_text(found: Mapping[str, Any], what: str) -> str:
 def as_object(report: Report) -> dict[str, Any]:
     """The report as dictionaries and lists, floats as they are."""
     return {
+        "format": FORMAT,
         "alpha": report.alpha,
         "cost_unit": report.cost_unit,
         "scorer": report.scorer,
@@ -58,6 +61,9 @@ def as_object(report: Report) -> dict[str, Any]:
         "depths": [asdict(depth) for depth in report.depths],
         "depth_curve": [asdict(point) for point in report.depth_curve],
         "deferral": _deferral(report.deferral),
+        "analysis": asdict(report.analysis) if report.analysis else None,
+        "route_map": asdict(report.route_map) if report.route_map else None,
+        "learning": asdict(report.learning) if report.learning else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
     }

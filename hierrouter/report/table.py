@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -93,6 +93,19 @@ class Table:
                 )
                 marked.update((line, at) for line in winners)
         return frozenset(marked)
+
+
+def interval(low: float | None, high: float | None) -> Interval | None:
+    """The cell of an interval; nothing where an end is not known."""
+    return None if low is None or high is None else Interval(low, high)
+
+
+def numbered(tables: Iterable[Table]) -> tuple[Table, ...]:
+    """The tables with their places, from 1, before their titles."""
+    return tuple(
+        replace(table, title=f"Table {number}. {table.title}")
+        for number, table in enumerate(tables, start=1)
+    )
 
 
 def digits_for(values: Iterable[float]) -> int:

@@ -12,12 +12,24 @@ from dataclasses import asdict, astuple, fields, replace
 from typing import Literal
 
 from hierrouter.evaluate.bounds import SMALLEST_GAP
+from hierrouter.report.analysis_tables import analysis_tables
 from hierrouter.report.claims import claims_sentence
 from hierrouter.report.deferral import deferral_table
 from hierrouter.report.depths import depth_table
 from hierrouter.report.gaps import gap_sentence
-from hierrouter.report.results import ALL, PricedRow, Report, Row
-from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for
+from hierrouter.report.ladder_tables import ladder_table
+from hierrouter.report.results import ALL, Report, Row
+from hierrouter.report.rows import PricedRow
+from hierrouter.report.table import (
+    Cell,
+    Column,
+    Interval,
+    Line,
+    Table,
+    digits_for,
+    interval,
+    numbered,
+)
 from hierrouter.report.trained import training_sentence
 
 GROUPS = {
@@ -36,11 +48,14 @@ ROUTES_SHOWN = 5
 COST_SCALE = 1_000
 
 
-def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Table, ...]:
-    """All tables of a report.
+def report_tables(
+    report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
+) -> tuple[Table, ...]:
+    """The tables of a report, numbered by their places.
 
     Args:
         routes: how many fixed routes to show, the best ones first; None for all.
+        analysis: those of `analysis_tables`, too; the ladder is always there.
     """
     tables = [
         quality_table(report, routes),
@@ -49,24 +64,26 @@ def report_tables(report: Report, routes: int | None = ROUTES_SHOWN) -> tuple[Ta
         reward_table(report, routes),
         accuracy_table(report, routes),
     ]
+    if report.analysis:
+        tables.append(ladder_table(report, report.analysis))
     if report.price_lists:
         tables.append(price_table(report, routes))
     if report.depths:
-        tables.append(depth_table(report, number=len(tables) + 1))
+        tables.append(depth_table(report))
     if report.deferral:
-        tables.append(deferral_table(report, report.deferral, number=len(tables) + 1))
-    return tuple(tables)
+        tables.append(deferral_table(report, report.deferral))
+    return numbered([*tables, *(analysis_tables(report) if analysis else ())])
 
 
 def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 1: mean Q by dataset."""
-    title = f"Table 1. Quality Q ({report.scorer}), higher is better"
+    """Mean Q by dataset."""
+    title = f"Quality Q ({report.scorer}), higher is better"
     return _by_dataset(report, title, lambda row: row.quality, routes)
 
 
 def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 2: mean C a query by dataset, in thousands of the cost's unit."""
-    title = f"Table 2. Cost C per query ({report.cost_unit} / {COST_SCALE:,}), lower is better"
+    """Mean C a query by dataset, in thousands of the cost's unit."""
+    title = f"Cost C per query ({report.cost_unit} / {COST_SCALE:,}), lower is better"
     digits = digits_for(row.cost / COST_SCALE for row in report.rows)
     return _by_dataset(
         report, title, lambda row: row.cost / COST_SCALE, routes, best="lowest", digits=digits
@@ -74,7 +91,7 @@ def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 
 def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 3: Q, C and net reward over all queries, and the paired difference in R."""
+    """Q, C and net reward over all queries, and the paired difference in R."""
     level = f"{report.bootstrap.level:.0%} interval"
     columns = (
         Column("Policy"),
@@ -94,12 +111,12 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
             row.reward,
             Interval(row.reward_low, row.reward_high),
             row.difference,
-            _interval(row.difference_low, row.difference_high),
+            interval(row.difference_low, row.difference_high),
         )
         for (*_, row) in _in_order(report, routes)
     )
     title = (
-        f"Table 3. Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
+        f"Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
         f"C in {report.cost_unit}"
     )
     notes = [
@@ -112,12 +129,12 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 
 def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 4: mean R by dataset; below it the gap that a router can close, and how much it did."""
-    title = f"Table 4. Net reward R = Q - {report.alpha:g} C by dataset, higher is better"
+    """Mean R by dataset; below it the gap that a router can close, and how much it did."""
+    title = f"Net reward R = Q - {report.alpha:g} C by dataset, higher is better"
     table = _by_dataset(report, title, lambda row: row.reward, routes)
     if not report.gap_closed:
         return table
-    datasets = _shown_datasets(report)
+    datasets = report.shown_datasets
     gaps = [report.gap(dataset) for dataset in datasets]
     closed = [report.gap_closed.get(dataset) for dataset in datasets]
     lines = (
@@ -129,19 +146,20 @@ def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 
 def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 5: share of right answers by dataset; F1 alone hardly tracks it."""
-    title = "Table 5. Accuracy (share of right answers), higher is better"
+    """Share of right answers by dataset; F1 alone hardly tracks it."""
+    title = "Accuracy (share of right answers), higher is better"
     table = _by_dataset(report, title, lambda row: row.accuracy, routes)
     return replace(table, note=f"Right or wrong by the scorer accuracy. {table.note}".strip())
 
 
 def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Table 6: C and R over all queries under each price list, side by side."""
-    columns = [Column("Policy")]
+    """C and R over all queries under each price list, side by side."""
+    columns, level = [Column("Policy")], f"{report.bootstrap.level:.0%} interval"
     for prices in report.price_lists:
         columns += [
             Column(f"C, {prices.name}", digits_for(row.cost for row in prices.rows), "lowest"),
             Column(f"R, {prices.name}", 4, "highest"),
+            Column(level, 4),
         ]
     under = [{(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists]
     lines = [
@@ -151,12 +169,14 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         for row in _in_order_by_any_price(report, routes)
     ]
     note = _routes_note(report, routes)
-    closed = [cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL))]
+    closed = [
+        cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL), None)
+    ]
     notes = [f"{note} The best one under each price list is among them."] if note else []
     if report.router:
         lines.append(Line(GAP, ("share closed by HierRouter", *closed), ranked=False))
         notes.append(SHARE_NOTE)
-    title = f"Table 6. C in {report.cost_unit} and R = Q - {report.alpha:g} C by price list"
+    title = f"C in {report.cost_unit} and R = Q - {report.alpha:g} C by price list"
     return Table(title, tuple(columns), tuple(lines), " ".join(notes))
 
 
@@ -181,10 +201,11 @@ def _long_line(row: PricedRow, names: Iterable[str], prices: str) -> Line:
     return Line(row.kind, (*(cells.get(name) for name in names), prices))
 
 
-def _costs_and_rewards(rows: Iterable[PricedRow]) -> Iterator[float]:
+def _costs_and_rewards(rows: Iterable[PricedRow]) -> Iterator[Cell]:
     for row in rows:
         yield row.cost
         yield row.reward
+        yield Interval(row.reward_low, row.reward_high)
 
 
 def _by_dataset(
@@ -196,18 +217,13 @@ def _by_dataset(
     best: Literal["highest", "lowest"] = "highest",
     digits: int = 3,
 ) -> Table:
-    datasets = _shown_datasets(report)
+    datasets = report.shown_datasets
     columns = tuple(Column(name, digits, best) for name in datasets)
     lines = tuple(
         _line(rows[0].kind, rows[0].policy, *(value(row) for row in rows[: len(datasets)]))
         for rows in _in_order(report, routes)
     )
     return Table(title, (Column("Policy"), *columns), lines, _routes_note(report, routes))
-
-
-def _shown_datasets(report: Report) -> tuple[str, ...]:
-    """The columns of a table: a single dataset needs no total beside it."""
-    return report.datasets if len(report.datasets) > 2 else report.datasets[:1]
 
 
 def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
@@ -240,7 +256,3 @@ def _routes_note(report: Report, routes: int | None) -> str:
 
 def _line(kind: str, *cells: Cell) -> Line:
     return Line(GROUPS[kind], cells, ranked=kind != OUT_OF_COMPETITION)
-
-
-def _interval(low: float | None, high: float | None) -> Interval | None:
-    return None if low is None or high is None else Interval(low, high)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.comparison import DeferTo, compare
+from hierrouter.comparison import DeferTo, report_on
 from hierrouter.explain import explain, explain_worst
 from hierrouter.learn.conditioned import train_sweep
 from hierrouter.learn.objective import Objective
@@ -23,8 +23,13 @@ from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.training import train
 from hierrouter.report.page import as_html
 from hierrouter.report.results import Bootstrap
+from hierrouter.report.route_map import RouteMap, RouteShares
+from hierrouter.report.route_map_figure import route_map_figure
+from hierrouter.report.svg import as_svg
 from hierrouter.report.text import one_line
 from hierrouter.trees import open_tree
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.tree import repriced
 from tests.browser.get_chromium import kept
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID
 from tests.hierrouter.report.examples import hostile
@@ -37,11 +42,14 @@ SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height
 MOST_BYTES = 3_000_000
 CONTRAST = 4.5  # WCAG 2.2, level AA
 SMALLEST_LABEL = 7  # pixels, the height of the font
-FIGURES = 4  # net reward, frontier, depth, deferral
+FIGURES = 7  # net reward, frontier, ladder, routes, depth, deferral, learning
+LISTS = ("as collected", "'\"><script>harm</script>", "dear")
 
+SECTIONS = ("headlines", "figures", "tables", "analysis")
 OPEN_ALL = "document.querySelectorAll('details').forEach(item => { item.open = true })"
-# Of each drawing its place on the page, and how much of it lies outside of its own frame.
-DRAWINGS = """[...document.querySelectorAll('svg')].map(svg => {
+# Of each drawing in sight its place on the page, and how much of it lies outside of its own frame.
+DRAWINGS = """[...document.querySelectorAll('svg')].filter(
+  svg => svg.checkVisibility()).map(svg => {
   const inside = svg.getBBox(), frame = svg.viewBox.baseVal, shown = svg.getBoundingClientRect()
   const marks = [...svg.querySelectorAll('path, use')].filter(
     mark => mark.getBBox().width + mark.getBBox().height > 0)
@@ -108,11 +116,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> dict[str, Path]:
-    """A page with every kind of figure, and one in which every foreign text means harm."""
+    """A page with every kind of figure, one of harmful texts, one of several price lists."""
     folder = tmp_path_factory.mktemp("pages")
     texts = {
         "testbed": page_of_testbed(testbed_cache),
         "hostile": page_of_hostile(folder / "cache"),
+        "prices": page_of_prices(testbed_cache),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, "utf-8")
@@ -124,7 +133,7 @@ def page_of_testbed(cache: Path) -> str:
     trained = train(tree, objective, EXACT_GLIMPSE, 0)
     sweep = Sweep(GRID, (train_sweep(tree, GRID, objective, EXACT_GLIMPSE, 0),))
     defer = DeferTo("facts", 0.5)
-    report = compare(tree, ALPHA, trained, sweep, {}, "test", Bootstrap(n=100), defer=defer)
+    report = report_on(tree, ALPHA, trained, sweep, {}, "test", Bootstrap(n=100), defer=defer)
     worst = explain_worst(cache, tree, "test", ALPHA, trained, 5)
     assert len(worst) == 5
     return as_html(replace(report, worst=tuple(worst)))
@@ -137,6 +146,21 @@ def page_of_hostile(cache: Path) -> str:
     rows = list(range(len(HARM)))
     worst = explain(cache, tree, rows, ALPHA, trained)
     return as_html(replace(hostile(), worst=tuple(worst)))
+
+
+def page_of_prices(cache: Path) -> str:
+    tree = open_tree(cache)
+    trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
+
+    lists = {
+        name: repriced(tree, dict.fromkeys(tree.direct.models, Rate(price, price)))
+        for name, price in zip(LISTS, (0.001, 0.01, 0.1), strict=True)
+    }
+    own, *others = (
+        report_on(priced, ALPHA, trained, None, {}, "test", Bootstrap(n=100), price_lists=lists)
+        for priced in lists.values()
+    )
+    return as_html(own, others=dict(zip(LISTS[1:], others, strict=True)))
 
 
 @contextmanager
@@ -156,7 +180,7 @@ def opened(
     context.close()
 
 
-@pytest.mark.parametrize("name", ["testbed", "hostile"])
+@pytest.mark.parametrize("name", ["testbed", "hostile", "prices"])
 def test_a_page_asks_for_nothing_and_says_nothing(
     name: str, browser: Any, pages: dict[str, Path]
 ) -> None:
@@ -190,10 +214,10 @@ def test_hostile_text_is_read_and_does_nothing(browser: Any, pages: dict[str, Pa
         assert page.locator("[href]:not([href^='#'])").count() == 0
         assert page.locator("style, [style]").count() == 1
         assert page.evaluate("getComputedStyle(document.body).backgroundImage") == "none"
-        assert page.locator("details").count() == len(HARM)
+        assert page.locator("#worst details").count() == len(HARM)
 
 
-@pytest.mark.parametrize("name", ["testbed", "hostile"])
+@pytest.mark.parametrize("name", ["testbed", "hostile", "prices"])
 def test_a_phone_scrolls_down_only(name: str, browser: Any, pages: dict[str, Path]) -> None:
     with opened(browser, pages[name], "phone") as (page, _):
         width = page.evaluate("document.documentElement.scrollWidth")
@@ -216,11 +240,79 @@ def test_all_text_stands_out(scheme: str, browser: Any, pages: dict[str, Path]) 
 def test_a_case_is_unfolded_by_keyboard(browser: Any, pages: dict[str, Path]) -> None:
     with opened(browser, pages["testbed"]) as (page, _):
         page.reload()
-        answer = page.locator("details q").first
+        answer = page.locator("#worst q").first
         assert not answer.is_visible()
-        page.locator("summary").first.focus()
+        page.locator("#worst summary").first.focus()
         page.keyboard.press("Enter")
         assert answer.is_visible()
+
+
+def shown_lists(page: Any) -> list[str]:
+    """The price lists whose headlines, figures and tables are in sight, each once."""
+    names = page.locator(".price-list:visible").all_inner_texts()
+    assert len(names) == len(SECTIONS) * len(set(names))
+    return list(dict.fromkeys(name.removeprefix("Prices: ") for name in names))
+
+
+def test_a_click_changes_the_prices(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["prices"]) as (page, log):
+        headlines = set()
+        for name in (LISTS[0], LISTS[2], LISTS[1]):
+            page.get_by_role("radio", name=name, exact=True).click()
+            assert shown_lists(page) == [name]
+            headlines.add(page.locator(".cards:visible strong").first.inner_text())
+            drawings = page.evaluate(DRAWINGS)
+            assert len(drawings) * len(LISTS) == page.locator("svg").count()
+            assert all(drawing["marks"] > 10 and drawing["height"] > 200 for drawing in drawings)
+        assert len(headlines) == len(LISTS)
+        assert log == [f"request: {pages['prices'].as_uri()}"]
+
+
+def test_the_keyboard_changes_the_prices(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["prices"]) as (page, _):
+        page.get_by_role("radio", name=LISTS[0]).focus()
+        assert shown_lists(page) == [LISTS[0]]
+        for name in (*LISTS[1:], LISTS[0]):
+            page.keyboard.press("ArrowRight")
+            assert shown_lists(page) == [name]
+
+
+def test_the_switch_stays_in_sight(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["prices"]) as (page, _):
+        page.locator("#provenance").scroll_into_view_if_needed()
+        assert page.locator(".switch").bounding_box()["y"] == 0
+
+
+def test_print_shows_every_price_list(browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages["prices"]) as (page, _):
+        page.emulate_media(media="print")
+        assert shown_lists(page) == list(LISTS)
+        assert not page.locator(".switch").is_visible()
+
+
+def test_totals_stay_in_sight(browser: Any, pages: dict[str, Path]) -> None:
+    for size in SIZES:
+        with opened(browser, pages["testbed"], size) as (page, _):
+            table = page.locator("table.totals").nth(1)  # costs: the widest
+            frame = table.locator("..").bounding_box()
+            header = table.locator("thead th")
+            total = header.last.bounding_box()
+            assert header.last.inner_text() == "all"
+            assert total["x"] + total["width"] <= frame["x"] + frame["width"] + 1
+            assert total["width"] > 20
+
+
+def test_hostile_routes_do_nothing(browser: Any, tmp_path: Path) -> None:
+    share = 1 / len(HARM)
+    rows = tuple(RouteShares(name, (share,) * len(HARM), (share,) * len(HARM)) for name in HARM)
+    drawing = route_map_figure(RouteMap(tuple(HARM), rows))
+    file = tmp_path / "map.html"
+    file.write_text(f"<!doctype html><body>{as_svg(drawing)}", "utf-8")
+    with opened(browser, file) as (page, log):
+        assert page.locator("script, img, iframe").count() == 0
+        assert page.evaluate("window.harmed") is None
+        assert len(log) == 1
+        assert page.evaluate(DRAWINGS)[0]["marks"] > 15
 
 
 BAD = """<!doctype html><body style="color: #999; background: #bbb">

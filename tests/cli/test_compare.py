@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import COMMAND, SOURCES, Run, environment
 
 FEW = "random,best-static,knn"
 SLOW = """
@@ -49,6 +50,26 @@ def row(told: dict, router: str, arms: str = "") -> dict:
     return found
 
 
+def unvarying(told: dict) -> dict:
+    """Without CPU times, and without the looks that other commands had meanwhile."""
+    rows = [{**found, "fit_cpu_seconds": None} for found in told["rows"]]
+    return {**told, "rows": rows, "provenance": {**told["provenance"], "test_looks": None}}
+
+
+def keys(told: object) -> set[str]:
+    """Names of all keys, at any depth, but those that are names of models or of settings."""
+    if isinstance(told, list):
+        return set().union(*map(keys, told))
+    if not isinstance(told, dict):
+        return set()
+    named = {
+        name: list(inner.values()) if name == "prices" else inner
+        for name, inner in told.items()
+        if name != "settings"
+    }
+    return set(told).union(*map(keys, named.values()))
+
+
 def table(folder: Path, splits: tuple[str, ...]) -> Path:
     """A file with the answers of two models, which take turns in being right."""
     rows = [
@@ -82,7 +103,14 @@ def test_the_router_is_the_one_that_report_shows(work: Path, told: dict, hierrou
     (router,) = [
         r for r in reported["rows"] if (r["policy"], r["dataset"]) == ("hierrouter", "all")
     ]
-    assert row(told, "hierrouter")["reward"] == router["reward"]
+    mine = row(told, "hierrouter")
+    figures = [
+        name + end
+        for name in ("accuracy", "quality", "cost", "reward")
+        for end in ("", "_low", "_high")
+    ]
+    assert {name: mine[name] for name in figures} == {name: router[name] for name in figures}
+    assert told["bootstrap"] == reported["bootstrap"]
     assert told["provenance"]["checkpoint"] == reported["provenance"]["checkpoint"]
     assert told["alpha"] == reported["alpha"]
     assert told["split"] == "test"
@@ -100,12 +128,41 @@ def test_every_baseline_stands_on_both_sets(told: dict) -> None:
     assert row(told, "tree oracle")["reward"] >= row(told, "kNN", "B")["reward"]
 
 
+def test_the_docs_name_every_key_and_no_other(told: dict) -> None:
+    _, _, section = (SOURCES / "docs" / "compare.md").read_text().partition("## JSON")
+    found = keys(told)
+    assert found - set(re.findall(r"`(\w+)`", section)) == set()
+    first_cells = "".join(re.findall(r"^\| (`.*?) \|", section, re.M))
+    assert set(re.findall(r"`(\w+)`", first_cells)) - found == set()
+    assert told["format"] == 1
+
+
+def test_a_look_at_the_test_fold_is_logged(work: Path, told: dict) -> None:
+    run = work / told["provenance"]["checkpoint"]
+    looks = [json.loads(line) for line in (run / "test_looks.jsonl").read_text().splitlines()]
+    mine = [look for look in looks if look["command"] == "compare" and look["sets"] == ["A", "B"]]
+    assert [look["alpha"] for look in mine] == [told["alpha"]]
+    assert mine[0]["baselines"] == ["random", "best static", "kNN"]
+
+
+def test_other_prices_are_said_where_the_figures_are(
+    work: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "dear.toml").write_text("[prices]\ncalc = 0.2\ntext = 0.3\nfacts = 0.1\n")
+    arguments = ("--prices", tmp_path / "dear.toml", "--baselines", "random", "--out", out)
+    done = hierrouter("compare", "--split", "validation", *arguments, cwd=work)
+    assert done.returncode == 0, done.stderr
+    said = "The router was trained under other prices than shown here."
+    assert said in " ".join(done.stdout.split())
+    assert said in json.loads((out / "compare.json").read_text())["notes"]
+    assert said in (out / "compare.md").read_text()
+
+
 def test_the_same_command_gives_the_same_numbers(work: Path, told: dict, hierrouter: Run) -> None:
     done = hierrouter("compare", "--format", "json", "--baselines", FEW, cwd=work)
     again = json.loads(done.stdout)
-    for found in (*again["rows"], *told["rows"]):
-        found.pop("fit_cpu_seconds", None)
-    assert again == told
+    assert unvarying(again) == unvarying(told)
 
 
 def test_text_shows_tables_and_leaves_the_rest_in_a_run(work: Path, hierrouter: Run) -> None:
@@ -170,6 +227,17 @@ def test_without_a_router_the_baselines_are_alone(tmp_path: Path, hierrouter: Ru
     assert any("independent answers" in note for note in found["notes"])
     assert row(found, "random", "A")["quality"] == pytest.approx(0.5)
     assert {value["value"] for value in found["values"]} == {"second hop"}
+
+
+def test_a_table_of_one_hop_is_one_set(tmp_path: Path, hierrouter: Run) -> None:
+    file = table(tmp_path, ("train",) * 20 + ("validation",) * 6 + ("test",) * 8)
+    done = hierrouter("cache", "import", file, "--format", "table", "--hops", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = hierrouter("compare", "--baselines", "knn,random", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "Set B is left out: its routes are the direct calls of set A." in shown
+    assert ["second hop" in shown, "Table 3. Settings" in shown] == [False, True]
 
 
 def test_without_a_train_fold_there_is_nothing_to_fit(tmp_path: Path, hierrouter: Run) -> None:

@@ -76,6 +76,13 @@ def test_the_test_fold_is_shown_where_it_is_asked_for(work: Path, hierrouter: Ru
     )
 
 
+def test_another_alpha_than_that_of_the_training_is_said(work: Path, hierrouter: Run) -> None:
+    flags = ["--worst", "1", "--alpha", "0.02", "--format", "md"]
+    done = hierrouter("explain", *flags, cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert "explain: the router was trained at alpha 0.005, shown at 0.02" in done.stderr
+
+
 def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Path, hierrouter: Run) -> None:
     flags = ["--alpha", "0.1", "--models", "facts,calc", "--hops", "1", "--format", "json"]
     done = hierrouter("explain", "arith/arith-0000", *flags, cwd=bare)

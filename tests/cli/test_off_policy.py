@@ -131,6 +131,29 @@ def test_a_log_with_texts_needs_no_cache(place: Path, tmp_path: Path, hierrouter
     )
 
 
+def test_prices_do_not_reach_a_log_with_texts(place: Path, tmp_path: Path, hierrouter: Run) -> None:
+    lines = with_texts(hierrouter, place)
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    line = refused(hierrouter, place, *ROUTER, "--log", tmp_path / "log.jsonl", "--price", "calc=1")
+    assert "prices are for a cache: --prices, --price; " in line
+    assert line.endswith("priced as logged, tokens as the router was trained; leave them out")
+
+
+def test_the_router_is_that_of_a_report(place: Path, tmp_path: Path, hierrouter: Run) -> None:
+    shutil.copytree(place / "caches", tmp_path / "caches")
+    flags = ["--epochs", "2", "--out", "runs/sweep"]
+    (tmp_path / "runs").mkdir()
+    assert hierrouter("sweep-alpha", *flags, cwd=tmp_path).returncode == 0
+    done = hierrouter("off-policy", "--simulate", "uniform", "--alpha", "0.02", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = "no run of `train` for alpha 0.02 on this tree; the sweep's network is shown, seed 42"
+    assert f"off-policy: {said}" in done.stderr
+    assert "off-policy: checkpoint runs/sweep at alpha 0.02" in done.stderr
+    flags = [*ROUTER, "--simulate", "uniform", "--alpha", "0.02"]
+    done = hierrouter("off-policy", *flags, cwd=place)
+    assert "off-policy: the router was trained at alpha 0.1, shown at 0.02" in done.stderr
+
+
 BAD = {
     "a propensity of 0": ('"propensity": 0.', '"propensity": -0.', "propensity is -0."),
     "an unknown query": ('"query": "', '"query": "no-', "is not in the cache"),

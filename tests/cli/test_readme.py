@@ -34,7 +34,7 @@ def test_the_commands_after_the_quickstart_run(home: Path, tmp_path: Path, hierr
     work = shutil.copytree(home, tmp_path / "work")
     shown = [block for block in blocks("bash") if "pip install" not in block]
     commands = "".join(shown).splitlines()
-    assert len(commands) == 9
+    assert len(commands) == 10
     for command in commands:
         name, *arguments = shlex.split(command, comments=True)
         assert name == "hierrouter"

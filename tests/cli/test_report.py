@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from hierrouter.learn.checkpoint import save_checkpoint
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.training import train
-from hierrouter_cli.report import make_report, show, write
+from hierrouter.reporting import Reported, make_report
+from hierrouter.shown import shown_router
+from hierrouter_cli.report import show, write
 from tests.conftest import Run
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
 
@@ -21,7 +24,8 @@ def reported(objective: Objective, folder: Path) -> dict[str, Any]:
     """What `report` writes of a router trained for this objective, and prints as text."""
     tree, config = small_tree(), GLIMPSE if objective.max_cost else EXACT_GLIMPSE
     save_checkpoint(train(tree, objective, config, 0), folder / "router")
-    result = make_report(tree, None, folder / "cache", folder / "router", None)
+    shown = shown_router(tree, None, folder / "router")
+    result = make_report(Reported(folder / "cache", {"pool": tree}, shown))
     page = write(result, folder)
     show(result, "text")
     found: dict[str, Any] = json.loads((folder / "report.json").read_text())
@@ -119,8 +123,58 @@ def test_a_sweep_that_reads_another_view_is_named_and_can_be_shown(
     done = hierrouter("report", "--format", "csv", cwd=place)
     [line] = [line for line in done.stderr.splitlines() if "is not shown" in line]
     assert line.startswith("report: runs/sweep is not shown: it learned from this tree, ")
-    assert line.endswith("try `hierrouter report --state query`")
+    assert line.endswith("add --state query to see it")
     done = hierrouter("report", "--state", "query", "--format", "json", cwd=place)
     assert json.loads(done.stdout)["provenance"]["sweep"] == "runs/sweep"
     [line] = [line for line in done.stderr.splitlines() if "is not shown" in line]
-    assert "runs/router" in line and line.endswith("report --state context`")
+    assert "runs/router" in line and line.endswith("add --state context to see it")
+
+
+def test_all_shows_the_tables_that_only_page_and_json_hold_otherwise(
+    place: Path, hierrouter: Run
+) -> None:
+    shown = {}
+    for flags in ((), ("--all",)):
+        done = hierrouter("report", "--format", "md", *flags, cwd=place)
+        assert done.returncode == 0, done.stderr
+        shown[flags] = re.findall(r"^### (Table \d+\. .*)$", done.stdout, re.MULTILINE)
+    few, all_of_them = shown.values()
+    assert all_of_them[: len(few)] == few and len(all_of_them) > len(few) >= 5
+
+
+def test_figures_are_files_of_the_formats_asked_for(place: Path, hierrouter: Run) -> None:
+    flags = ["--format", "json", "--figures", "pdf,svg", "--out", "drawn"]
+    done = hierrouter("report", *flags, cwd=place)
+    assert done.returncode == 0, done.stderr
+    files = sorted(path.name for path in (place / "drawn").iterdir())
+    drawn = {
+        suffix: [name for name in files if name.endswith(suffix)] for suffix in (".pdf", ".svg")
+    }
+    assert len(drawn[".pdf"]) == len(drawn[".svg"]) > 0
+    assert len(files) == 2 * len(drawn[".pdf"]) + 2  # and the page and its JSON
+    assert all((place / "drawn" / name).read_bytes().startswith(b"%PDF") for name in drawn[".pdf"])
+    assert f"report: {2 * len(drawn['.pdf'])} figures in drawn" in done.stderr
+
+
+def test_an_unknown_format_of_figures_is_refused_before_any_work(
+    tmp_path: Path, hierrouter: Run
+) -> None:
+    done = hierrouter("report", "--figures", "svg,gif", cwd=tmp_path)  # where no cache is
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line == "error: unknown format of figures: 'gif'; choose of svg, pdf, png"
+
+
+def test_the_page_has_the_report_under_every_price_list(place: Path, hierrouter: Run) -> None:
+    for name, price in (("cheap", 0.001), ("dear", 0.5)):
+        (place / f"{name}.toml").write_text(f"[prices]\ncalc = {price}\n")
+    flags = ["--alpha", "0.1", "--prices", "cheap.toml", "--prices", "dear.toml"]
+    done = hierrouter("report", *flags, "--out", "several", cwd=place)
+    assert done.returncode == 0, done.stderr
+    page = (place / "several" / "report.html").read_text("utf-8")
+    assert page.count("Net reward R of HierRouter") == 2
+    for name in ("cheap", "dear"):
+        flags = ["--alpha", "0.1", "--prices", f"{name}.toml", "--format", "json"]
+        rows = json.loads(hierrouter("report", *flags, cwd=place).stdout)["rows"]
+        [router] = [row for row in rows if (row["kind"], row["dataset"]) == ("router", "all")]
+        assert f"<strong>{router['reward']:.3f}</strong>" in page

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Run
+from tests.hierrouter.interchange.examples import save, single_answers
 
 SHORT = ("--epochs", "2")
 
@@ -208,3 +209,55 @@ def test_a_dry_run_trains_nothing(place: Path, hierrouter: Run) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert "alpha 0.005, may stop early, at most 3 a query, exact, preset default" in done.stderr
     assert not (place / "none").exists()
+
+
+def imported(hierrouter: Run, folder: Path, test_score: float) -> Path:
+    """A cache of sums with scores as given; those of the test fold are all the same."""
+    rows = [
+        {**row, "split": ("train", "train", "validation", "test")[number // 2 % 4]}
+        for number, row in enumerate(single_answers(40))
+    ]
+    folder.mkdir()
+    given = [{**row, "score": test_score} if row["split"] == "test" else row for row in rows]
+    save(given, folder / "sums.parquet")
+    done = hierrouter("cache", "import", "sums.parquet", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+TRAININGS = {
+    "ppo": ("train",),
+    "exact": ("train", "--algo", "exact", "--max-cost", "30"),
+    "budget": ("train", "--budget", "30"),
+    "sweep": ("sweep-alpha",),
+}
+
+
+@pytest.fixture(scope="module")
+def two_worlds(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> list[Path]:
+    """The same cache twice, but for the scores of the test fold."""
+    folder = tmp_path_factory.mktemp("worlds")
+    return [imported(hierrouter, folder / f"all-{score:g}", score) for score in (0.0, 1.0)]
+
+
+@pytest.mark.parametrize("command", TRAININGS.values(), ids=TRAININGS)
+def test_other_scores_of_the_test_fold_change_no_byte_of_a_policy(
+    command: tuple[str, ...], two_worlds: list[Path], hierrouter: Run
+) -> None:
+    made = []
+    for folder in two_worlds:
+        out = folder / "-".join(command)
+        flags = ["--scorer", "given", "--out", out.name, *SHORT]
+        done = hierrouter(*command, *flags, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert "10 validation)" in done.stderr and "test" not in done.stderr
+        files = [
+            path for path in sorted(out.rglob("*")) if path.suffix in (".json", ".safetensors")
+        ]
+        made.append({path.relative_to(out): path.read_bytes() for path in files})
+    names = [json.loads(found[Path("run.json")])["asked"]["fingerprint"] for found in made]
+    assert names[0] != names[1]  # which names the whole tree, and is all that differs
+    for found, name in zip(made, names, strict=True):
+        for path in found:
+            found[path] = found[path].replace(name.encode(), b"the tree")
+    assert made[0] == made[1]

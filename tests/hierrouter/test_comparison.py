@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hierrouter.comparison import DeferTo, compare, require_deferrable
+from hierrouter.comparison import DeferTo, report_on, require_deferrable
 from hierrouter.evaluate.budget import optimum_at_mean_cost, optimum_under_budget
 from hierrouter.evaluate.outcome import mean_outcome
 from hierrouter.learn.conditioned import train_sweep
@@ -65,7 +65,7 @@ def sweep(seeds: int = 2, allow_stop: bool = False, config: ExactConfig = EXACT)
 def shown(
     trained: TrainedRouter | None, swept: Sweep | None = None, alpha: float = ALPHA
 ) -> Report:
-    return compare(half_easy(), alpha, trained, swept, {}, bootstrap=QUICK)
+    return report_on(half_easy(), alpha, trained, swept, {}, bootstrap=QUICK)
 
 
 def rewards(trained: TrainedRouter) -> NDArray[np.float64]:
@@ -212,7 +212,7 @@ def test_a_limit_is_reported_with_how_it_is_kept(limit: float) -> None:
 def test_the_fold_shown_is_the_one_the_limit_is_valued_on() -> None:
     limited = router(max_cost=1.6)
     notes = {
-        split: compare(half_easy(), ALPHA, limited, None, {}, split, QUICK).notes
+        split: report_on(half_easy(), ALPHA, limited, None, {}, split, QUICK).notes
         for split in ("validation", "test")
     }
     assert notes["validation"] != notes["test"]
@@ -221,7 +221,7 @@ def test_the_fold_shown_is_the_one_the_limit_is_valued_on() -> None:
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> None:
     chosen, fold = replace(router(EXACT), budget=1.5), half_easy().split(split)
-    (note,) = compare(half_easy(), ALPHA, chosen, None, {}, split, QUICK).notes
+    (note,) = report_on(half_easy(), ALPHA, chosen, None, {}, split, QUICK).notes
     reached = chosen.outcome(fold)
     best = optimum_at_mean_cost(fold, 1.5).outcome.quality.mean()
     expected = [1.5, reached.cost.mean(), reached.quality.mean(), best]
@@ -236,7 +236,9 @@ def test_a_budget_that_nothing_keeps_on_the_fold_is_said() -> None:
 @pytest.mark.parametrize("share", [None, 0.2])
 def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> None:
     tree, trained = half_easy(), router(EXACT)
-    report = compare(tree, ALPHA, trained, None, {}, bootstrap=QUICK, defer=DeferTo("large", share))
+    report = report_on(
+        tree, ALPHA, trained, None, {}, bootstrap=QUICK, defer=DeferTo("large", share)
+    )
     deferral, fold = calibrated(trained, tree, "large", share), tree.split("test")
     [row] = [row for row in report.overall if row.policy == "hierrouter, else large"]
     assert row.kind == "baseline"
@@ -258,7 +260,7 @@ def test_the_same_threshold_hands_over_under_every_price_list() -> None:
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     dear = repriced(tree, {name: Rate(*rate) for name, rate in rates})
     lists = {"own": tree, "dear": dear}
-    report = compare(
+    report = report_on(
         tree,
         ALPHA,
         trained,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.comparison import compare
+from hierrouter.comparison import report_on
 from hierrouter.pool_file import load_pool
 from hierrouter.price_lists import price_lists, prices_of
 from hierrouter.pricing import Price, guesses, price_table, size_in
@@ -212,8 +212,8 @@ def test_what_is_chosen_under_prices_is_chosen_under_each_list() -> None:
     }
     dear = repriced(tree, rates)
     lists = {"own": tree, "reversed": dear}
-    report = compare(tree, 0.05, None, None, {}, bootstrap=QUICK, price_lists=lists)
-    alone = compare(dear, 0.05, None, None, {}, bootstrap=QUICK)
+    report = report_on(tree, 0.05, None, None, {}, bootstrap=QUICK, price_lists=lists)
+    alone = report_on(dear, 0.05, None, None, {}, bootstrap=QUICK)
     own, other = report.price_lists
     assert [row.reward for row in own.rows] == [row.reward for row in report.overall]
     assert [row.cost for row in other.rows] == [row.cost for row in alone.overall]
@@ -226,7 +226,7 @@ def test_two_rates_change_the_unit_and_notes_are_kept() -> None:
     tree = planted_tree(per_family=(20, 5, 20))
     rate = tree.rate * np.array([1.0, 2.0])
     marked = replace(tree, rate=rate, left_out=3, context_free=True)
-    report = compare(marked, 0.05, None, None, {}, bootstrap=QUICK)
+    report = report_on(marked, 0.05, None, None, {}, bootstrap=QUICK)
     assert report.cost_unit == "price*token"
     assert [note.split(":")[0] for note in report.notes] == [
         "Later hops are independent answers of the models, as imported",

@@ -1,6 +1,8 @@
 """Opening a part of a cache: fewer models, hops or queries, another scorer, holes."""
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import pytest
 from hierrouter.pool_file import load_pool
 from hierrouter.pricing import Price
 from hierrouter.scoring import scorer
-from hierrouter.trees import Selection, open_tree
+from hierrouter.trees import Selection, open_tree, training_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.trees import planted_tree
 from tests.holes import drop_five_leaves_of_three_queries
 
 
@@ -122,3 +126,55 @@ def test_a_changed_setting_is_named(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "changed.toml").write_text(pool)
     with pytest.raises(IncompleteTree, match=r"not collected with this configuration.*max_new_tok"):
         open_tree(cache, Selection(pool=str(tmp_path / "changed.toml")))
+
+
+def arrays(value: object) -> Iterator[np.ndarray]:
+    """Every array that a value leads to, views and what they are views of, cached ones too."""
+    if isinstance(value, np.ndarray):
+        yield value
+        yield from arrays(value.base)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from arrays(item)
+    elif is_dataclass(value):
+        for item in (
+            *(getattr(value, field.name) for field in fields(value)),
+            *vars(value).values(),
+        ):
+            yield from arrays(item)
+
+
+def marked(tree: RouteTree, mark: float) -> RouteTree:
+    """The tree with a mark in place of every measured number of the test fold."""
+    test = np.array(tree.splits) == "test"
+
+    def of(values: np.ndarray) -> np.ndarray:
+        return np.where(test[:, None], np.array(mark, values.dtype), values)
+
+    names = ("score", "accuracy", "tokens_in", "tokens_out")
+    direct = replace(tree.direct, **{name: of(getattr(tree.direct, name)) for name in names})
+    return replace(tree, direct=direct, **{name: of(getattr(tree, name)) for name in names})
+
+
+def test_a_training_reaches_nothing_of_the_test_fold() -> None:
+    whole = marked(planted_tree(per_family=(4, 2, 3)), 12345.0)
+    assert whole.cost.max() > 1 and any((found == 12345).any() for found in arrays(whole))
+    part = training_tree(whole)
+    assert (part.splits.count("train"), part.splits.count("validation")) == (20, 10)
+    assert "test" not in part.splits and len(part) == 30
+    part.cost, part.direct.cost  # noqa: B018 - computed on demand, and kept
+    assert not any((found == 12345).any() for found in arrays(part))
+    assert part.fingerprint == whole.fingerprint
+    assert all(
+        np.array_equal(getattr(part.split(fold), name), getattr(whole.split(fold), name))
+        for fold in ("train", "validation")
+        for name in ("score", "cost", "embedding")
+    )
+
+
+@pytest.mark.parametrize("fold", ["train", "validation"])
+def test_a_training_needs_both_folds(fold: str) -> None:
+    tree = planted_tree(per_family=(2, 2, 2))
+    without = tree.select(np.flatnonzero(np.array(tree.splits) != fold))
+    with pytest.raises(InputError, match=f"too few queries to train on: .*\\b0 {fold}"):
+        training_tree(without)

@@ -48,11 +48,17 @@ def answered(
         question=asked.astype(np.float32),
         datasets=("one",) * queries,
         calls=np.eye(arms, dtype=np.bool_) if calls is None else calls,
-        call_cost=np.tile(call_cost, (queries, 1)),
         answers=answers,
     )
     names = tuple(f"arm-{number}" for number in range(arms))
-    return Arms(names, seen, seen.calls @ call_cost, quality, quality)
+    return Arms(
+        names=names,
+        seen=seen,
+        call_cost=np.tile(call_cost, (queries, 1)),
+        rate=seen.calls @ call_cost,
+        quality=quality,
+        accuracy=quality,
+    )
 
 
 def folds(arms: Arms) -> tuple[Arms, Arms, Arms]:
@@ -62,7 +68,7 @@ def folds(arms: Arms) -> tuple[Arms, Arms, Arms]:
 
 
 def assert_reads_what_it_pays(play: Fitted, seen: Seen) -> None:
-    """It does the same where the answers and costs of the calls it did not make are others."""
+    """It does the same where the answers of the calls it did not make are others."""
     played = play(seen)
     for seed in range(3):
         again = play(_scrambled(seen, played.called > 0, np.random.default_rng(seed)))
@@ -87,5 +93,4 @@ def _scrambled(seen: Seen, made: NDArray[np.bool_], rng: np.random.Generator) ->
         mixed(answers.group),
         mixed(answers.tokens),
     )
-    cost = np.where(made, seen.call_cost, rng.permuted(seen.call_cost, axis=1) + rng.random())
-    return replace(seen, answers=shuffled, call_cost=cost)
+    return replace(seen, answers=shuffled)

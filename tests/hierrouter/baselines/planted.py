@@ -41,12 +41,12 @@ def arms_with(
         question=question,
         datasets=("one",) * queries,
         calls=np.eye(arms, dtype=np.bool_),
-        call_cost=cost,
         answers=None,
     )
     return Arms(
         names=tuple(f"arm-{number}" for number in range(arms)),
         seen=seen,
+        call_cost=cost,
         rate=(1 + np.arange(arms)) / 1000,
         quality=quality,
         accuracy=(quality > 0.5).astype(np.float64),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hierrouter.trees import Selection, open_tree
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree
 
+BOTH = ("A", "B")
 Texts = dict[tuple[str, str, str], str]
 
 
@@ -37,7 +39,7 @@ def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree)
 
 def test_they_are_the_last_answer_of_every_arm(testbed_cache: Path, texts: Texts) -> None:
     tree = open_tree(testbed_cache)
-    direct, routes = load_answers(testbed_cache, tree)
+    direct, routes = load_answers(testbed_cache, tree, BOTH).values()
     assert_they_are(direct, texts, single_models(tree), tree)
     assert_they_are(routes, texts, macro_arms(tree), tree)
     assert np.array_equal(routes.tokens, tree.tokens_out[:, tree.routes.leaves])
@@ -46,7 +48,7 @@ def test_they_are_the_last_answer_of_every_arm(testbed_cache: Path, texts: Texts
 
 def test_the_same_group_is_an_exact_match(testbed_cache: Path, texts: Texts) -> None:
     tree = open_tree(testbed_cache)
-    _, routes = load_answers(testbed_cache, tree)
+    routes = load_answers(testbed_cache, tree, ["B"])["B"]
     names = macro_arms(tree).names
     queries = list(zip(tree.datasets, tree.query_ids, strict=True))
     for row, query in enumerate(queries):
@@ -59,12 +61,25 @@ def test_each_distinct_text_is_encoded_once(testbed_cache: Path, texts: Texts) -
     tree = open_tree(testbed_cache)
     arms = {*single_models(tree).names, *macro_arms(tree).names}
     said = {text for (_, _, route), text in texts.items() if route in arms}
-    assert len(load_answers(testbed_cache, tree)[0].vectors) == len(said)
+    assert len(load_answers(testbed_cache, tree, BOTH)["A"].vectors) == len(said)
+
+
+@pytest.mark.parametrize(("name", "arms"), [("A", single_models), ("B", macro_arms)])
+def test_one_set_reads_the_answers_of_its_own_arms_alone(
+    testbed_cache: Path, texts: Texts, name: str, arms: Callable[[RouteTree], Arms]
+) -> None:
+    tree = open_tree(testbed_cache)
+    found = load_answers(testbed_cache, tree, [name])
+    names = arms(tree).names
+    said = {text for (_, _, route), text in texts.items() if route in names}
+    assert list(found) == [name]
+    assert len(found[name].vectors) == len(said)
+    assert_they_are(found[name], texts, arms(tree), tree)
 
 
 def test_a_part_of_the_tree(testbed_cache: Path, texts: Texts) -> None:
     tree = open_tree(testbed_cache, Selection(models=("facts", "calc"))).split("test")
-    direct, routes = load_answers(testbed_cache, tree)
+    direct, routes = load_answers(testbed_cache, tree, BOTH).values()
     assert routes.row.shape == (len(tree), 4)
     assert_they_are(direct, texts, single_models(tree), tree)
     assert_they_are(routes, texts, macro_arms(tree), tree)
@@ -83,7 +98,7 @@ def test_fewer_direct_calls_are_a_smaller_set(testbed_cache: Path, texts: Texts)
         rate=tree.direct.rate[[one]],
     )
     fewer = replace(tree, direct=direct)
-    answers, routes = load_answers(testbed_cache, fewer)
+    answers, routes = load_answers(testbed_cache, fewer, BOTH).values()
     assert answers.row.shape == (len(tree), 1)
     assert_they_are(answers, texts, single_models(fewer), fewer)
     assert routes.row.shape == (len(tree), 9)
@@ -93,14 +108,16 @@ def test_the_tree_of_another_cache_is_refused(testbed_cache: Path) -> None:
     tree = open_tree(testbed_cache)
     strange = replace(tree, query_ids=("nobody", *tree.query_ids[1:]))
     with pytest.raises(CacheError, match=r"1 of \d+ queries are not in the cache"):
-        load_answers(testbed_cache, strange)
+        load_answers(testbed_cache, strange, BOTH)
 
 
 def test_selecting_queries_selects_their_answers(testbed_cache: Path) -> None:
     tree = open_tree(testbed_cache)
     rows = np.array([5, 2])
-    whole = macro_arms(tree, load_answers(testbed_cache, tree)[1]).select(rows).seen.answers
-    part = load_answers(testbed_cache, tree.select(rows))[1]
+    whole = (
+        macro_arms(tree, load_answers(testbed_cache, tree, ["B"])["B"]).select(rows).seen.answers
+    )
+    part = load_answers(testbed_cache, tree.select(rows), ["B"])["B"]
     assert whole is not None
     assert np.array_equal(whole.vectors[whole.row], part.vectors[part.row])
     assert np.array_equal(whole.tokens, part.tokens)

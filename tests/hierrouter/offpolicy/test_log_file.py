@@ -92,6 +92,17 @@ def test_a_question_that_is_null_is_none(tmp_path: Path) -> None:
         assert has_texts(path) is expected
 
 
+def test_a_key_that_is_null_is_not_there(tmp_path: Path) -> None:
+    steps = [
+        {"model": "text", "propensity": 0.25, "cost": None, "tokens_in": 10, "tokens_out": 5},
+        {**BOTH[1], "stop": None, "tokens_in": None, "response": None},
+    ]
+    nulls = dict.fromkeys(("dataset", "policy", "question"))
+    [episode] = read(tmp_path, {**LINE, **nulls, "steps": steps})
+    [bare] = read(tmp_path, {**LINE, "steps": [{**steps[0], "cost": 0.3 * 10 + 0.4 * 5}, BOTH[1]]})
+    assert (episode.steps, episode.dataset) == (bare.steps, "")
+
+
 def test_blank_lines_do_not_count_but_keep_their_numbers(tmp_path: Path) -> None:
     first, second = read(tmp_path, "", LINE, "", LINE)
     assert (first.where, second.where) == (
@@ -114,8 +125,8 @@ BAD: dict[str, tuple[object, str]] = {
     "a step after the end": (with_step(stop=True), "a step after one that stops"),
     "stop that is no truth": (with_step(1, stop="yes"), "stop is neither"),
     "an unknown model": (with_step(model="calk"), "unknown model calk"),
-    "no model": (with_step(model=None), "model is None"),
-    "no propensity": (with_step(propensity=None), "propensity is None"),
+    "no model": (with_step(model=None), "model is missing"),
+    "no propensity": (with_step(propensity=None), "propensity is missing"),
     "a propensity of 0": (with_step(propensity=0), "propensity is 0"),
     "a propensity above 1": (with_step(propensity=1.01), "propensity is 1.01"),
     "a negative propensity": (with_step(propensity=-0.5), "propensity is -0.5"),

@@ -12,11 +12,17 @@ from dataclasses import replace
 import numpy as np
 
 from hierrouter.evaluate.deferral import DeferralPoint
-from hierrouter.evaluate.depth import Depth, DepthPoint
+from hierrouter.evaluate.depth import DepthPoint
 from hierrouter.evaluate.outcome import Kind, Outcome
 from hierrouter.report.build import build_report
 from hierrouter.report.priced import priced_rows
-from hierrouter.report.results import COST_UNIT_IN_OUT, Bootstrap, HandingOver, Report
+from hierrouter.report.results import (
+    COST_UNIT_IN_OUT,
+    Bootstrap,
+    HandingOver,
+    Report,
+)
+from hierrouter.report.rows import DepthRow, PairFigures
 from hierrouter.report.swept import FrontierPoint
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
@@ -89,6 +95,17 @@ def two_prices() -> Report:
     )
 
 
+def depth(calls: int, share: float, quality: float | None, cost: float | None) -> DepthRow:
+    """A row whose intervals reach a tenth to both sides."""
+    reward = None if quality is None or cost is None else quality - ALPHA * cost
+    figures = [
+        end
+        for value in (quality, cost, reward)
+        for end in ((None,) * 3 if value is None else (value, value - 0.1, value + 0.1))
+    ]
+    return DepthRow(calls, share, share - 0.1, share + 0.1, *figures)
+
+
 def stopping() -> Report:
     """`example` of a router that may stop, trained by `exact`, and a sweep of two seeds."""
     worse = outcome("hierrouter", "router", [0.7, 0.3, 0.7, 0.7], [0.5] * 4)
@@ -110,7 +127,7 @@ def stopping() -> Report:
         },
         bootstrap=Bootstrap(n=200, seed=7),
         frontier=[FrontierPoint(ALPHA, (router, worse))],
-        depths=[Depth(1, 0.25, 0.3, 0.6), Depth(2, 0.75, 0.8, 1.2), Depth(3, 0.0, None, None)],
+        depths=[depth(1, 0.25, 0.3, 0.6), depth(2, 0.75, 0.8, 1.2), depth(3, 0.0, None, None)],
         depth_curve=[
             DepthPoint(0.1, 0.25, 1.25, 0.5, 0.7),
             DepthPoint(0.05, 0.27, 1.27, 0.55, 0.8),
@@ -132,7 +149,9 @@ def deferring(stronger: str = "big") -> Report:
     chosen = DeferralPoint(-0.2, 0.3, 0.77, 1.7, 0.6, 0.48, 0.67)
     return replace(
         example([*policies(), both]),
-        deferral=HandingOver(stronger, "validation", None, chosen, curve),
+        deferral=HandingOver(
+            stronger, "validation", None, chosen, curve, PairFigures(None, None, None)
+        ),
     )
 
 

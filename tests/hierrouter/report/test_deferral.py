@@ -6,12 +6,16 @@ import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-from hierrouter.report.deferral import deferral_table
+import pytest
+
+from hierrouter.evaluate.deferral import DeferralPoint
+from hierrouter.report.deferral import deferral_table, pair_figures
 from hierrouter.report.deferral_curve import deferral_figure
 from hierrouter.report.definitions import definitions
 from hierrouter.report.page import as_html
 from hierrouter.report.results import HandingOver, Report
 from hierrouter.report.serialise import as_json
+from hierrouter.report.svg import as_svg
 from hierrouter.report.tables import report_tables
 from tests.hierrouter.report.examples import HOSTILE, deferring, example
 
@@ -37,7 +41,26 @@ def test_it_says_what_the_threshold_is_for() -> None:
     report = deferring()
     assert "highest R at the router's alpha on the validation" in report_tables(report)[-1].note
     kept = replace(handing(report), share_allowed=0.1, chosen_on="train")
-    assert "greatest share up to 10.0% on the train fold" in deferral_table(report, kept, 6).note
+    assert "greatest share up to 10.0% on the train fold" in deferral_table(report, kept).note
+
+
+def point(share: float, quality: float) -> DeferralPoint:
+    return DeferralPoint(share, share, quality, 1.0, 0.0, 0.0, 0.0)
+
+
+def test_apgr_and_cpt_by_hand() -> None:
+    """PGR is 0, 0.5, 1 at shares of 0, 0.2, 1: the area is 0.05 + 0.6; 0.8 lies at 0.2 + 0.48."""
+    found = pair_figures([point(0.0, 0.4), point(0.2, 0.5), point(1.0, 0.6)])
+    assert (found.apgr, found.cpt_50, found.cpt_80) == pytest.approx((0.65, 0.2, 0.68))
+    report = replace(deferring(), deferral=replace(handing(deferring()), pair=found))
+    note = report_tables(report)[-1].note
+    assert "APGR is 0.650 (chance 0.5)" in note and "20.0%" in note and "68.0%" in note
+
+
+def test_a_stronger_model_that_is_no_better_has_no_pair_figures() -> None:
+    found = pair_figures([point(0.0, 0.6), point(1.0, 0.4)])
+    assert (found.apgr, found.cpt_50, found.cpt_80) == (None, None, None)
+    assert "APGR and CPT are left out" in report_tables(deferring())[-1].note
 
 
 def test_json_has_the_curve_and_no_infinite_number() -> None:
@@ -61,7 +84,7 @@ def test_json_has_the_curve_and_no_infinite_number() -> None:
 
 
 def test_the_figure_says_what_its_lines_are() -> None:
-    svg = deferral_figure(deferring(), handing(deferring()))
+    svg = as_svg(deferral_figure(deferring(), handing(deferring())))
     words = {element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag}
     assert {
         "share of queries handed over to big",

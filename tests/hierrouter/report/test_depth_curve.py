@@ -5,7 +5,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from hierrouter.report.depth_curve import depth_curve_figure
+from hierrouter.report.svg import as_svg
 from tests.hierrouter.report.examples import stopping
+
+
+def drawn() -> str:
+    return as_svg(depth_curve_figure(stopping()))
 
 
 def texts(svg: str) -> list[str]:
@@ -13,11 +18,11 @@ def texts(svg: str) -> list[str]:
 
 
 def test_svg_is_deterministic() -> None:
-    assert depth_curve_figure(stopping()) == depth_curve_figure(stopping())
+    assert drawn() == drawn()
 
 
 def test_axes_say_what_they_are() -> None:
-    labels = set(texts(depth_curve_figure(stopping())))
+    labels = set(texts(drawn()))
     assert {
         "share of queries with more than one call",
         "mean quality Q (token_f1)",
@@ -26,6 +31,6 @@ def test_axes_say_what_they_are() -> None:
 
 
 def test_points_have_the_name_of_their_alpha_where_there_is_room() -> None:
-    labels = texts(depth_curve_figure(stopping()))
+    labels = texts(drawn())
     assert "0.1" in labels and "0" in labels
     assert "0.05" not in labels

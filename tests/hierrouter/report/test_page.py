@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from hierrouter.report.definitions import definitions
-from hierrouter.report.page import as_html, headlines
+from hierrouter.report.headline import headlines
+from hierrouter.report.page import as_html
 from hierrouter.report.results import Report
 from tests.hierrouter.report.examples import deferring, example, hostile, policies, stopping
 

@@ -12,16 +12,35 @@ import matplotlib as mpl
 import pytest
 
 from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.figure import INK, ROUTER_COLOUR
-from hierrouter.report.plots import frontier_figure, reward_figure
+from hierrouter.report.figure import INK, ROUTER_COLOUR, Drawing
+from hierrouter.report.frontier_figure import frontier_figure
+from hierrouter.report.plots import figures
 from hierrouter.report.results import Report
-from tests.hierrouter.report.examples import example, hostile, outcome, policies, stopping
+from hierrouter.report.reward_figure import reward_figure
+from hierrouter.report.svg import as_svg
+from tests.hierrouter.report.examples import (
+    deferring,
+    example,
+    hostile,
+    outcome,
+    policies,
+    stopping,
+)
 
-FIGURES = [reward_figure, frontier_figure]
+Draw = Callable[[Report], str]
+
+
+def of(draw: Callable[[Report], Drawing]) -> Draw:
+    return lambda report: as_svg(draw(report))
+
+
+FIGURES = [of(reward_figure), of(frontier_figure)]
+drawn_frontier = of(frontier_figure)
+
+
 FRONTIER = stopping().frontier
 SPREAD = FRONTIER[0].spread
 assert SPREAD
-Draw = Callable[[Report], str]
 
 
 def texts(svg: str) -> list[str]:
@@ -91,13 +110,13 @@ def test_names_are_text_of_the_figure(draw: Draw) -> None:
 
 
 def test_frontier_draws_sweeps_routes_and_chance() -> None:
-    labels = set(texts(frontier_figure(example())))
+    labels = set(texts(drawn_frontier(example())))
     assert {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"} <= labels
     assert "mean cost C per query (base_rate*token / 1,000)" in labels
 
 
 def test_reward_figure_says_its_alpha() -> None:
-    assert "net reward R = Q − 0.1 C" in texts(reward_figure(example()))
+    assert "net reward R = Q − 0.1 C" in texts(FIGURES[0](example()))
 
 
 @pytest.mark.parametrize("draw", FIGURES)
@@ -120,17 +139,17 @@ def test_odd_reports_are_drawn_without_a_warning(draw: Draw, outcomes: list[Outc
 
 def test_models_beyond_the_palette_differ_by_hatch() -> None:
     many = example([outcome(f"m{number}", "single", [0.5] * 4) for number in range(12)])
-    assert "pattern" in reward_figure(many)
-    assert "pattern" not in reward_figure(example())
+    assert "pattern" in FIGURES[0](many)
+    assert "pattern" not in FIGURES[0](example())
 
 
 def test_seeds_are_bars_of_the_frontier() -> None:
     bare = replace(stopping(), frontier=tuple(replace(row, spread=None) for row in FRONTIER))
-    assert svg_lines(frontier_figure(stopping())) - svg_lines(frontier_figure(bare)) == 2
+    assert svg_lines(drawn_frontier(stopping())) - svg_lines(drawn_frontier(bare)) == 2
     wide = replace(FRONTIER[0], spread=replace(SPREAD, cost=(0.0, 1.0)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ET.fromstring(frontier_figure(replace(stopping(), frontier=(wide,))))
+        ET.fromstring(drawn_frontier(replace(stopping(), frontier=(wide,))))
 
 
 def svg_lines(svg: str) -> int:
@@ -142,7 +161,7 @@ def svg_lines(svg: str) -> int:
 
 def test_the_band_is_for_other_seeds_where_there_are_several() -> None:
     def drawn(**changes: object) -> str:
-        return frontier_figure(replace(stopping(), frontier=(replace(FRONTIER[0], **changes),) * 2))
+        return drawn_frontier(replace(stopping(), frontier=(replace(FRONTIER[0], **changes),) * 2))
 
     crossed = FRONTIER[0].crossed
     assert crossed is not None
@@ -154,7 +173,7 @@ def test_the_band_is_for_other_seeds_where_there_are_several() -> None:
 def test_a_bound_has_no_band() -> None:
     bound = replace(FRONTIER[0], policy="oracle", kind="oracle", spread=None, crossed=None)
     wide = replace(bound, quality_low=0.0, quality_high=1.0)
-    shown = {frontier_figure(replace(stopping(), frontier=(one, one))) for one in (bound, wide)}
+    shown = {drawn_frontier(replace(stopping(), frontier=(one, one))) for one in (bound, wide)}
     assert len(shown) == 1
 
 
@@ -164,7 +183,37 @@ def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:
         for alpha in (0.1, 0.2, 0.4)
     ]
     drawn = {
-        frontier_figure(replace(example(), frontier=tuple(rows[at] for at in order)))
+        drawn_frontier(replace(example(), frontier=tuple(rows[at] for at in order)))
         for order in ((0, 1, 2), (1, 0, 2), (2, 0, 1))
     }
     assert len(drawn) == 1
+
+
+def names(report: Report) -> list[str]:
+    return [drawing.name for drawing in figures(report)]
+
+
+def test_there_is_a_figure_for_what_the_report_holds() -> None:
+    assert names(example()) == ["net-reward", "frontier"]
+    assert names(stopping()) == ["net-reward", "frontier", "depth-curve"]
+    assert names(deferring()) == ["net-reward", "frontier", "deferral"]
+
+
+def test_one_point_is_no_curve() -> None:
+    short = replace(stopping(), depth_curve=stopping().depth_curve[:1])
+    assert names(short) == names(example())
+
+
+def test_costs_are_written_without_powers_of_ten() -> None:
+    cheap = [outcome(f"m{at}", "single", [0.5] * 4, [0.002 * 30**at] * 4) for at in range(3)]
+    labels = texts(drawn_frontier(example(cheap)))
+    assert "0.00001" in labels
+    assert not [label for label in labels if re.fullmatch(r"[\d.]+e-\d+", label)]
+
+
+def test_the_same_figure_can_stand_on_a_page_twice() -> None:
+    drawing = frontier_figure(example())
+    first, second = (
+        set(re.findall(r' id="([^"]+)"', as_svg(drawing, salt=salt))) for salt in ("1-", "2-")
+    )
+    assert first and second and not first & second

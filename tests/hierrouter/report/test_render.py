@@ -24,7 +24,13 @@ def printed(table: Table, width: int = 80, encoding: str = "utf-8") -> str:
 
 def test_terminal_shows_groups_values_and_note() -> None:
     text = printed(quality_table(example(), routes=1))
-    for part in ("Table 1.", "Reference models", "hierrouter", "0.700", "The best 1 of 2"):
+    for part in (
+        "Quality Q (token_f1)",
+        "Reference models",
+        "hierrouter",
+        "0.700",
+        "The best 1 of 2",
+    ):
         assert part in text
 
 

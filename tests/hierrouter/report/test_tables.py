@@ -17,7 +17,15 @@ from hierrouter.report.tables import (
     reward_table,
     summary_table,
 )
-from tests.hierrouter.report.examples import example, outcome, policies, stopping, two_prices
+from tests.hierrouter.report.examples import (
+    ALPHA,
+    DATASETS,
+    example,
+    outcome,
+    policies,
+    stopping,
+    two_prices,
+)
 
 
 def names(table: Table) -> list[str]:
@@ -116,7 +124,11 @@ def test_the_share_of_a_gap_that_a_price_list_makes_tiny_is_left_out() -> None:
         priced_rows(name, ["one"] * 4, near, alpha) for name, alpha in (("wide", 0), ("tiny", 0.1))
     )
     table = price_table(replace(example(near, ["one"] * 4), price_lists=lists))
-    assert table.shown()[-1] == ["share closed by HierRouter", "-", "-7.5000", "-", "-"]
+    assert table.shown()[-1] == [
+        "share closed by HierRouter",
+        *("-", "-7.5000", "-"),
+        *("-", "-", "-"),
+    ]
     assert table.note == "The share is left out where the gap is below 0.005."
 
 
@@ -127,22 +139,38 @@ def test_price_lists_have_a_table_of_their_own() -> None:
         "Policy",
         "C, cheap",
         "R, cheap",
+        "95% interval",
         "C, dear",
         "R, dear",
+        "95% interval",
     ]
     shown = {line[0]: line[1:] for line in table.shown()}
-    assert shown["a>b"] == ["1.000", "0.4000", "3.000", "0.2000"]
-    assert shown["share closed by HierRouter"] == ["-", "0.5000", "-", "0.5000"]
+    cheap, dear = shown["a>b"][:3], shown["a>b"][3:]
+    assert (cheap[:2], dear[:2]) == (["1.000", "0.4000"], ["3.000", "0.2000"])
+    low, high = dear[2].strip("[]").split(", ")
+    assert float(low) < 0.2 < float(high)
+    assert shown["share closed by HierRouter"] == ["-", "0.5000", "-", "-", "0.5000", "-"]
+
+
+def test_intervals_of_the_first_price_list_are_those_of_the_report() -> None:
+    report = replace(
+        example(),
+        price_lists=(priced_rows("own", DATASETS, policies(), ALPHA, example().bootstrap),),
+    )
+    keys = ("cost", "cost_low", "cost_high", "reward", "reward_low", "reward_high")
+    for priced, row in zip(report.price_lists[0].rows, report.overall, strict=True):
+        assert [getattr(priced, key) for key in keys] == [getattr(row, key) for key in keys]
 
 
 def test_where_the_router_stops_is_the_last_table() -> None:
     table = report_tables(stopping())[-1]
     assert table.title == "Table 6. Where HierRouter stops, C in base_rate*token"
-    assert [column.title for column in table.columns] == ["Calls", "Share of queries", "Q", "C"]
+    titles = ["Calls", "Share of queries", "Q", "95% interval", "C", "R", "95% interval"]
+    assert [column.title for column in table.columns] == titles
     assert table.shown() == [
-        ["1", "0.250", "0.300", "0.600"],
-        ["2", "0.750", "0.800", "1.200"],
-        ["3", "0.000", "-", "-"],
+        ["1", "0.250", "0.300", "[0.200, 0.400]", "0.600", "0.2400", "[0.1400, 0.3400]"],
+        ["2", "0.750", "0.800", "[0.700, 0.900]", "1.200", "0.6800", "[0.5800, 0.7800]"],
+        ["3", "0.000", *"-----"],
     ]
     both = replace(two_prices(), depths=stopping().depths)
     assert [table.title.split(".")[0] for table in report_tables(both)[-2:]] == [

@@ -1,0 +1,1 @@
+"""Analyses of a fold that stand beside a report."""

@@ -1,0 +1,209 @@
+"""`hierrouter route` and `serve`: answers from the models themselves."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.cli.test_readme import blocks, run_python
+from tests.conftest import COMMAND, SOURCES, Run, environment
+
+QUESTION = "compute 12+7"
+TRAIN, SWEEP = "runs/quickstart-train", "runs/quickstart-sweep-alpha/seed-42"
+
+
+def refused(home: Path, hierrouter: Run, *arguments: str, code: int = 2) -> str:
+    """The one line of a command that must fail."""
+    done = hierrouter(*arguments, cwd=home)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+def test_an_answer_and_its_way(home: Path, hierrouter: Run) -> None:
+    done = hierrouter("route", QUESTION, cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "19\n"
+    assert re.search(r"route: \w+>\w+ at alpha 0.005, \d+ \+ \d+ tokens, C ", done.stderr)
+    whole = hierrouter("route", QUESTION, "--format", "json", cwd=home)
+    found = json.loads(whole.stdout)
+    assert found["answer"] == "19"
+    assert found["route"] in done.stderr
+
+
+def test_what_it_would_do_first(home: Path, hierrouter: Run) -> None:
+    done = hierrouter("route", QUESTION, "--dry-run", cwd=home)
+    chances = [line.split() for line in done.stdout.splitlines()]
+    assert sorted(name for _, name in chances) == ["calc", "facts", "text"]
+    assert sum(float(chance) for chance, _ in chances) == pytest.approx(1, abs=1e-3)
+    found = json.loads(
+        hierrouter("route", QUESTION, "--dry-run", "--format", "json", cwd=home).stdout
+    )
+    assert found["first"] == chances[0][1]
+
+
+def test_lines_in_lines_out(home: Path, hierrouter: Run) -> None:
+    rows = [{"id": n, "question": f"compute {n}+{n}"} for n in range(1, 25)]
+    rows.append({"messages": [{"role": "user", "content": QUESTION}]})
+    (home / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = hierrouter("route", "--file", "asked.jsonl", cwd=home)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line.get("id") for line in found] == [*range(1, 25), None]
+    assert [line["question"] for line in found[:24]] == [row["question"] for row in rows[:24]]
+    assert found[-1]["answer"] == "19"
+
+
+def test_lines_from_stdin_end_at_a_bad_one(home: Path) -> None:
+    lines = f'{{"question": "{QUESTION}"}}\n{{"quest": 1}}\n{{"question": "never"}}\n'
+    done = subprocess.run(
+        [*COMMAND, "route", "--file", "-"],
+        input=lines,
+        cwd=home,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert [json.loads(line)["answer"] for line in done.stdout.splitlines()] == ["19"]
+    assert "stdin:2" in done.stderr.splitlines()[-1]
+
+
+def test_a_question_that_no_model_takes_costs_the_others_nothing(
+    home: Path, hierrouter: Run
+) -> None:
+    rows = [{"question": QUESTION}, {"question": "word " * 600}, {"question": "compute 3+4"}]
+    (home / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = hierrouter("route", "--file", "long.jsonl", cwd=home)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 1
+    assert [line.get("answer") for line in found] == ["19", None, "7"]
+    assert "exceed the window" in found[1]["error"]
+    assert found[1]["status"] == "too_long"
+    assert "1 questions have no answer" in done.stderr.splitlines()[-1]
+
+
+def test_a_sweeps_policy_takes_any_alpha(home: Path, hierrouter: Run) -> None:
+    for alpha in ("0.0123", "3"):
+        flags = ["--checkpoint", SWEEP, "--alpha", alpha, "--format", "json"]
+        done = hierrouter("route", QUESTION, *flags, cwd=home)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["alpha"] == float(alpha)
+    # Of the runs, the one that can be asked for it is found.
+    done = hierrouter("route", QUESTION, "--alpha", "0.0123", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "sweep" in done.stderr
+
+
+def test_a_limit_on_cost(home: Path, hierrouter: Run) -> None:
+    flags = ["--format", "json", "--max-cost"]
+    wide = json.loads(hierrouter("route", QUESTION, *flags, "100", cwd=home).stdout)
+    tight = json.loads(hierrouter("route", QUESTION, *flags, "0.01", cwd=home).stdout)
+    assert tight["cost"] <= wide["cost"] <= 100
+    said = hierrouter("route", QUESTION, "--max-cost", "0.01", cwd=home).stderr
+    assert "above the limit of 0.01" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no question; give QUESTION or --file"),
+        ([QUESTION, "--file", "x.jsonl"], "contradict"),
+        (["--file", "x.jsonl"], "no such file: x.jsonl"),
+        (["--file", "x.jsonl", "--dry-run"], "--dry-run is for one question"),
+        ([""], "empty question"),
+        ([QUESTION, "--alpha", "x"], "alpha"),
+        ([QUESTION, "--max-cost", "-1"], "--max-cost"),
+        ([QUESTION, "--format", "xml"], "format"),
+        ([QUESTION, "--checkpoint", "nowhere"], "nowhere"),
+        ([QUESTION, "--checkpoint", TRAIN, "--alpha", "0.7"], "alpha 0.005 alone"),
+        ([QUESTION, "--pool", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_what_cannot_be_asked(home: Path, hierrouter: Run, arguments: list[str], said: str) -> None:
+    assert said in refused(home, hierrouter, "route", *arguments)
+
+
+def test_there_is_no_router_yet(tmp_path: Path, hierrouter: Run) -> None:
+    assert "no trained router: runs; `hierrouter train`" in refused(
+        tmp_path, hierrouter, "route", QUESTION
+    )
+
+
+@contextmanager
+def serving(home: Path, *flags: str) -> Iterator[str]:
+    """The command, and the address that it says."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", *flags],
+        cwd=home,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    try:
+        said = ""
+        while not (found := re.search(r"(http://127.0.0.1:\d+)/v1", said)):
+            said = process.stderr.readline()
+            assert said, process.wait()
+        yield found[1]
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[1]
+        assert (process.returncode, "Traceback" in rest) == (130, False)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_server_answers_as_route_does(home: Path) -> None:
+    with serving(home, "--checkpoint", SWEEP, "--name", "fast=0.5") as url:
+        names = [model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]]
+        assert names == [
+            "hierrouter",
+            "hierrouter:best",
+            "hierrouter:balanced",
+            "hierrouter:cheap",
+            "hierrouter:fast",
+        ]
+        for name, alpha in (("hierrouter:fast", 0.5), ("hierrouter@0.07", 0.07)):
+            body = {"model": name, "messages": [{"role": "user", "content": QUESTION}]}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+            assert found["model"] == name
+            assert found["hierrouter"]["alpha"] == alpha
+
+
+def test_the_examples_of_the_page_run(home: Path) -> None:
+    client, api = blocks("python", SOURCES / "docs" / "live.md")
+    with serving(home) as url:
+        assert run_python(client.replace("http://127.0.0.1:8100", url), home).startswith("19 ")
+    assert run_python(api, home).startswith("19 ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--host", "0.0.0.0"], "everybody could connect: --host 0.0.0.0; give --api-key-env"),
+        (["--api-key-env", "HR_NO_SUCH"], "HR_NO_SUCH is not set"),
+        (["--name", "fast"], "not NAME=ALPHA: --name fast"),
+        (["--alpha", "0.7", "--checkpoint", TRAIN], "alpha 0.005 alone"),
+        (["--checkpoint", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_server_that_cannot_start(
+    home: Path, hierrouter: Run, flags: list[str], said: str
+) -> None:
+    assert said in refused(home, hierrouter, "serve", "--port", "0", *flags)
+
+
+def test_a_taken_address_is_said_before_anything_is_loaded(home: Path, hierrouter: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refused(home, hierrouter, "serve", "--port", port, code=1)
+    assert f"cannot listen on 127.0.0.1:{port}" in said
