@@ -38,6 +38,7 @@ def import_file(
 
     Tables of single answers become context-free trees: each hop carries its model's own answer.
     """
+    from hierrouter.interchange.leaks import leak_line
     from hierrouter.interchange.peers import guess_format, import_answers
     from hierrouter.price_lists import price_lists
     from hierrouter.pricing import rates_of
@@ -54,6 +55,8 @@ def import_file(
     with _progress() as on_progress:
         imported = import_answers(name, file, cache, hops, seed, rates, on_progress)
     _say_imported(name, imported)
+    if leak := leak_line(cache):
+        console.say(f"import: {leak}")
     _say_merge(imported.merge, cache)
 
 

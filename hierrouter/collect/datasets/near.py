@@ -60,10 +60,7 @@ def near_line(pairs: Sequence[Pair]) -> str:
         for pair in pairs[:NAMED]
     )
     more = ", ..." if len(pairs) > NAMED else ""
-    return (
-        f"{what} nearly the same as one in another fold: {named}{more}; "
-        "`hierrouter datasets --near` shows them"
-    )
+    return f"{what} nearly the same as one in another fold: {named}{more}"
 
 
 def _name(query: Query) -> str:
