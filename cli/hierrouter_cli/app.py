@@ -19,6 +19,7 @@ from hierrouter_cli import (
     compare,
     datasets,
     explain,
+    explore,
     off_policy,
     pools,
     quickstart,
@@ -49,6 +50,7 @@ app.command("train", short_help="Train a router on what was collected.")(train.t
 app.command("sweep-alpha", short_help="Train a router for each price of cost.")(sweep.sweep_alpha)
 app.command("report", short_help="Evaluate on the test fold: tables, figures, page.")(report.report)
 app.command("explain", short_help="One query's tree, route and regret.")(explain.explain)
+app.command("explore", short_help="A page: drag alpha, walk a query's tree.")(explore.explore)
 app.command("compare", short_help="The usual routers beside the learned one.")(compare.compare)
 app.command("off-policy", short_help="A router's value from another policy's log.")(
     off_policy.off_policy
