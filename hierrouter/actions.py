@@ -7,12 +7,17 @@ episode ends with that call (paper appendix A: a_t = (i, stop)). Not covered: wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.routes import SEPARATOR, Routes
+
+# Ends the name of an action that stops, and of a route of fewer than L calls: `first>stop` is not
+# the direct call of `first`, which has no stage instruction.
+STOP = f"{SEPARATOR}stop"
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,10 @@ class Actions:
     def ends(self, node: NDArray[np.int64], action: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the episode is over at `node`, reached by `action`; arrays or ints."""
         return (node >= self.routes.states) | self.stops(action)
+
+    def names(self, models: Sequence[str]) -> tuple[str, ...]:
+        """The name of each action: a model, then each `model>stop` where stopping is allowed."""
+        return (*models, *(f"{name}{STOP}" for name in models))[: self.count]
 
     def legal(self) -> NDArray[np.bool_]:
         """bool[states, A]: what a policy may choose at each state.

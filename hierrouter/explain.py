@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import best_ending, best_nodes
 from hierrouter.evaluate.exact import ending, greedy
-from hierrouter.evaluate.outcome import STOP
 from hierrouter.evaluate.regret import split_regret
 from hierrouter.explained import Choice, Explained, Node, Routed
 from hierrouter.tree_texts import Texts, load_texts
@@ -169,7 +168,7 @@ def _way(
         taken: the action at each state.
         lost: regret by hop.
     """
-    names = (*models, *(name + STOP for name in models))[: actions.count]
+    names = actions.names(models)
     state, choices = 0, []
     for regret in lost:
         action = taken[state]

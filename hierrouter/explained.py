@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from hierrouter.evaluate.outcome import STOP
+from hierrouter.actions import STOP
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,12 @@ def resumable_run(command: str, asked: dict[str, Any], out: Path | None) -> Iter
 
 
 def keep_for_live(cache: Path, pool: str | None, tree: RouteTree, run: Path) -> None:
-    """Put beside a policy what it needs to route live questions: `route` and `serve` read it."""
+    """Put beside a policy what it needs to route live questions, if its models can be asked."""
     from hierrouter.live.bundle import bundle_of, save_bundle
 
-    save_bundle(bundle_of(cache, tree, pool), run)
+    bundle = bundle_of(cache, tree, pool)
+    if bundle.can_be_asked:
+        save_bundle(bundle, run)
 
 
 def train_router(

@@ -157,7 +157,7 @@ def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | Non
     run, trained = shown.required()
     rate = trained.origin.rate if tree is None else [(a, b) for a, b in tree.rate.tolist()]
     shape = LogShape(trained.origin.models, trained.origin.hops, rate)
-    read = read_log(log, shape)
+    read = read_log(log, shape, lambda said: console.say(f"off-policy: {said}"))
     if tree is not None and _is_tested(read, tree):
         _look(tree, "test", shown, log=str(log))
     source = {**_provenance(selected, tree, run, trained), "log": str(log)}

@@ -215,7 +215,7 @@ def parse_alpha(text: str, flag: str = "--alpha") -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f"alpha must be a number: {flag} {text}; e.g. {flag} 0.005") from None
+        raise InputError(f"alpha must be a number: {flag} {text}; such as 0.005") from None
     if not math.isfinite(value):
         raise InputError(f"alpha must be finite: {flag} {text}")
     if value < 0:

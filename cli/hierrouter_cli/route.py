@@ -80,7 +80,8 @@ def route(
     if file is not None:
         failed = anyio.run(_all, run, given, file, asked)
         if failed:
-            raise WorldError(f"{failed} questions have no answer; their lines say why")
+            what = "1 question has" if failed == 1 else f"{failed} questions have"
+            raise WorldError(f"{what} no answer; see error in the output")
     elif question is not None:
         anyio.run(_first if dry_run else _one, run, given, question, asked, format)
 
@@ -122,20 +123,29 @@ async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format
         if format == "json":
             _put_json((await router.aroute(question, asked)).as_object())
             return
-        on_text = lambda text: console.put(safe_text(text))  # noqa: E731
-        routed = await router.aroute(question, asked, Follow(on_text, _say_hop))
-        console.put("\n")
+        shown: list[str] = []
+
+        def on_text(text: str) -> None:
+            shown.append(text)
+            console.put(safe_text(text))
+
+        def on_hop(hop: Hop) -> None:
+            if shown:
+                console.put("\n")
+            _say_hop(hop)
+
+        routed = await router.aroute(question, asked, Follow(on_text, on_hop))
+        if not shown:
+            console.put("\n")
         console.say(_summary(routed))
 
 
 async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
     """What the policy would do first."""
-    from hierrouter.live.router import action_names
-
     counts = asked.max_cost is not None  # which only the models can
     async with _router(run, pool, calls=counts) as router:
         decision = await router.first(question, asked)
-        names = action_names(router.pool, len(decision.chances))
+        names = router.policy.action_names
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
     if format == "json":
         _put_json({"first": names[decision.action], "chances": chances})
@@ -151,8 +161,8 @@ async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
 
     ids: list[Any] = []
     failed = 0
+    place = 0
     async with _router(run, pool) as router:
-        place = 0
         async for found in route_all(router, _questions(file, ids), asked):
             name = {} if ids[place] is None else {"id": ids[place]}
             place += 1
@@ -161,6 +171,8 @@ async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
                 _put_json({**name, "error": str(found), "status": found.status})
             else:
                 _put_json({**name, **found.as_object()})
+    if not place:
+        raise InputError(f"no question: {file}; write one JSON object a line")
     return failed
 
 
@@ -182,7 +194,8 @@ def _questions(file: Path, ids: list[Any]) -> Iterator[Question]:
 
 def _say_hop(hop: Hop) -> None:
     """One call, on stderr."""
-    instead = f", instead of {hop.instead_of}" if hop.instead_of else ""
+    failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
+    instead = f", instead of {failed}" if failed else ""
     console.say(
         f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
         f"C {hop.cost:.4g}, {hop.model_s:.2f} s"

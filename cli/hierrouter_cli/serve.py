@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 HOST, PORT = "127.0.0.1", 8100
-WAITING = 2_048  # connections that the system keeps until they are taken
+INTERRUPTED = 130
+LAST_SECONDS = 30  # for what is under way when the server is told to end
 
 
 def serve(
@@ -63,18 +64,23 @@ def serve(
     value = None if alpha is None else options.parse_alpha(alpha)
     named = _named(name or [])
     _require_extra()
-    with _listening(host, port) as listener:
+    with _bound(host, port) as listener:
         from hierrouter.live.router import Router
         from hierrouter.live.runs import live_run
         from hierrouter.pool_file import load_pool
         from hierrouter.serve.app import Settings, make_app
         from hierrouter.serve.names import Names
+        from hierrouter.serve.request_log import RequestLog
 
+        lines = RequestLog(log)
         run = checkpoint or live_run(value)
-        router = Router.from_run(run, load_pool(pool) if pool else None)
+        given = load_pool(pool) if pool else None
+        # What is wrong with the names is said before the models are loaded.
+        Names.of(Router.from_run(run, given, calls=False).policy, value, named)
+        router = Router.from_run(run, given)
         names = Names.of(router.policy, value, named)
         settings = Settings(names, str(run), key, log, seed if sample else None, reroute)
-        app = make_app(router, settings)
+        app = make_app(router, settings, lines)
         console.say(f"serve: {run}, {', '.join(router.policy.origin.models)}")
         console.say(f"serve: http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
         _run(app, listener)
@@ -109,7 +115,9 @@ def _named(given: Sequence[str]) -> dict[str, float]:
         name, equals, alpha = item.partition("=")
         if not equals or not name.isidentifier():
             raise InputError(f"not NAME=ALPHA: --name {item:.60}; e.g. --name cheap=0.5")
-        named[name] = options.parse_alpha(alpha)
+        if name in named:
+            raise InputError(f"name given twice: --name {item:.60}; names must differ")
+        named[name] = options.parse_alpha(alpha, f"--name {name}")
     return named
 
 
@@ -126,19 +134,23 @@ def _require_extra() -> None:
             raise InputError(f"{package} is not installed: serve; pip install 'hierrouter[serve]'")
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """The address, taken before anything is loaded.
+def _bound(host: str, port: int) -> socket.socket:
+    """The address, taken before anything is loaded; nobody can connect before all is.
 
     Raises:
         WorldError: it cannot be had.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
     try:
-        return socket.create_server((host, port), family=family, backlog=WAITING)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
     except OSError as error:
+        listener.close()
         raise WorldError(
             f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
         ) from error
+    return listener
 
 
 def _address(listener: socket.socket) -> str:
@@ -150,5 +162,15 @@ def _run(app: FastAPI, listener: socket.socket) -> None:
     """Serve until the process is told to end; what is under way is finished first."""
     import uvicorn
 
-    config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none")
-    uvicorn.Server(config).run(sockets=[listener])
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=LAST_SECONDS,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:  # how a server is ended
+        console.say("serve: ended")
+        raise typer.Exit(INTERRUPTED) from None

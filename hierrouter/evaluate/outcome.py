@@ -13,14 +13,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.actions import Actions
-from hierrouter_cache.routes import SEPARATOR
+from hierrouter.actions import STOP, Actions
 from hierrouter_cache.tree import RouteTree
 
 Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
-# Ends the name of a route of fewer than L calls: `first>stop` is not the direct call of `first`,
-# which has no stage instruction.
-STOP = f"{SEPARATOR}stop"
 ROUTER = "hierrouter"  # how tables call a trained router
 
 

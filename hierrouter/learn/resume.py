@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.learn.alpha_router import Policy, TrainedSweep
-from hierrouter.learn.checkpoint import DESCRIPTION, SUMMARY, WEIGHTS, load_checkpoint
+from hierrouter.learn.checkpoint import DESCRIPTION, load_checkpoint
 from hierrouter.learn.loop import Snapshot
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.tensor_file import read_tensors, write_tensors
@@ -111,9 +111,8 @@ def remove_drafts(run: Path) -> None:
     Raises:
         WorldError: one cannot be removed.
     """
-    for name in (UNFINISHED, WEIGHTS, DESCRIPTION, SUMMARY):
-        for draft in run.rglob(f".{name}.*.tmp"):  # as `write_atomically` calls it
-            _remove(draft)
+    for draft in run.rglob(".*.????????.tmp"):  # as `write_atomically` calls it
+        _remove(draft)
 
 
 def _remove(file: Path) -> None:

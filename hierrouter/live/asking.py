@@ -60,19 +60,27 @@ async def route_all(
         InputError: a question that cannot be asked, after those before it.
     """
     under_way: deque[asyncio.Task[Routed | CallFailed]] = deque()
-    coming, broken = iter(questions), None
+    coming = iter(questions)
+    reading: asyncio.Task[Question | None] | None = None
+    broken: InputError | None = None
+    is_over = False
     try:
-        while True:
-            try:
-                question = await to_thread.run_sync(next, coming, None)  # may wait for stdin
-            except InputError as error:  # those before it are answered all the same
-                question, broken = None, error
-            if question is not None:
-                under_way.append(asyncio.create_task(_routed(router, question, asked)))
-            elif not under_way:
-                break
-            if question is None or len(under_way) >= width:
-                yield await under_way.popleft()
+        while not is_over or under_way:
+            if reading is None and not is_over and len(under_way) < width:
+                # In a thread: a pipe may be waited for.
+                reading = asyncio.create_task(to_thread.run_sync(next, coming, None))
+            waited_for = {task for task in (reading, *list(under_way)[:1]) if task}
+            await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
+            if reading is not None and reading.done():
+                try:
+                    question = reading.result()
+                except InputError as error:  # those before it are answered all the same
+                    question, broken = None, error
+                reading, is_over = None, question is None
+                if question is not None:
+                    under_way.append(asyncio.create_task(_routed(router, question, asked)))
+            while under_way and under_way[0].done():
+                yield under_way.popleft().result()
     finally:
         for task in under_way:
             task.cancel()

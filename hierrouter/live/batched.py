@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from hierrouter.collect.backends import Answer, Failure, Generator, Response
-from hierrouter.collect.backends import OnText as OnTexts
 from hierrouter.live.models import CallFailed, OnText
 
 MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
@@ -23,11 +22,13 @@ CLOSED = "the router was closed"
 
 
 @runtime_checkable
-class Streaming(Protocol):
-    """A generator that hands its answers on as they grow, and counts tokens."""
+class AnswersNow(Protocol):
+    """A generator for people who wait: it hands texts on as they grow, and counts tokens."""
 
-    def stream(self, prompts: Sequence[str], on_text: OnTexts) -> Iterator[tuple[int, Answer]]:
-        """As `Generator.generate`, each text handed on as it grows."""
+    def answer_now(
+        self, prompts: Sequence[str], follow: Mapping[int, OnText]
+    ) -> Iterator[tuple[int, Answer]]:
+        """As `Generator.generate`; the texts at these places are told as they grow."""
         ...
 
     def count(self, prompt: str) -> int:
@@ -82,10 +83,10 @@ class BatchedModel:
     def count(self, prompt: str) -> int | None:
         """Tokens of a prompt, where the engine tells."""
         generator = self._generator
-        return generator.count(prompt) if isinstance(generator, Streaming) else None
+        return generator.count(prompt) if isinstance(generator, AnswersNow) else None
 
     async def close(self) -> None:
-        """Answer nothing that is not begun."""
+        """Answer what waits now, and nothing more."""
         if not self._closed:
             self._closed = True
             self._waiting.put(None)
@@ -133,17 +134,13 @@ class BatchedModel:
     def _answers(self, batch: list[_Asked]) -> Iterator[tuple[int, Answer]]:
         """What the generator gives, each text told to who follows it."""
         prompts = [one.prompt for one in batch]
-
-        def told(place: int, text: str) -> None:
-            if follows := batch[place].on_text:
-                follows(text)
-
-        if isinstance(self._generator, Streaming):
-            yield from self._generator.stream(prompts, told)
+        follow = {place: one.on_text for place, one in enumerate(batch) if one.on_text}
+        if isinstance(self._generator, AnswersNow):
+            yield from self._generator.answer_now(prompts, follow)
             return
         for place, answer in self._generator.generate(prompts):
-            if isinstance(answer, Response):
-                told(place, answer.text)
+            if isinstance(answer, Response) and place in follow:
+                follow[place](answer.text)
             yield place, answer
 
 

@@ -1,4 +1,4 @@
-"""What a policy needs besides its weights to route a live question.
+"""What a policy needs to route live questions.
 
 In: the pool that a tree was opened with, the tree. Out: `live.json` in the policy's folder: pool,
 what its models resolved to, and the ceilings of the train fold for `--max-cost`. With
@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hierrouter.collect.backends import IMPORTED, Engines
+from hierrouter.endpoint import OPENAI
 from hierrouter.evaluate.ceilings import Ceilings
+from hierrouter.learn.trained import Origin
 from hierrouter.opened_pool import opened_pool
 from hierrouter.pool import Identity, Pool
 from hierrouter.pool_file import stored_pool
@@ -31,7 +34,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Bundle:
-    """What stands in `live.json`.
+    """What stands in `live.json`; models whose answers were imported cannot be asked.
 
     Attributes:
         pool: the models, with the instructions they are given.
@@ -42,6 +45,11 @@ class Bundle:
     pool: Pool
     identities: Mapping[str, Identity]
     ceilings: Ceilings | None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether every model can be called, so that the pool can route live questions."""
+        return all(model.backend != IMPORTED for model in self.pool.models)
 
 
 def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
@@ -103,6 +111,44 @@ def load_bundle(folder: Path) -> Bundle | None:
         return Bundle(pool, identities, _ceilings(found["ceilings"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{FILE} is damaged: {file}; train again, or give --pool") from error
+
+
+def require_pool(origin: Origin, pool: Pool) -> None:
+    """Refuse a pool whose models are not those that a policy's actions mean.
+
+    Raises:
+        InputError: other names, another order or another number of hops.
+    """
+    names = tuple(model.name for model in pool.models)
+    if names != origin.models or pool.hops != origin.hops:
+        wanted = f"{', '.join(origin.models)}; {origin.hops} hops"
+        raise InputError(
+            f"the pool is not the policy's: {', '.join(names)}; {pool.hops} hops, "
+            f"it learned with {wanted}; give that pool, or train again"
+        )
+
+
+def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
+    """Refuse models that are not those of the answers that a policy learned from.
+
+    What a server has loaded nobody can tell from here, and where another engine answers than did at
+    that time, its names of weights are other ones: both are taken as they are.
+
+    Raises:
+        InputError: a model has other weights.
+        WorldError: it cannot be found.
+    """
+    for spec in pool.models:
+        known = bundle.identities.get(spec.name, {})
+        if "weights" not in known or spec.backend == OPENAI:
+            continue
+        now = engines(spec.backend).identify(spec)
+        same_engine = now.get("engine", "").split()[:1] == known.get("engine", "").split()[:1]
+        if same_engine and now.get("weights") != known["weights"]:
+            raise InputError(
+                f"model {spec.name} has other weights than the one that the policy learned with: "
+                f"{spec.model}; give those, or collect and train again"
+            )
 
 
 def bundle_file(folder: Path) -> Path | None:

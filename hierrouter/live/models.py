@@ -27,7 +27,12 @@ class CallFailed(WorldError):
         model: who was called.
         reason: why.
         status: of `hierrouter.collect.backends.STATUSES`.
+
+    Attributes:
+        was_begun: whether a part of the answer was told before.
     """
+
+    was_begun = False
 
     def __init__(self, model: str, reason: str, status: str = "error") -> None:
         super().__init__(f"{model} gave no answer: {reason}")
@@ -56,7 +61,7 @@ class LiveModel(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections and weights; what is under way fails."""
+        """Take no more prompts, and let go of threads and connections."""
         ...
 
 

@@ -105,6 +105,11 @@ class LivePolicy:
         """Whether it can be asked for any alpha."""
         return not isinstance(self._policy, TrainedRouter)
 
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """The name of each action: a model, or `model>stop`."""
+        return self.at(None, None).actions.names(self.origin.models)
+
     def decide(self, states: Sequence[LiveState]) -> list[Decision]:
         """The next action at each of some live states, worked out together."""
         embedded = self._embedded(states)

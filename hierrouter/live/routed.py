@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hierrouter.report.serialise import significant
 from hierrouter_cache.routes import SEPARATOR
 
 
@@ -29,7 +30,7 @@ class Hop:
         cost: of the call, in price * token.
         router_s: seconds that the router took to decide, encoder included.
         model_s: seconds until the answer was there.
-        instead_of: the model that was to be called and failed, and why; None where none did.
+        instead_of: the models that were to be called and failed, and why each did.
     """
 
     model: str
@@ -43,7 +44,7 @@ class Hop:
     cost: float
     router_s: float
     model_s: float
-    instead_of: str | None = None
+    instead_of: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,22 +107,23 @@ class Routed:
             "route": self.route,
             "alpha": self.alpha,
             "max_cost": self.max_cost,
-            "cost": self.cost,
+            "over_limit": self.is_over_limit,
+            "cost": significant(self.cost),
             "tokens_in": self.tokens_in,
             "tokens_out": self.tokens_out,
             "finish_reason": self.finish_reason,
-            "steps": [_step(hop) for hop in self.hops],
+            "steps": [step_of(hop) for hop in self.hops],
         }
 
 
-def _step(hop: Hop) -> dict[str, Any]:
+def step_of(hop: Hop) -> dict[str, Any]:
     """One call, under the names that logs of episodes have (`hierrouter.offpolicy.log_line`)."""
     found = {
         "model": hop.model,
         "propensity": hop.propensity,
         "chances": list(hop.chances),
         "stop": hop.stops,
-        "cost": hop.cost,
+        "cost": significant(hop.cost),
         "tokens_in": hop.tokens_in,
         "tokens_out": hop.tokens_out,
         "finish_reason": hop.finish_reason,
@@ -129,4 +131,5 @@ def _step(hop: Hop) -> dict[str, Any]:
         "model_s": round(hop.model_s, 6),
         "response": hop.response,
     }
-    return found if hop.instead_of is None else {**found, "instead_of": hop.instead_of}
+    failed = [{"model": model, "reason": reason} for model, reason in hop.instead_of]
+    return {**found, "instead_of": failed} if failed else found

@@ -1,4 +1,4 @@
-"""A model that a server answers for, called once for each prompt.
+"""A model that a server answers for, prompt by prompt.
 
 In: a `ModelSpec` with an endpoint. Out: a `LiveModel`. At most `concurrency` calls are under way;
 who waits, waits for a place. A call that fails is made again as the endpoint's `attempts` say, but

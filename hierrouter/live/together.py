@@ -47,11 +47,25 @@ class Together:
             batch, self._waiting = self._waiting, []
             try:
                 found = await to_thread.run_sync(self._decide, [state for state, _ in batch])
-            except Exception as error:  # it is each caller's
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
+            except Exception as error:
+                await self._one_by_one(batch, error)
                 continue
             for (_, future), decision in zip(batch, found, strict=True):
                 if not future.done():
                     future.set_result(decision)
+
+    async def _one_by_one(
+        self, batch: Sequence[tuple[LiveState, asyncio.Future[Decision]]], error: Exception
+    ) -> None:
+        """Find out whose the error is; the others have their decisions."""
+        for state, future in batch:
+            try:
+                alone = await to_thread.run_sync(self._decide, [state]) if len(batch) > 1 else None
+            except Exception as its_own:
+                error, alone = its_own, None
+            if future.done():
+                continue
+            if alone:
+                future.set_result(alone[0])
+            else:
+                future.set_exception(error)

@@ -7,17 +7,22 @@ and each call. Not covered: HTTP (`app`).
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hierrouter.live.routed import Routed
 from hierrouter.serve.names import BASE
 from hierrouter_cache.errors import InputError
 
-# What would change the answer if it were heeded; nobody shall believe that it was.
-REFUSED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs")
-KNOWN = frozenset({"model", "messages", "stream", "stream_options", "n", "hierrouter", "user"})
+# What asks for more than text; nobody shall believe that it was heeded.
+REFUSED = ("tools", "functions", "function_call", "tool_choice", "response_format", "logprobs")
+# Of these and of others, what asks for nothing.
+HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", {"type": "text"})
+SILENT = ("user", "metadata", "store")  # name the client, and change no answer
+NAMED, NAME_LENGTH = 20, 40  # of ignored settings, in a header
 
 
 class StreamOptions(BaseModel):
@@ -40,23 +45,45 @@ class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
     model: str = BASE
     messages: list[dict[str, Any]]
-    stream: bool = False
+    stream: bool = Field(default=False, strict=True)
     stream_options: StreamOptions | None = None
     n: int = Field(default=1, ge=1, le=1)
     hierrouter: Wishes = Wishes()
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Names of settings that change nothing here.
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nothing(cls, found: Any) -> Any:
+        """Null is as if the key were not there."""
+        if not isinstance(found, dict):
+            return found
+        return {name: value for name, value in found.items() if value is not None}
+
+    def require_text(self) -> None:
+        """Refuse what the models of a pool cannot give.
 
         Raises:
-            InputError: one that must not be passed over.
+            InputError: with its name.
         """
-        given = [name for name, value in (self.model_extra or {}).items() if value is not None]
-        for name in given:
-            if name in REFUSED:
+        extra = self.model_extra or {}
+        for name in REFUSED:
+            if name in extra and not _asks_for_nothing(extra[name]):
                 raise InputError(f"{name} is not supported: the models of a pool answer in text")
-        return tuple(sorted(name for name in given if name not in KNOWN))
+
+    @property
+    def ignored(self) -> str:
+        """Names of settings that change nothing here, for a header."""
+        extra = self.model_extra or {}
+        given = sorted(
+            name
+            for name, value in extra.items()
+            if name not in (*REFUSED, *SILENT) and not _asks_for_nothing(value)
+        )
+        return ", ".join(quote(name[:NAME_LENGTH]) for name in given[:NAMED])
+
+
+def _asks_for_nothing(value: Any) -> bool:
+    """Whether a setting with this value is as if it were not there; 0 is not False."""
+    return any(type(value) is type(harmless) and value == harmless for harmless in HARMLESS)
 
 
 def completion(name: str, model: str, routed: Routed) -> dict[str, Any]:
@@ -84,12 +111,14 @@ def piece(
     return {**_named(name, model, "chat.completion.chunk"), "choices": [choice]}
 
 
-def last_piece(name: str, model: str, routed: Routed, include_usage: bool) -> dict[str, Any]:
-    """The end of a stream: no choice any more, the usage if it was asked for, and the route."""
-    found = {**_named(name, model, "chat.completion.chunk"), "choices": []}
+def last_pieces(
+    name: str, model: str, routed: Routed, include_usage: bool
+) -> Iterator[dict[str, Any]]:
+    """The end of a stream: the reason and the route; then the usage, if it was asked for."""
+    yield piece(name, model, {}, routed.finish_reason) | {"hierrouter": extension(routed)}
     if include_usage:
-        found["usage"] = usage(routed)
-    return {**found, "hierrouter": extension(routed)}
+        named = _named(name, model, "chat.completion.chunk")
+        yield {**named, "choices": [], "usage": usage(routed)}
 
 
 def usage(routed: Routed) -> dict[str, int]:

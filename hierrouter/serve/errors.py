@@ -6,6 +6,9 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
+from hierrouter.live.models import CallFailed
+from hierrouter.query import storable
+
 
 def error_object(
     said: str, kind: str, code: str | None = None, param: str | None = None
@@ -16,7 +19,14 @@ def error_object(
         said: what is wrong.
         kind, code, param: as OpenAI's, where there is one.
     """
-    return {"error": {"message": said, "type": kind, "param": param, "code": code}}
+    return {
+        "error": {
+            "message": " ".join(storable(said).split()),
+            "type": kind,
+            "param": param,
+            "code": code,
+        }
+    }
 
 
 def error_response(
@@ -28,3 +38,8 @@ def error_response(
 ) -> JSONResponse:
     """The same as a response."""
     return JSONResponse(error_object(said, kind, code, param), status)
+
+
+def status_of(error: CallFailed) -> int:
+    """The status of a question whose call failed: the client's fault only where it is too long."""
+    return 400 if error.status == "too_long" else 502

@@ -53,6 +53,9 @@ class Guard:
         try:
             answers = self._refusal(scope) or self._app
             await answers(scope, _limited(receive), noted)
+        except Exception:
+            status = 500  # which is sent further out
+            raise
         finally:
             if scope["path"].startswith(COUNTED):
                 self._metrics.ended(status, perf_counter() - started)
@@ -68,7 +71,14 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MOST_BYTES:
             return error_response(413, TOO_LARGE)
+        if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
+            # Nor could a page in a browser ask without asking the user's leave first.
+            return error_response(415, "send Content-Type: application/json")
         return None
+
+
+def _is_json(kind: str) -> bool:
+    return kind.partition(";")[0].strip().lower() == "application/json"
 
 
 def _limited(receive: Receive) -> Receive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from hierrouter.live.routed import Routed
+from hierrouter.live.routed import Hop
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
@@ -39,14 +39,15 @@ class Metrics:
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
 
-    def routed(self, routed: Routed) -> None:
-        """One question has its answer."""
-        for hop in routed.hops:
-            self._router.observe(hop.router_s)
-            self._calls.labels(hop.model).inc()
-            self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
-            self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
-        self._cost.inc(routed.cost)
+    def called(self, hop: Hop) -> None:
+        """One call has its answer."""
+        self._router.observe(hop.router_s)
+        self._calls.labels(hop.model).inc()
+        self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
+        self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
+        self._cost.inc(hop.cost)
+        for model, _ in hop.instead_of:
+            self.failed(model)
 
     def failed(self, model: str) -> None:
         """A model gave no answer."""

@@ -66,7 +66,7 @@ class Names:
         if name in self.alphas:
             return self.alphas[name]
         base, _, text = name.partition("@")
-        if base == BASE and text:
+        if base == BASE and text and self.any_alpha:
             try:
                 value = float(text)
             except ValueError:
@@ -74,4 +74,5 @@ class Names:
             if math.isfinite(value) and value >= 0:
                 return value
         hint = suggestion(name[:80], self.alphas).rstrip("; ")
-        raise UnknownModel(f"model not found: {name:.80}; {hint}, or {BASE}@ALPHA")
+        more = f"; any alpha as {BASE}@ALPHA" if self.any_alpha else ""
+        raise UnknownModel(f"model not found: {name[:80]!r}; {hint}{more}")

@@ -1,20 +1,25 @@
-"""One JSON line a request.
+"""One JSON line a routed question.
 
-In: what became of a request. Out: a line in a file, under the names that `off-policy --log` reads;
-add `quality` to a line once it is known, and it is an episode. A line is written whole or not at
-all. Not covered: what the estimators do with it (`hierrouter.offpolicy`).
+In: what became of it. Out: a line in a file, under the names that `off-policy --log` reads; add
+`quality` to a line once it is known, and it is an episode. A disk that fails takes no answer away:
+it is said, and lines are lost. Not covered: requests that are refused before they are routed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hierrouter.live.routed import Routed
+from hierrouter.live.routed import Hop, Routed, step_of
 from hierrouter_cache.errors import WorldError
+from hierrouter_cache.fingerprint import text_digest
+
+LOG = logging.getLogger(__name__)
 
 
 class RequestLog:
@@ -29,6 +34,8 @@ class RequestLog:
 
     def __init__(self, path: Path | None) -> None:
         self._file: int | None = None
+        self._torn = False
+        self._path = path
         if path is None:
             return
         try:
@@ -44,12 +51,16 @@ class RequestLog:
             model: name that the client asked for.
             policy: name of the policy that chose the calls.
         """
-        found = routed.as_object()
-        self._write({"query": name, "asked_for": model, "policy": policy, "status": 200, **found})
+        asked = text_digest(routed.question)  # one name for one question, however often it comes
+        told = {"id": name, "query": asked, "asked_for": model, "policy": policy, "status": 200}
+        self._write({**told, **routed.as_object()})
 
-    def failed(self, name: str, model: str, status: int, reason: str) -> None:
-        """A request ended in an error."""
-        self._write({"query": name, "asked_for": model, "status": status, "error": reason})
+    def failed(self, name: str, model: str, status: int, reason: str, hops: Sequence[Hop]) -> None:
+        """A question has no answer; the calls that were made for it are named all the same."""
+        steps = [step_of(hop) for hop in hops]
+        self._write(
+            {"id": name, "asked_for": model, "status": status, "error": reason, "steps": steps}
+        )
 
     def close(self) -> None:
         """No more lines."""
@@ -58,6 +69,15 @@ class RequestLog:
             self._file = None
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
-            text = json.dumps({"time": round(time.time(), 3), **line}, allow_nan=False)
-            os.write(self._file, f"{text}\n".encode())
+        """One line in one write; after one that was cut, on a line of its own."""
+        if self._file is None:
+            return
+        text = json.dumps({"time": round(time.time(), 3), **line}, allow_nan=False)
+        data = b"\n" * self._torn + f"{text}\n".encode()
+        try:
+            self._torn = os.write(self._file, data) < len(data)
+            problem = "the disk is full" if self._torn else ""
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            LOG.error("a line of the log is lost: %s: %s", self._path, problem)

@@ -87,7 +87,7 @@ def test_a_question_that_no_model_takes_costs_the_others_nothing(
     assert [line.get("answer") for line in found] == ["19", None, "7"]
     assert "exceed the window" in found[1]["error"]
     assert found[1]["status"] == "too_long"
-    assert "1 questions have no answer" in done.stderr.splitlines()[-1]
+    assert "1 question has no answer" in done.stderr.splitlines()[-1]
 
 
 def test_a_sweeps_policy_takes_any_alpha(home: Path, hierrouter: Run) -> None:
@@ -117,6 +117,7 @@ def test_a_limit_on_cost(home: Path, hierrouter: Run) -> None:
         ([], "no question; give QUESTION or --file"),
         ([QUESTION, "--file", "x.jsonl"], "contradict"),
         (["--file", "x.jsonl"], "no such file: x.jsonl"),
+        (["--file", "/dev/null"], "no such file: /dev/null"),
         (["--file", "x.jsonl", "--dry-run"], "--dry-run is for one question"),
         ([""], "empty question"),
         ([QUESTION, "--alpha", "x"], "alpha"),
@@ -192,6 +193,8 @@ def test_the_examples_of_the_page_run(home: Path) -> None:
         (["--host", "0.0.0.0"], "everybody could connect: --host 0.0.0.0; give --api-key-env"),
         (["--api-key-env", "HR_NO_SUCH"], "HR_NO_SUCH is not set"),
         (["--name", "fast"], "not NAME=ALPHA: --name fast"),
+        (["--name", "fast=1", "--name", "fast=2"], "name given twice: --name fast=2"),
+        (["--name", "fast=-1"], "not negative: --name fast -1"),
         (["--alpha", "0.7", "--checkpoint", TRAIN], "alpha 0.005 alone"),
         (["--checkpoint", "nowhere"], "nowhere"),
     ],

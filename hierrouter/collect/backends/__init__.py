@@ -89,8 +89,6 @@ def too_long(length: int, new_tokens: int, window: int) -> Failure:
 
 Answer = Response | Failure
 Stop = Callable[[], bool]
-# (place of the prompt, what comes next of its answer)
-OnText = Callable[[int, str], None]
 
 
 def never() -> bool:

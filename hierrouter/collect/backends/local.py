@@ -25,7 +25,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hierrouter.collect.backends import (
     Answer,
     Failure,
-    OnText,
     Response,
     Stop,
     never,
@@ -150,34 +149,33 @@ class TransformersGenerator:
         for place, generated in self._decoder.decode(fitting, stop):
             yield place, self._response(len(fitting[place].tokens), generated)
 
-    def stream(self, prompts: Sequence[str], on_text: OnText) -> Iterator[tuple[int, Answer]]:
-        """As `generate`, the texts handed on as they grow; batches are not filled up.
+    def answer_now(
+        self, prompts: Sequence[str], follow: Mapping[int, Callable[[str], None]]
+    ) -> Iterator[tuple[int, Answer]]:
+        """As `generate`, for people who wait: batches are not filled up, texts told as they grow.
 
         Args:
-            on_text: told (place, text): what comes next of an answer. All of it together is the
-                answer's text, unless it ends in what is cut off at its end.
+            follow: by place, told what comes next of its answer; all of it together is the text.
 
         Raises:
             RuntimeError: as `generate`.
         """
         fitting, rest = self._sorted_out(prompts)
         yield from rest.items()
-        if not isinstance(self._decoder, StaticBatches):  # which has no tokens before the end
-            for place, generated in self._decoder.decode(fitting, never):
-                answer = self._response(len(fitting[place].tokens), generated)
-                on_text(place, answer.text)
-                yield place, answer
-            return
-        growing = {place: GrowingText(self._text, self._ends) for place in fitting}
+        growing = {place: GrowingText(self._raw_text, self._ends) for place in follow}
 
         def on_token(place: int, token: int) -> None:
-            if more := growing[place].told(token):
-                on_text(place, more)
+            if place in growing and (more := growing[place].told(token)):
+                follow[place](more)
 
-        for place, generated in self._decoder.decode(fitting, never, on_token):
+        if isinstance(self._decoder, StaticBatches):
+            decoded = self._decoder.decode_now(fitting, on_token if growing else None)
+        else:  # which has no tokens before the end
+            decoded = self._decoder.decode(fitting, never)
+        for place, generated in decoded:
             answer = self._response(len(fitting[place].tokens), generated)
-            if rest_of_it := answer.text[len(growing[place].shown) :]:
-                on_text(place, rest_of_it)
+            if place in follow and (more := answer.text[len(growing[place].shown) :]):
+                follow[place](more)
             yield place, answer
 
     def count(self, prompt: str) -> int:
@@ -218,22 +216,32 @@ class TransformersGenerator:
         )
 
     def _text(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+        return self._raw_text(tokens).strip()
+
+    def _raw_text(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 class GrowingText:
-    """An answer as its tokens come.
+    """An answer as its tokens come; white space at its ends is left out, as it is in the answer.
 
     Args:
         text: of tokens.
         ends: tokens that end a response.
+
+    Attributes:
+        shown: all that was told so far.
     """
 
     def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
         self._text = text
         self._ends = ends
-        self._tokens: list[int] = []
         self._over = False
+        self._before: list[
+            int
+        ] = []  # read already; how a token is written depends on the last ones
+        self._new: list[int] = []
+        self._space = ""
         self.shown = ""
 
     def told(self, token: int) -> str:
@@ -241,12 +249,17 @@ class GrowingText:
         self._over = self._over or token in self._ends
         if self._over:
             return ""
-        self._tokens.append(token)
-        text = self._text(self._tokens)
-        if text.endswith(UNFINISHED) or not text.startswith(self.shown):
+        self._new.append(token)
+        old, whole = self._text(self._before), self._text([*self._before, *self._new])
+        if whole.endswith(UNFINISHED) or not whole.startswith(old):
             return ""
-        more = text[len(self.shown) :]
-        self.shown = text
+        self._before, self._new = self._new, []
+        more = self._space + whole[len(old) :]
+        if not self.shown:
+            more = more.lstrip()
+        self._space = more[len(more.rstrip()) :]
+        more = more.rstrip()
+        self.shown += more
         return more
 
 

@@ -2,8 +2,8 @@
 
 In: a loaded model, tokens of prompts. Out: tokens of responses, batch by batch. Where memory runs
 out the batch is given up, its height halved, and the limit remembered as long as the model is
-loaded. Who follows the tokens as they come waits for one answer: there batches are not filled up.
-Not covered: text, see `local`; the shapes, see `shapes`.
+loaded. Where a person waits for an answer, batches are not filled up, and tokens are told as they
+come. Not covered: text, see `local`; the shapes, see `shapes`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers.generation.streamers import BaseStreamer
 
-from hierrouter.collect.backends import Stop
+from hierrouter.collect.backends import Stop, never
 from hierrouter.collect.backends.devices import give_back_memory, is_out_of_memory, memory
 from hierrouter.collect.backends.sampling import processors
 from hierrouter.collect.backends.shapes import Limits, Shape, batches
@@ -58,25 +58,40 @@ class StaticBatches:
         self.limits = limits
         self._is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
 
-    def decode(
-        self, prompts: Mapping[int, Prompt], stop: Stop, on_token: OnToken | None = None
-    ) -> Iterator[tuple[int, list[int]]]:
+    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
         """(key, response tokens) of each prompt; longest prompts first.
-
-        Args:
-            on_token: told each token as it is generated, those after the end of a response too.
-                Batches then are as high as there are prompts, which may change the last bit of a
-                sum.
 
         Raises:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
+        return self._decoded(prompts, stop, lambda rows: None)
+
+    def decode_now(
+        self, prompts: Mapping[int, Prompt], on_token: OnToken | None
+    ) -> Iterator[tuple[int, list[int]]]:
+        """As `decode`, in batches no higher than needed: sooner, but the last bit may differ.
+
+        Args:
+            on_token: told each token as it is generated, those after the end of a response too.
+
+        Raises:
+            RuntimeError: as `decode`, and where memory runs out after a token was told.
+        """
+        return self._decoded(prompts, never, lambda rows: _Following(rows, on_token))
+
+    def _decoded(
+        self,
+        prompts: Mapping[int, Prompt],
+        stop: Stop,
+        following: Callable[[Sequence[int]], _Following | None],
+    ) -> Iterator[tuple[int, list[int]]]:
         waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
         while waiting:
             for shape, rows in batches(waiting, self.limits):
                 if stop():
                     return
-                generated = self._attempt(rows, prompts, shape, on_token)
+                batch = [prompts[row] for row in rows]
+                generated = self._attempt(batch, shape, following(rows))
                 if generated is None:
                     self._make_room(shape)
                     break
@@ -85,22 +100,17 @@ class StaticBatches:
                     yield row, tokens
 
     def _attempt(
-        self,
-        rows: Sequence[int],
-        prompts: Mapping[int, Prompt],
-        shape: Shape,
-        on_token: OnToken | None,
+        self, prompts: list[Prompt], shape: Shape, following: _Following | None
     ) -> list[list[int]] | None:
-        """The responses, or None where memory ran out."""
-        batch = [prompts[row] for row in rows]
-        following = None
-        if on_token:
-            shape, following = replace(shape, height=len(rows)), _Following(rows, on_token)
+        """The responses, or None where memory ran out; filled up where nobody waits for them."""
+        if following:
+            shape = replace(shape, height=len(prompts))
         try:
             with _threads(1 if self._is_tiny else torch.get_num_threads()):
-                return self._decode_batch(batch, shape, following)
+                return self._decode_batch(prompts, shape, following)
         except (RuntimeError, MemoryError) as error:
-            if on_token or not is_out_of_memory(error):  # what was told cannot be taken back
+            has_told = following is not None and following.has_told
+            if has_told or not is_out_of_memory(error):  # what was told cannot be taken back
                 raise
         return None  # not in the handler: the error's frames hold the batch
 
@@ -137,25 +147,32 @@ class StaticBatches:
             top_p=None,
             top_k=None,
             pad_token_id=self._pad,
-            streamer=following,
+            streamer=following if following and following.on_token else None,
         )
         rows: list[list[int]] = output[: len(prompts), shape.width :].tolist()
         return rows
 
 
 class _Following(BaseStreamer):  # type: ignore[misc]
-    """Hands on each row's tokens; the prompts come first and are left out."""
+    """Hands on each row's tokens; the prompts come first and are left out.
 
-    def __init__(self, rows: Sequence[int], on_token: OnToken) -> None:
+    Attributes:
+        on_token: told them; None where nobody follows.
+        has_told: whether anything was told.
+    """
+
+    def __init__(self, rows: Sequence[int], on_token: OnToken | None) -> None:
         self._rows = rows
-        self._on_token = on_token
         self._has_begun = False
+        self.on_token = on_token
+        self.has_told = False
 
     def put(self, value: torch.Tensor) -> None:
         """The prompts, or one more token of each row."""
-        if self._has_begun:
+        if self._has_begun and self.on_token:
+            self.has_told = True
             for row, token in zip(self._rows, value.tolist(), strict=True):
-                self._on_token(row, token)
+                self.on_token(row, token)
         self._has_begun = True
 
     def end(self) -> None:

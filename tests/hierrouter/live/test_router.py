@@ -119,7 +119,7 @@ def test_another_model_answers_only_where_it_is_asked_for(live_run: Path) -> Non
     with scripted(live_run, broken=first) as router:
         routed = router.route(QUESTION, Asked(reroute=True))
     assert first not in routed.route.split(">")
-    assert routed.hops[0].instead_of == f"{first}: out of order"
+    assert routed.hops[0].instead_of == ((first, "out of order"),)
     assert routed.hops[0].propensity is None
     assert "instead_of" in routed.as_object()["steps"][0]
 

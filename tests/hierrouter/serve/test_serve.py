@@ -4,7 +4,9 @@ import asyncio
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +19,7 @@ from hierrouter.learn.checkpoint import router_at
 from hierrouter.live.router import Router
 from hierrouter.tree_texts import Texts, load_texts
 from hierrouter.trees import open_tree
+from tests.conftest import Run
 from tests.hierrouter.serve.serving import served, with_server
 from tests.servers import HTML, Reply, Server, completion, good, late, refusal, serving
 
@@ -74,11 +77,21 @@ def test_streamed_answers_are_the_same(
             stream=True,
             stream_options={"include_usage": True},
         )
-        chunks = list(stream)
-        said = [one.choices[0].delta.content or "" for one in chunks if one.choices]
+        *chunks, last = list(stream)
+        said = [one.choices[0].delta.content or "" for one in chunks]
         assert "".join(said) == texts.answers[end]
-        assert chunks[-1].usage and chunks[-1].usage.total_tokens > 0
-        assert chunks[-2].choices[0].finish_reason in ("stop", "length")
+        assert chunks[-1].choices[0].finish_reason in ("stop", "length")
+        assert chunks[-1].model_extra and ">" in chunks[-1].model_extra["hierrouter"]["route"]
+        assert not last.choices
+        assert last.usage and last.usage.total_tokens > 0
+
+
+def test_the_usual_loop_over_a_stream_works(client: openai.OpenAI) -> None:
+    """Without `include_usage` each chunk has a choice."""
+    stream = client.chat.completions.create(
+        model="hierrouter", messages=user(QUESTION), stream=True
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "19"
 
 
 def test_many_clients_at_once_get_their_own_answers(
@@ -123,8 +136,8 @@ def test_several_turns_are_heard(client: openai.OpenAI) -> None:
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["hierrouter"]
-    assert client.models.retrieve("hierrouter@0.1").id == "hierrouter@0.1"
-    with pytest.raises(openai.NotFoundError, match="model not found: gpt"):
+    assert client.models.retrieve("hierrouter").id == "hierrouter"
+    with pytest.raises(openai.NotFoundError, match="model not found: 'gpt'"):
         client.models.retrieve("gpt")
 
 
@@ -144,9 +157,11 @@ GOOD = {"model": "hierrouter", "messages": user(QUESTION)}
         ({**GOOD, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text"),
         ({**GOOD, "messages": [*user("x"), {"role": "assistant", "content": "y"}]}, 400, "last"),
         ({**GOOD, "messages": user("word " * 200_000)}, 400, "exceed the window"),
-        ({**GOOD, "model": "nope"}, 404, "model not found: nope"),
+        ({**GOOD, "model": "nope"}, 404, "model not found: 'nope'"),
+        ({**GOOD, "model": "a\nb\ud800"}, 404, "model not found"),
         ({**GOOD, "model": "hierrouter@x"}, 404, "model not found"),
-        ({**GOOD, "model": "hierrouter@0.7"}, 400, "alpha 0.1 alone"),
+        ({**GOOD, "model": "hierrouter@0.7"}, 404, "model not found"),
+        ({**GOOD, "hierrouter": {"alpha": 0.7}}, 400, "alpha 0.1 alone"),
         ({**GOOD, "n": 2}, 400, "n: "),
         ({**GOOD, "tools": [{}]}, 400, "tools is not supported"),
         ({**GOOD, "hierrouter": {"alpa": 1}}, 400, "alpa"),
@@ -205,7 +220,7 @@ def test_health_and_metrics(url: str, client: openai.OpenAI) -> None:
 def test_each_request_is_a_line_of_the_log(place: tuple[str, Path], client: openai.OpenAI) -> None:
     found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
     lines = [json.loads(line) for line in place[1].read_text().splitlines()]
-    line = next(line for line in lines if line["query"] == found.id)
+    line = next(line for line in lines if line["id"] == found.id)
     assert line["question"] == QUESTION
     assert line["answer"] == found.choices[0].message.content
     assert [step["propensity"] for step in line["steps"]] == [1, 1]
@@ -262,11 +277,15 @@ def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path)
         with served(Router.from_run(live_run, pool), reroute=True) as url:
             found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60).json()
     assert "calc" not in found["hierrouter"]["route"].split(">")
-    assert "no" in found["hierrouter"]["steps"][0]["instead_of"]
+    [failed] = found["hierrouter"]["steps"][0]["instead_of"]
+    assert failed["model"] == "calc"
+    assert "no" in failed["reason"]
 
 
-def test_a_stream_that_breaks_upstream_ends_in_an_error(live_run: Path) -> None:
-    """Its first words are out by then, so the status is 200; the last event says what happened."""
+@pytest.mark.parametrize("reroute", [False, True])
+def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
+    live_run: Path, reroute: bool
+) -> None:
     with Router.from_run(live_run) as router:
         first, last = router.route(QUESTION).hops
 
@@ -277,11 +296,137 @@ def test_a_stream_that_breaks_upstream_ends_in_an_error(live_run: Path) -> None:
 
     with serving(Server(script)) as upstream:
         pool = with_server(live_run, last.model, upstream, attempts=1)
-        with served(Router.from_run(live_run, pool)) as url:
+        with served(Router.from_run(live_run, pool), reroute=reroute) as url:
             body = {**GOOD, "stream": True}
             found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     events = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
-    assert found.status_code == 200
+    assert found.status_code == 200  # its first words were out by then
     assert json.loads(events[1])["choices"][0]["delta"]["content"] == "one "
     assert "the answer broke off" in json.loads(events[-1])["error"]["message"]
     assert "[DONE]" not in found.text
+
+
+JUNK_STREAMS = {
+    "no json": b"data: {oops\n\n",
+    "no choice": b'data: {"model": "served", "choices": [null]}\n\n',
+    "no delta": b'data: {"model": "served", "choices": [{"delta": "x"}]}\n\n',
+    "a list": b"data: [1]\n\n",
+    "another model": b'data: {"model": "other", "choices": [{"delta": {"content": "x"}}]}\n\n',
+}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("junk", JUNK_STREAMS)
+def test_a_server_that_streams_junk_ends_in_an_error(
+    live_run: Path, junk: str, begun: bool
+) -> None:
+    with Router.from_run(live_run) as router:
+        first, last = router.route(QUESTION).hops
+    start = b'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n'
+
+    def script(prompt: str, before: int) -> Reply:
+        if not upstream.requests[-1].get("stream", False):
+            return Reply(completion(first.response))
+        body = (start if begun else b"") + JUNK_STREAMS[junk]
+        return Reply(body.decode(), headers={"Content-Type": "text/event-stream"})
+
+    with serving(Server(script)) as upstream:
+        pool = with_server(live_run, last.model, upstream, attempts=2)
+        with served(Router.from_run(live_run, pool)) as url:
+            body = {**GOOD, "stream": True}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            after = httpx2.get(f"{url}/health")
+    assert found.status_code == (200 if begun else 502), found.text
+    lines = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
+    error = json.loads(lines[-1] if begun else found.text)["error"]
+    assert error["type"] == "upstream_error"
+    assert "[DONE]" not in found.text
+    assert after.status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool) -> None:
+    """The first call takes a second; nobody waits for it, so the second one is not made."""
+    with serving(Server(lambda prompt, before: late(good(prompt), 1.0))) as upstream:
+        pool = with_server(live_run, "calc", upstream)
+        for name in ("text", "facts"):
+            where = with_server(live_run, name, upstream)
+            pool = replace(
+                pool,
+                models=tuple(
+                    other if other.name == name else mine
+                    for mine, other in zip(pool.models, where.models, strict=True)
+                ),
+            )
+        with served(Router.from_run(live_run, pool)) as url:
+            with pytest.raises(httpx2.ReadTimeout):
+                body = {**GOOD, "stream": stream}
+                httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=0.4)
+            time.sleep(2)
+            text = httpx2.get(f"{url}/metrics").text
+    assert sum(upstream.asked.values()) == 1
+    assert 'hierrouter_requests_total{status="499"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"stream": None, "n": None, "logprobs": False, "response_format": {"type": "text"}},
+        {"tools": [], "tool_choice": "none", "user": "x"},
+        {"é€": 1, "a\r\nSet-Cookie: x": 1},
+        {f"key{n}": 1 for n in range(5_000)},
+    ],
+)
+def test_what_asks_for_nothing_is_taken(url: str, extra: dict[str, object]) -> None:
+    found = httpx2.post(f"{url}/v1/chat/completions", json={**GOOD, **extra}, timeout=60)
+    assert found.status_code == 200, found.text
+    assert "set-cookie" not in found.headers
+    assert len(found.headers.get("x-hierrouter-ignored", "")) < 3_000
+
+
+def test_a_disk_that_is_full_takes_no_answer_away(live_run: Path) -> None:
+    with served(Router.from_run(live_run), log=Path("/dev/full")) as url:
+        found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
+    assert found.status_code == 200
+
+
+def test_a_long_question_with_a_limit_stops_nobody_else(url: str) -> None:
+    """Counting its tokens takes seconds."""
+    body = {**GOOD, "messages": user("word " * 100_000), "hierrouter": {"max_cost": 5.0}}
+
+    async def both() -> float:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            long = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=body))
+            await asyncio.sleep(0.3)
+            assert not long.done()
+            assert (await client.get(f"{url}/health")).status_code == 200
+            waited = not long.done()
+            await long
+        return waited
+
+    assert asyncio.run(both())
+
+
+def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Run) -> None:
+    log = tmp_path / "requests.jsonl"
+    with (
+        serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream,
+        served(
+            Router.from_run(live_run, with_server(live_run, "facts", upstream, attempts=1)),
+            log=log,
+            seed=3,
+        ) as url,
+    ):
+        for n in range(12):
+            body = {**GOOD, "messages": user(f"compute {n}+{n}")}
+            httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    answered = [line for line in lines if line["status"] == 200]
+    assert len(lines) == 12
+    assert 0 < len(answered) < 12
+    log.write_text("".join(json.dumps({**line, "quality": 1.0}) + "\n" for line in lines))
+    flags = ["--log", str(log), "--checkpoint", str(live_run), "--format", "json"]
+    done = hierrouter("off-policy", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["episodes"] == len(answered)
+    assert f"{12 - len(answered)} lines are left out" in done.stderr

@@ -64,7 +64,7 @@ class Caller:
         """
 
         async def send(request: dict[str, Any]) -> str | Failure:
-            return await client.stream(request, on_text)
+            return await client.stream(request, self._reader.gather, on_text)
 
         return await self._asked(prompt, client, send)
 
@@ -88,12 +88,14 @@ class Caller:
                 raise
             self._limit = OTHER_LIMIT
             return await self._asked(prompt, client, send)
+        except Unexpected as error:
+            raise _again(client, error) from None
         if isinstance(body, Failure):
             return body
         try:
             return self._reader.read(prompt, body)
         except Unexpected as error:
-            raise Again(f"unexpected answer from {client.address}: {error}") from None
+            raise _again(client, error) from None
 
     def _request(self, prompt: str, limit: str) -> dict[str, Any]:
         generation = self._generation
@@ -108,6 +110,10 @@ class Caller:
             seed = digest(["draw", self._model, generation.seed, prompt])
             request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
         return request
+
+
+def _again(client: Client, error: Unexpected) -> Again:
+    return Again(f"unexpected answer from {client.address}: {error}")
 
 
 def _counter(spec: ModelSpec, endpoint: Endpoint) -> Count | None:

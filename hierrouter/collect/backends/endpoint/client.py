@@ -9,7 +9,7 @@ key never reaches another host. Of the environment only the key's variable count
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -20,7 +20,6 @@ from httpx2 import TransportError
 from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
 from hierrouter.collect.backends import Failure
-from hierrouter.collect.backends.endpoint.completion import put_together
 from hierrouter.collect.backends.endpoint.refusals import Again, meaning, timed_out
 from hierrouter.endpoint import Endpoint, is_loopback
 
@@ -28,6 +27,8 @@ CONNECT_S = 10.0
 HIDDEN = "***"
 SHORTEST_SECRET = 8
 T = TypeVar("T")
+# The body of what comes in pieces; the text is told on the way.
+Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
 
 
 class Client:
@@ -55,11 +56,12 @@ class Client:
         return await self._body(lambda: create(**request), self._timeout_s)
 
     async def stream(
-        self, request: dict[str, Any], on_text: Callable[[str], None]
+        self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
     ) -> str | Failure:
-        """As `complete`, the text handed on as it comes; the body is put together from all pieces.
+        """As `complete`, the text handed on as it comes.
 
         Args:
+            gather: puts the body together from all pieces.
             on_text: told what comes next of the answer.
 
         Raises:
@@ -70,7 +72,7 @@ class Client:
 
         async def send() -> str:
             async with await create(**whole) as pieces:
-                return await put_together(pieces, lambda text: on_text(self._hidden(text)))
+                return await gather(pieces, lambda text: on_text(self._hidden(text)))
 
         body = await self._sent(send, self._timeout_s)
         return body if isinstance(body, Failure) else self._hidden(body)
@@ -104,6 +106,8 @@ class Client:
             raise found from None
         except TransportError as error:  # in the middle of an answer
             raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
+        except ValueError:  # a piece of a stream
+            raise Again(f"unexpected answer from {self.address}: broken JSON") from None
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._secret, HIDDEN) if self._secret else text

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel
 
 from hierrouter.collect.backends import Answer, Failure, Response
 from hierrouter.collect.backends.endpoint.refusals import SAID, refused_prompt
@@ -78,6 +78,34 @@ class Reader:
         finish = "length" if reason == "length" else "stop"
         return Response(text.strip(), tokens_in, tokens_out, finish)
 
+    async def gather(self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]) -> str:
+        """The body of a completion that comes in pieces, as if it had come whole.
+
+        Args:
+            pieces: `openai.types.chat.ChatCompletionChunk`s, which nobody has checked.
+            on_text: told what each piece adds to the text.
+
+        Raises:
+            Unexpected: a piece that is none.
+            WrongModel: another model answers; nothing of that is told.
+        """
+        texts: list[str] = []
+        body: dict[str, Any] = {}
+        choice: dict[str, Any] = {}
+        async for piece in pieces:
+            found = _piece(piece)
+            body |= {name: found[name] for name in ("model", "usage", "error") if found.get(name)}
+            for first in found.get("choices") or ():
+                if first.get("finish_reason"):
+                    choice["finish_reason"] = first["finish_reason"]
+                if text := (first.get("delta") or {}).get("content"):
+                    self._check_model(body.get("model"))
+                    texts.append(text)
+                    on_text(text)
+        if choice or texts:
+            body["choices"] = [{**choice, "message": {"content": "".join(texts)}}]
+        return json.dumps(body)
+
     def _check_model(self, named: Any) -> None:
         if named is None:
             raise Unexpected("no name of a model")
@@ -108,6 +136,24 @@ def _object(body: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise Unexpected("JSON that is no object")
     return parsed
+
+
+def _piece(piece: Any) -> dict[str, Any]:
+    """A chunk as plain values, as far as they are what they should be.
+
+    Raises:
+        Unexpected: they are not.
+    """
+    found = piece.model_dump(warnings=False) if isinstance(piece, BaseModel) else None
+    choices = found.get("choices") or [] if isinstance(found, dict) else None
+    if not isinstance(choices, list) or not all(map(_is_choice, choices)):
+        raise Unexpected("a piece of a stream that is none")
+    return found or {}
+
+
+def _is_choice(choice: Any) -> bool:
+    delta = choice.get("delta") or {} if isinstance(choice, dict) else None
+    return isinstance(delta, dict) and isinstance(delta.get("content") or "", str)
 
 
 def _error(completion: dict[str, Any]) -> str:
@@ -147,28 +193,3 @@ def _count(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise Unexpected(f"{value!r:.20} tokens")
     return value
-
-
-async def put_together(
-    pieces: AsyncIterator[ChatCompletionChunk], on_text: Callable[[str], None]
-) -> str:
-    """The body of a completion that came in pieces, as if it had come whole.
-
-    Args:
-        on_text: told what each piece adds to the text.
-    """
-    texts: list[str] = []
-    body: dict[str, Any] = {}
-    choice: dict[str, Any] = {}
-    async for piece in pieces:
-        found = piece.model_dump(exclude_none=True)
-        body |= {name: found[name] for name in ("model", "usage", "error") if name in found}
-        for first in found.get("choices") or ():
-            choice |= {name: first[name] for name in ("finish_reason",) if name in first}
-            text = first.get("delta", {}).get("content")
-            if isinstance(text, str) and text:
-                texts.append(text)
-                on_text(text)
-    if choice or texts:
-        body["choices"] = [{**choice, "message": {"content": "".join(texts)}}]
-    return json.dumps(body)

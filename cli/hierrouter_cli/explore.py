@@ -1,0 +1,88 @@
+"""`hierrouter explore`: a page to play with a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hierrouter_cli import console, options
+from hierrouter_cli.looking import log_looks, warn_of_test
+from hierrouter_cli.routers import say_remarks
+from hierrouter_cli.selecting import Selected, as_trained, selecting
+
+if TYPE_CHECKING:
+    from hierrouter.explore.data import Explored
+    from hierrouter.shown import Shown
+    from hierrouter_cache.tree import RouteTree
+
+PAGE = "explore.html"
+TEXTS = 500
+
+
+@selecting
+def explore(
+    *,
+    selected: Selected,
+    checkpoint: options.Checkpoint = None,
+    sweep: Annotated[
+        Path | None, typer.Option("--sweep", metavar="DIR", help="Default: the latest sweep.")
+    ] = None,
+    split: options.Split = "test",
+    texts: Annotated[
+        int, typer.Option("--texts", metavar="N", min=0, help="Queries with question and answers.")
+    ] = TEXTS,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.html", help=f"Default: runs/<time>-explore/{PAGE}."),
+    ] = None,
+) -> None:
+    """Write a page on which alpha, prices and models can be changed, query by query.
+
+    It is one file, opens from disk and loads nothing.
+    """
+    from hierrouter.interchange.files import require_free
+    from hierrouter.shown import shown_router
+
+    options.check_split(split)
+    if out:
+        require_free(out)
+    tree = as_trained(selected, checkpoint).open()
+    # A checkpoint that was asked for is not put behind a sweep that was not.
+    shown = shown_router(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
+    say_remarks("explore", shown.remarks)
+    found = f"checkpoint {shown.run or 'none'}, sweep {shown.sweep_run or 'none'}"
+    console.say(f"explore: {split} fold; {found}")
+    warn_of_test("explore", split)
+    content = _explored(selected, tree, split, shown, texts)
+    log_looks("explore", tree, split, [shown.run, shown.sweep_run], {"texts": len(content.texts)})
+    page = write(content, out)
+    console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")
+
+
+def _explored(
+    selected: Selected, tree: RouteTree, split: str, shown: Shown, texts: int
+) -> Explored:
+    """What the page holds, with a bar while a sweep is evaluated."""
+    from hierrouter.explore.data import explored
+
+    with console.progress_bars() as bars:
+        task = bars.add_task("explore", total=None, note="")
+
+        def on_done(done: int, total: int) -> None:
+            bars.update(task, completed=done, total=total)
+
+        return explored(selected.cache, tree, split, shown, texts, selected.pool, on_done)
+
+
+def write(content: Explored, out: Path | None) -> Path:
+    """The page, in `out` or in the folder of a new run; returns where it is."""
+    from hierrouter.explore.page import as_html
+    from hierrouter.runs import new_run
+    from hierrouter_cache.writer import write_atomically
+
+    page = as_html(content).encode()
+    out = out or new_run("explore", None) / PAGE
+    write_atomically(out, page)
+    return out

@@ -1,0 +1,134 @@
+// One query: its tree with every answer, and what each policy chose in it.
+
+const WHOLE_TREE = 60; // calls; of larger trees only what some route passes is unfolded
+
+class QueryTree {
+  constructor(cache) {
+    this.cache = cache;
+    this.table = new NumberTable(byId("chosen-table"), [
+      { title: "who" },
+      { title: "Q", format: "fixed" },
+      { title: "C", format: "cost" },
+      { title: "R", format: "fixed" },
+      { title: "regret", hint: "R of the oracle less R", format: "fixed" },
+    ]);
+  }
+
+  /** Show a query under a scene. */
+  show(query, priced, scene, kept) {
+    if (query !== this.query) this.#build(query);
+    const ends = this.#ends(scene);
+    if (this.fresh) this.#unfold(ends);
+    this.#fillNodes(priced, scene, ends, kept);
+    this.table.fill([...this.#endRows(priced, scene, ends), ...this.#callRows(priced, scene)]);
+  }
+
+  #build(query) {
+    const { cache } = this, texts = cache.texts.get(query);
+    this.query = query;
+    this.fresh = true;
+    byId("chosen-name").textContent = nameOf(cache, query);
+    byId("chosen-question").textContent = texts?.question ?? "";
+    byId("chosen-reference").textContent = texts?.references.join(" | ") ?? "";
+    byId("chosen-texts").hidden = !texts;
+    byId("chosen-lacking").hidden = Boolean(texts);
+    this.items = [];
+    byId("chosen-tree").replaceChildren(this.#calls(0, texts?.answers));
+  }
+
+  /** The calls made from a node, each with those made from it. */
+  #calls(node, answers) {
+    const list = make("ul", { kind: "calls" });
+    for (let action = 0; action < this.cache.models.length; action++) {
+      list.append(this.#call(childOf(this.cache, node, action), action, answers));
+    }
+    return list;
+  }
+
+  #call(node, action, answers) {
+    const [marks, numbers] = ["marks", "numbers"].map((kind) => make("span", { kind }));
+    const item = { marks, numbers };
+    const head = [make("b", { text: this.cache.models[action] }), " ", marks, " ", numbers];
+    const answer = answers && make("q", { text: answers[node] || "(empty answer)" });
+    if (node < this.cache.states) {
+      const summary = make("summary", {}, make("span", {}, ...head));
+      item.details = make("details", {}, summary, ...(answer ? [answer] : []));
+      item.details.append(this.#calls(node, answers));
+      item.element = make("li", {}, item.details);
+    } else {
+      item.element = make("li", {}, ...head, ...(answer ? [answer] : []));
+    }
+    this.items[node] = item;
+    return item.element;
+  }
+
+  /** Who ends where, by the order in which they are told. */
+  #ends(scene) {
+    const { query } = this;
+    const found = [
+      ["HierRouter", "router", scene.router?.ends[query]],
+      ["oracle", "oracle", scene.oracle.ends[query]],
+      ["best fixed route (train)", "route", scene.fixed?.node],
+      ["best route per dataset", "baseline", scene.byDataset?.ends[query]],
+    ];
+    return found.filter(([, , node]) => node !== undefined);
+  }
+
+  #unfold(ends) {
+    const passed = new Set(ends.flatMap(([, , node]) => wayTo(this.cache, node)));
+    const small = this.items.length <= WHOLE_TREE;
+    this.items.forEach(({ details }, node) => {
+      if (details) details.open = small || passed.has(node);
+    });
+    this.fresh = false;
+  }
+
+  #fillNodes(priced, scene, ends, kept) {
+    const { cache, query } = this, blamed = ends[0][1] === "router" ? ends[0][2] : 0;
+    const taken = new Set(wayTo(cache, blamed));
+    this.items.forEach((item, node) => {
+      const at = node * cache.count + query, { nodes } = cache;
+      const quality = nodes.score[at], cost = priced.cost[at];
+      item.numbers.textContent =
+        `Q ${quality.toFixed(3)}, ${nodes.accuracy[at] ? "right" : "wrong"}, ` +
+        `${nodes.tokensIn[at]}+${nodes.tokensOut[at]} tokens, ` +
+        `C ${short(cost)}, R ${(quality - scene.alpha * cost).toFixed(3)}`;
+      item.element.classList.toggle("taken", taken.has(node));
+      const left = wayTo(cache, node).every((on) => kept[actionOf(cache, on)]);
+      item.element.classList.toggle("gone", !left);
+      this.#fillMarks(item, ends.filter(([, , end]) => end === node));
+    });
+  }
+
+  #fillMarks(item, ends) {
+    const names = ends.map(([name]) => name).join("\n");
+    if (item.names === names) return;
+    item.names = names;
+    item.marks.replaceChildren(
+      ...ends.flatMap(([name, kind]) => [make("span", { kind: `badge ${kind}`, text: name }), " "]),
+    );
+  }
+
+  #endRows(priced, scene, ends) {
+    const { cache, query } = this;
+    return ends.map(([name, kind, node]) => {
+      const at = node * cache.count + query;
+      const values = [cache.nodes.score[at], priced.cost[at]];
+      return this.#row(`${name}: ${routeName(cache, node)}`, kind, scene, ...values);
+    });
+  }
+
+  #callRows(priced, scene) {
+    const { cache, query } = this;
+    return priced.calls.map(({ name, kind, row, cost }) => {
+      const quality = cache.direct.score[row * cache.count + query];
+      return this.#row(`${name}, called directly`, kind, scene, quality, cost(query));
+    });
+  }
+
+  #row(name, kind, scene, quality, cost) {
+    const reward = quality - scene.alpha * cost;
+    const best = scene.worth(scene.oracle.ends[this.query], this.query);
+    return { name, kind, values: [quality, cost, reward, best - reward] };
+  }
+}

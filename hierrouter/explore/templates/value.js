@@ -1,0 +1,105 @@
+// What routes cost and are worth: the arithmetic of hierrouter.evaluate, to the same bit.
+
+const SMALLEST_GAP = 0.005; // of a smaller one no share is told, see bounds.py
+
+/** Cost of one call; with one rate for both, tokens are added first. */
+function callCost(tokensIn, tokensOut, [rateIn, rateOut]) {
+  return rateIn === rateOut
+    ? rateIn * (tokensIn + tokensOut)
+    : rateIn * tokensIn + rateOut * tokensOut;
+}
+
+/** float64[nodes * queries]: C, the cost of all calls from the root to each node. */
+function costsOfNodes(cache, rates) {
+  const { count, nodes, size } = cache, total = new Float64Array(size * count);
+  for (let node = 1; node < size; node++) {
+    const rate = rates[actionOf(cache, node)];
+    const here = node * count, before = parentOf(cache, node) * count;
+    for (let query = 0; query < count; query++) {
+      const at = here + query;
+      total[at] = total[before + query] + callCost(nodes.tokensIn[at], nodes.tokensOut[at], rate);
+    }
+  }
+  return total;
+}
+
+/** float64[direct models * queries]: cost of each direct call. */
+function costsOfDirect(cache, rates) {
+  const { direct, count } = cache;
+  return Float64Array.from(direct.tokensIn, (tokensIn, at) =>
+    callCost(tokensIn, direct.tokensOut[at], rates[Math.floor(at / count)]));
+}
+
+/** float64[nodes]: mean C at each node on the train fold, for one of its columns. */
+function meanCosts(cache, column, rates) {
+  const total = new Float64Array(cache.size);
+  for (let node = 1; node < cache.size; node++) {
+    const rate = rates[actionOf(cache, node)];
+    total[node] =
+      total[parentOf(cache, node)] + callCost(column.tokensIn[node], column.tokensOut[node], rate);
+  }
+  return total;
+}
+
+/** The ending with the highest reward of each query; ties: lower cost, then lower node. */
+function bestEndings(cache, cost, alpha, endings) {
+  const { count, nodes } = cache, best = new Uint32Array(count).fill(endings[0]);
+  const reward = new Float64Array(count).fill(-Infinity), paid = new Float64Array(count);
+  for (const node of endings) {
+    const here = node * count;
+    for (let query = 0; query < count; query++) {
+      const price = cost[here + query], worth = nodes.score[here + query] - alpha * price;
+      if (worth > reward[query] || (worth === reward[query] && price < paid[query])) {
+        best[query] = node;
+        reward[query] = worth;
+        paid[query] = price;
+      }
+    }
+  }
+  return best;
+}
+
+/** The same of means: the fixed route that is best on one column of the train fold. */
+function bestRoute(column, costs, alpha, endings) {
+  const worth = (node) => column.score[node] - alpha * costs[node];
+  return endings.reduce((best, node) => {
+    const more = worth(node) - worth(best);
+    return more > 0 || (more === 0 && costs[node] < costs[best]) ? node : best;
+  });
+}
+
+/** Sums of Q, accuracy and C by dataset, all queries last; `at` says where a query's values are. */
+function tally(cache, values, cost, at) {
+  const { count, dataset } = cache, every = cache.datasets.length;
+  const sums = [0, 1, 2].map(() => new Float64Array(every + 1));
+  for (let query = 0; query < count; query++) {
+    const here = at(query), column = dataset[query];
+    const found = [values.score[here], values.accuracy[here], cost[here]];
+    for (let which = 0; which < 3; which++) {
+      sums[which][column] += found[which];
+      sums[which][every] += found[which];
+    }
+  }
+  return { quality: sums[0], accuracy: sums[1], cost: sums[2] };
+}
+
+/** The tally of one that is drawn anew for each query from several. */
+function meanTally(tallies) {
+  const mean = (key) =>
+    tallies[0][key].map((_, column) =>
+      tallies.reduce((sum, one) => sum + one[key][column], 0) / tallies.length);
+  return { quality: mean("quality"), accuracy: mean("accuracy"), cost: mean("cost") };
+}
+
+/** Means over the queries of one column: Q, accuracy, C, and R = Q - alpha * C. */
+function figuresOf(cache, sums, alpha, column) {
+  const n = cache.sizes[column];
+  const quality = sums.quality[column] / n, cost = sums.cost[column] / n;
+  return { quality, accuracy: sums.accuracy[column] / n, cost, reward: quality - alpha * cost };
+}
+
+/** Share of the gap from fixed route to oracle that is closed; null where the gap is noise. */
+function gapClosed(router, fixed, oracle) {
+  const gap = oracle - fixed;
+  return gap >= SMALLEST_GAP ? (router - fixed) / gap : null;
+}

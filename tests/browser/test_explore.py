@@ -1,0 +1,499 @@
+"""The page of `explore` in a real browser: the report's figures, quick, quiet, inert, readable."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter.comparison import report_on
+from hierrouter.explore.data import explored
+from hierrouter.explore.page import as_html
+from hierrouter.learn.config import ExactConfig
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.sweep import Sweep
+from hierrouter.learn.training import train
+from hierrouter.report.results import Bootstrap
+from hierrouter.report.serialise import as_object
+from hierrouter.report.text import one_line
+from hierrouter.trees import open_tree
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.sub_pool import sub_pool
+from hierrouter_cache.tree import RouteTree, repriced
+from tests.browser.test_page import CONTRAST, CONTRASTS, SIZES, executable, opened
+from tests.conftest import Run
+from tests.hierrouter.explore.examples import explored_of, shown
+from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
+from tests.hierrouter.trees import planted_tree
+from tests.hostile import HARM, collect_hostile
+
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.skipif(
+    executable() is None,
+    reason="no Chromium; HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py)",
+)
+
+# A colour that is mixed has parts from 0 to 1.
+NUMBERS = "const numbers = colour => colour.match(/[\\d.]+/g).map(Number)"
+MIXED = NUMBERS + ".map(part => colour.startsWith('color(srgb') ? 255 * part : part)"
+FRAME = 100  # milliseconds of processor time
+MANY = 1_200  # queries
+MOST_BYTES = 6_000_000
+EXACT = {"rel_tol": 1e-9, "abs_tol": 1e-12}
+# The figures of every policy on the chosen dataset, as whole as they are; then the gaps.
+FIGURES = """() => {
+  const rows = table => [...document.querySelectorAll(`#${table} tbody tr`)].map(row => [
+    row.dataset.name, row.className, ...[...row.querySelectorAll('data')].map(
+      datum => datum.value === '' ? null : Number(datum.value))])
+  return {policies: [...rows('policies'), ...rows('routes')], datasets: rows('datasets'),
+          alpha: document.querySelector('#alpha-value').textContent}
+}"""
+# One position of the slider, until its frame has been drawn.
+MOVE = """async at => {
+  const slider = document.querySelector('#alpha'), next = () => new Promise(requestAnimationFrame)
+  slider.value = at
+  slider.dispatchEvent(new Event('input'))
+  await next()
+  await next()
+  return document.querySelector('#alpha-value').textContent
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Path:
+    """A folder with a cache, a sweep, and the page that the command makes of them."""
+    folder = tmp_path_factory.mktemp("explore") / "work"
+    folder.mkdir()
+    shutil.copytree(testbed_cache, folder / "caches" / "default")
+    sweep = ("--epochs", "8", "--alphas", "0,0.05,0.5,1.5,3", "--out", "runs/sweep")
+    for command in (("sweep-alpha", *sweep), ("explore", "--out", "page.html")):
+        done = hierrouter(*command, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of more than a thousand queries."""
+    tree = planted_tree(per_family=(9, 3, MANY // 5), dim=8)
+    tree = replace(tree, encoder="planted")
+    sweep = Sweep(GRID, (sweep_glimpse(tree),))
+    return written(as_html(explored_of(tree, sweep=sweep)), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def stopping(testbed_cache: Path) -> tuple[RouteTree, Any]:
+    """A tree, and a router that may stop early."""
+    tree = open_tree(testbed_cache)
+    config = ExactConfig(epochs=6, queries=40, steps=10, hidden=16)
+    return tree, train(tree, Objective(ALPHA, allow_stop=True), config, 0)
+
+
+@pytest.fixture(scope="module")
+def page_of_run(
+    stopping: tuple[RouteTree, Any], testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The page of that router, with all texts."""
+    tree, trained = stopping
+    page = as_html(explored(testbed_cache, tree, "test", shown(trained), texts=500))
+    return written(page, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page in which every foreign text means harm."""
+    cache = tmp_path_factory.mktemp("hostile") / "cache"
+    collect_hostile(cache)
+    tree = open_tree(cache)
+    tree = replace(tree, splits=("train",) * len(tree))
+    trained = train(open_tree(cache), Objective(ALPHA), EXACT_GLIMPSE, 0)
+    found = explored(cache, tree, "train", shown(trained), texts=50)
+    names = ("<script>window.harmed = 1</script>", "</script><img src=x onerror='harmed = 1'>")
+    harmful = replace(
+        tree,
+        models=names,
+        datasets=tuple(names[row % 2] for row in range(len(tree))),
+        direct=replace(tree.direct, models=names),
+    )
+    return written(as_html(replace(found, tree=harmful)), tmp_path_factory)
+
+
+def written(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "explore.html"
+    file.write_text(page, "utf-8")
+    return file
+
+
+def settle(page: Any) -> None:
+    """Until what was asked for has been drawn."""
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def until(page: Any, expression: str, wanted: object) -> None:
+    """Until the page says so; waiting inside of it is forbidden by its policy."""
+    for _ in range(200):
+        if page.evaluate(expression) == wanted:
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError(f"{expression} is {page.evaluate(expression)}, not {wanted}")
+
+
+def go(page: Any, alpha: float) -> None:
+    page.evaluate("hash => { location.hash = hash }", f"#alpha={alpha!r}")
+    until(page, "Number(document.querySelector('#alpha-value').textContent)", alpha)
+    settle(page)
+
+
+def alphas_of(file: Path) -> list[float]:
+    data = file.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
+    found: list[float] = json.loads(data)["alphas"]
+    return found
+
+
+def told(page: Any, dataset: str) -> dict[str, Any]:
+    page.locator("#dataset").select_option(label=dataset)
+    settle(page)
+    found: dict[str, Any] = page.evaluate(FIGURES)
+    return found
+
+
+def check(page: Any, report: Mapping[str, Any], router: str | None) -> int:
+    """Every figure of a report stands on the page; returns how many were compared."""
+    compared = 0
+    for dataset in {row["dataset"] for row in report["rows"]}:
+        found = told(page, dataset)
+        policies = {(name, kind): figures for name, kind, *figures in found["policies"]}
+        for row in report["rows"]:
+            name = router if row["kind"] == "router" else row["policy"]
+            if row["dataset"] != dataset or name is None:
+                continue
+            figures = policies[name, row["kind"]]
+            wanted = [row[key] for key in ("quality", "accuracy", "cost", "reward")]
+            for here, there in zip(figures, wanted, strict=True):
+                assert math.isclose(here, there, **EXACT), (row, figures)
+                compared += 1
+        if router:
+            [gap] = [row[6] for row in found["datasets"] if row[0] == dataset]
+            wanted = report["gap_closed"][dataset]
+            assert gap == wanted or math.isclose(gap, wanted, rel_tol=1e-9, abs_tol=1e-9)
+    return compared
+
+
+def test_the_figures_are_those_of_report(work: Path, browser: Any, hierrouter: Run) -> None:
+    alphas = alphas_of(work / "page.html")
+    between = [alpha for alpha in alphas if 0.1 < alpha < 2 and alpha not in (0.5, 1.5)]
+    with opened(browser, work / "page.html") as (page, log):
+        for alpha in (0.0, 0.5, between[0], between[-1], 3.0):
+            flags = ("--alpha", repr(alpha), "--format", "json")
+            done = hierrouter("report", *flags, cwd=work)
+            assert done.returncode == 0, done.stderr
+            go(page, alpha)
+            assert check(page, json.loads(done.stdout), "HierRouter, sweep") > 500
+        assert [line for line in log if not line.startswith("request: file:")] == []
+
+
+def test_a_router_that_stops_has_the_figures_of_report(
+    page_of_run: Path, stopping: tuple[RouteTree, Any], browser: Any
+) -> None:
+    tree, trained = stopping
+    with opened(browser, page_of_run) as (page, _):
+        for alpha in alphas_of(page_of_run)[:: len(alphas_of(page_of_run)) // 2]:
+            report = report_on(tree, alpha, trained, None, {}, "test", Bootstrap(n=100))
+            go(page, alpha)
+            assert check(page, as_object(report), "HierRouter, one alpha") > 500
+
+
+def test_another_price_has_the_figures_of_report(
+    page_of_run: Path, stopping: tuple[RouteTree, Any], browser: Any
+) -> None:
+    tree, trained = stopping
+    with opened(browser, page_of_run) as (page, _):
+        page.locator("#price-1").focus()
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        alpha = alphas_of(page_of_run)[60]
+        go(page, alpha)
+        assert "old prices" in page.locator("#router-note").inner_text()
+        rates = {
+            name: Rate(*(rate * (10**0.4 if name == tree.models[1] else 1)))
+            for name, rate in zip(tree.direct.models, tree.direct.rate, strict=True)
+        }
+        under = repriced(tree, rates)
+        report = as_object(report_on(under, alpha, trained, None, {}, "test", Bootstrap(n=100)))
+        assert check(page, report, None) > 500
+        kept = trained.endings(tree.split("test"))
+        cost = float((kept * under.split("test").cost).sum(axis=1).mean())
+        [router] = [row for row in told(page, "all")["policies"] if row[1] == "router"]
+        assert math.isclose(router[4], cost, **EXACT)
+        page.locator("#reset").click()
+        settle(page)
+        assert "old prices" not in page.locator("#router-note").inner_text()
+
+
+def test_a_dropped_model_leaves_the_figures_of_its_sub_pool(
+    page_of_run: Path, stopping: tuple[RouteTree, Any], browser: Any
+) -> None:
+    tree, _ = stopping
+    with opened(browser, page_of_run) as (page, _log):
+        page.locator("#kept-0").uncheck()
+        alpha = alphas_of(page_of_run)[40]
+        go(page, alpha)
+        part = sub_pool(tree, tree.models[1:])
+        # Fixed routes and bounds may stop early as long as the router that was chosen may.
+        report = as_object(report_on(part, alpha, None, None, {}, "test", Bootstrap(n=100)))
+        calls = [row for row in report["rows"] if row["kind"] in ("single", "reference")]
+        assert check(page, {**report, "rows": calls}, None) == 4 * len(calls) > 50
+        found = told(page, "all")
+        routes = {row[0] for row in found["policies"] if row[1] == "route"}
+        assert not any(tree.models[0] in name.split(">") for name in routes)
+        assert "router" not in {row[1] for row in found["policies"]}
+        assert "needs training again" in page.locator("#card-router").inner_text()
+        page.locator("#kept-1").uncheck()
+        assert page.locator("#kept-2").is_disabled()
+
+
+def test_bounds_without_a_router_are_those_of_a_sub_pool(
+    testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory, browser: Any
+) -> None:
+    tree = open_tree(testbed_cache)
+    file = written(as_html(explored_of(tree)), tmp_path_factory)
+    alpha = alphas_of(file)[45]
+    part = sub_pool(tree, (tree.models[0], tree.models[2]))
+    report = as_object(report_on(part, alpha, None, None, {}, "test", Bootstrap(n=100)))
+    with opened(browser, file) as (page, _):
+        page.locator("#kept-1").uncheck()
+        go(page, alpha)
+        assert check(page, report, None) > 300
+
+
+def worked(session: Any) -> float:
+    """Processor time of the page's thread so far, in milliseconds: whatever it has done."""
+    [found] = [
+        metric["value"]
+        for metric in session.send("Performance.getMetrics")["metrics"]
+        if metric["name"] == "TaskDuration"
+    ]
+    return 1_000 * float(found)
+
+
+def test_every_frame_of_a_drag_is_quick_and_another_one(many: Path, browser: Any) -> None:
+    alphas = alphas_of(many)
+    with opened(browser, many) as (page, log):
+        session = page.context.new_cdp_session(page)
+        # Processor time: what else the machine does is not the page's.
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        frames, before = [], worked(session)
+        for position, alpha in enumerate(alphas):
+            assert float(page.evaluate(MOVE, position)) == alpha
+            now = worked(session)
+            frames.append(now - before)
+            before = now
+        assert log == [f"request: {many.as_uri()}"]
+    assert len(frames) > 90 and min(frames) > 0
+    assert max(frames) < FRAME
+    assert many.stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("models", "hops", "folds", "free"),
+    [
+        (1, 1, (3, 1, 3), False),
+        (2, 1, (3, 1, 3), False),
+        (2, 4, (0, 0, 4), False),
+        (2, 2, (3, 1, 3), True),
+    ],
+)
+def test_trees_of_every_shape_are_drawn(
+    models: int,
+    hops: int,
+    folds: tuple[int, int, int],
+    free: bool,
+    browser: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    tree = planted_tree(families=2, per_family=folds, models=models, hops=hops, dim=8)
+    if free:
+        direct = replace(tree.direct, rate=0 * tree.direct.rate)
+        tree = replace(tree, rate=0 * tree.rate, direct=direct)
+    file = written(as_html(explored_of(tree)), tmp_path_factory)
+    with opened(browser, file) as (page, log):
+        for key in ("End", "Home"):
+            page.locator("#alpha").focus()
+            page.keyboard.press(key)
+            page.locator("#log").click()
+            settle(page)
+        assert page.locator("#frontier .mark").count() >= models**hops
+        assert not {"NaN", "undefined"} & set(re.findall(r"\w+", page.inner_html("main")))
+        assert page.locator("#chosen-tree li").count() == tree.routes.calls
+        report = report_on(tree, 0.0, None, None, {}, "test", Bootstrap(n=100))
+        assert check(page, as_object(report), None) > 10
+        assert log == [f"request: {file.as_uri()}"]
+
+
+def test_hostile_text_is_read_and_does_nothing(hostile_page: Path, browser: Any) -> None:
+    with opened(browser, hostile_page) as (page, log):
+        seen, answers = "", ""
+        page.locator("#list").focus()
+        for _ in range(2 * len(HARM)):
+            seen += " ".join(page.evaluate("document.body.innerText").split())
+            answers += " ".join(page.locator("q").all_inner_texts())
+            page.keyboard.press("ArrowDown")
+            settle(page)
+        for text in HARM:
+            assert one_line(text) in seen
+        assert sum(one_line(text) in answers for text in HARM) == len(HARM)
+        assert page.evaluate("window.harmed") is None
+        assert page.locator("script").count() == 2
+        assert page.locator("iframe, img, object, embed, form, link, base").count() == 0
+        assert page.locator("style").count() == 1
+        assert page.evaluate("getComputedStyle(document.body).backgroundImage") == "none"
+        assert log == [f"request: {hostile_page.as_uri()}"]
+
+
+def test_the_policy_of_the_page_stops_scripts_that_are_not_its_own(
+    page_of_run: Path, tmp_path: Path, browser: Any
+) -> None:
+    harm = "<script>window.harmed = 1</script><img src='http://127.0.0.1:9/'></body>"
+    file = tmp_path / "changed.html"
+    file.write_text(page_of_run.read_text("utf-8").replace("</body>", harm), "utf-8")
+    with opened(browser, file) as (page, log):
+        assert page.evaluate("window.harmed") is None
+        assert any("Content Security Policy" in line for line in log)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out(scheme: str, browser: Any, page_of_run: Path) -> None:
+    with opened(browser, page_of_run, scheme=scheme) as (page, _):
+        go(page, alphas_of(page_of_run)[50])
+        assert NUMBERS in CONTRASTS
+        found = page.evaluate(CONTRASTS.replace(NUMBERS, MIXED))
+    assert len(found) > 300
+    assert [text for text, contrast in found if contrast < CONTRAST] == []
+
+
+@pytest.mark.parametrize("name", ["page_of_run", "hostile_page"])
+def test_a_phone_scrolls_down_only(name: str, browser: Any, request: pytest.FixtureRequest) -> None:
+    with opened(browser, request.getfixturevalue(name), "phone") as (page, _):
+        settle(page)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        plot = page.locator("#frontier").bounding_box()
+    assert width <= SIZES["phone"]["width"]
+    assert 200 < plot["width"] <= SIZES["phone"]["width"] and plot["height"] > 290
+
+
+def test_the_keyboard_moves_alpha_and_walks_the_queries(page_of_run: Path, browser: Any) -> None:
+    alphas = alphas_of(page_of_run)
+    with opened(browser, page_of_run) as (page, _):
+        slider = page.locator("#alpha")
+        slider.focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowRight")
+        settle(page)
+        assert float(page.locator("#alpha-value").inner_text()) == alphas[1]
+        assert slider.get_attribute("aria-valuetext") == f"alpha {alphas[1]!r}"
+        page.locator("#list").focus()
+        names = set()
+        for _ in range(3):
+            page.keyboard.press("ArrowDown")
+            settle(page)
+            names.add(page.locator("#chosen-name").inner_text())
+            chosen = page.locator("[role=option][aria-selected=true]")
+            assert chosen.get_attribute("id") == page.locator("#list").get_attribute(
+                "aria-activedescendant"
+            )
+        assert len(names) == 3
+
+
+def test_every_control_has_a_name(page_of_run: Path, browser: Any) -> None:
+    with opened(browser, page_of_run) as (page, _):
+        for control in page.locator("input:visible, select:visible, button:visible").all():
+            named = control.evaluate(
+                "it => it.ariaLabel || it.textContent.trim() || it.labels[0]?.textContent.trim()"
+            )
+            assert named, control.evaluate("it => it.outerHTML")
+
+
+def test_a_view_can_be_linked(page_of_run: Path, browser: Any) -> None:
+    alpha = alphas_of(page_of_run)[30]
+    with opened(browser, page_of_run) as (page, _):
+        go(page, alpha)
+        page.locator("[role=option]").nth(3).click()
+        settle(page)
+        name = page.locator("#chosen-name").inner_text()
+        until(page, "new URLSearchParams(location.hash.slice(1)).get('query')", name)
+        address = page.evaluate("location.hash")
+    with opened(browser, page_of_run) as (page, _):
+        page.goto(f"{page_of_run.as_uri()}{address}")
+        page.reload()
+        settle(page)
+        assert page.locator("#chosen-name").inner_text() == name
+        assert float(page.locator("#alpha-value").inner_text()) == alpha
+
+
+def test_queries_are_found_by_text_and_sorted_by_regret(page_of_run: Path, browser: Any) -> None:
+    with opened(browser, page_of_run) as (page, _):
+        regrets = [float(text) for text in page.locator(".regret").all_inner_texts()]
+        assert regrets == sorted(regrets, reverse=True) and len(set(regrets)) > 1
+        question = page.locator("#chosen-question").inner_text()
+        page.locator("#search").fill(question.upper())
+        settle(page)
+        assert 1 <= page.locator("[role=option]").count() < 10
+        page.locator("#search").fill("no such question anywhere")
+        settle(page)
+        assert page.locator("[role=option]").count() == 0
+        page.locator("#search").fill("")
+        page.locator("#dataset").select_option(label="story")
+        settle(page)
+        assert {text.strip() for text in page.locator("[role=option] .of").all_inner_texts()} <= {
+            "story",
+            "",
+        }
+
+
+def test_the_tree_of_a_query_says_who_chose_what(
+    page_of_run: Path, stopping: tuple[RouteTree, Any], testbed_cache: Path, browser: Any
+) -> None:
+    from hierrouter.explain import explain, worst_queries
+
+    tree, trained = stopping
+    [row] = worst_queries(tree, "test", ALPHA, trained, 1)
+    [found] = explain(testbed_cache, tree, [row], ALPHA, trained)
+    with opened(browser, page_of_run) as (page, _):
+        go(page, ALPHA)
+        page.goto(f"{page_of_run.as_uri()}#alpha={ALPHA}&query={found.name}")
+        settle(page)
+        settle(page)
+        assert page.locator("#chosen-name").inner_text() == found.name
+        assert page.locator("#chosen-tree li").count() == len(found.nodes)
+        answers = page.locator("#chosen-tree q").all_text_contents()
+        assert sorted(answers) == sorted(node.answer or "(empty answer)" for node in found.nodes)
+        rows = page.evaluate(FIGURES.replace("rows('policies')", "rows('chosen-table')"))
+        chosen = {name: figures for name, _, *figures in rows["policies"]}
+        assert found.router and found.regret and found.fixed
+        regret = chosen[f"HierRouter: {found.route(found.router.node)}"][3]
+        assert math.isclose(regret, found.regret, **EXACT)
+        assert chosen[f"oracle: {found.route(found.best)}"][3] == 0
+        assert f"best fixed route (train): {found.route(found.fixed)}" in chosen
+
+
+def test_a_query_without_texts_says_so(many: Path, browser: Any) -> None:
+    with opened(browser, many) as (page, _):
+        assert page.locator("#chosen-lacking").is_visible()
+        assert not page.locator("#chosen-texts").is_visible()
+        assert page.locator("#chosen-tree li").count() == 12
+        assert page.locator("[role=option]").count() < 40  # of 1,200: what is in sight

@@ -1,0 +1,31 @@
+"""Pages of planted trees, without texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hierrouter.explore.data import Explored, explored
+from hierrouter.learn.sweep import Sweep
+from hierrouter.learn.trained import TrainedRouter
+from hierrouter.shown import Shown
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learn.runs import ALPHA
+
+RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
+
+
+def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> Shown:
+    """As `shown_router` finds them: without a run the sweep's network stands for it."""
+    if trained or not sweep:
+        return Shown(RUN if trained else None, trained, ALPHA, sweep and SWEEP, sweep)
+    return Shown(SWEEP, sweep.like(None, ALPHA), ALPHA, SWEEP, sweep)
+
+
+def explored_of(
+    tree: RouteTree,
+    trained: TrainedRouter | None = None,
+    sweep: Sweep | None = None,
+    split: str = "test",
+) -> Explored:
+    """What the page of a tree holds that is in no cache."""
+    return explored(Path(), tree, split, shown(trained, sweep), texts=0)
