@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import openai
@@ -29,6 +33,7 @@ from hierrouter.collect.backends import answers_in_order, backend
 from hierrouter.collect.prompts import prompt_text
 from hierrouter.live.bundle import load_bundle
 from hierrouter.live.router import Router
+from hierrouter.pool_file import load_pool
 from hierrouter.tree_texts import load_texts
 from hierrouter.trees import open_tree
 
@@ -42,6 +47,7 @@ class Seen:
     errors: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     router_s: list[float] = field(default_factory=list)
+    rest_s: list[float] = field(default_factory=list)  # a hop, all but model and router
 
 
 def main() -> None:
@@ -51,23 +57,65 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--served", action="store_true", help="the models in another process")
     given = parser.parse_args()
     print(versions(openai))
     fold = open_tree(given.cache).split("test")
     fold = fold.select(np.arange(min(given.questions, len(fold))))
     questions = [text.question for text in load_texts(given.cache, fold)]
     wanted = routed_alone(given.checkpoint, questions)
-    command = [sys.executable, "-m", "hierrouter_cli", "serve", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--checkpoint", str(given.checkpoint)], stderr=subprocess.PIPE, text=True
-    )
-    try:
+    with ExitStack() as opened:
+        pool = opened.enter_context(served_pool()) if given.served else None
+        process = opened.enter_context(served(given.checkpoint, pool))
         url = address(process)
         seen, memory = asyncio.run(load(url, wanted, given.clients, given.seconds, process.pid))
+    show(seen, memory, given.seconds, given.clients)
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """The process, until the block ends."""
+    try:
+        yield process
     finally:
         process.terminate()
         process.wait()
-    show(seen, memory, given.seconds, given.clients)
+
+
+def served(run: Path, pool: Path | None) -> AbstractContextManager[subprocess.Popen[str]]:
+    """`hierrouter serve` on a run."""
+    flags = ["--port", "0", "--checkpoint", str(run)]
+    flags += ["--pool", str(pool)] if pool else []
+    command = [sys.executable, "-m", "hierrouter_cli", "serve", *flags]
+    return ended(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+
+
+@contextmanager
+def served_pool() -> Iterator[Path]:
+    """The testbed's pool, its models behind a server of their own."""
+    command = [sys.executable, str(Path(__file__).with_name("testbed_server.py"))]
+    with (
+        ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process,
+        TemporaryDirectory() as folder,
+    ):
+        assert process.stdout
+        port = int(process.stdout.readline())
+        pool = load_pool("testbed")
+        prompts = ", ".join(json.dumps(prompt) for prompt in pool.stage_prompts)
+        lines = ["[pool]", f"hops = {pool.hops}", f"stage_prompts = [{prompts}]"]
+        for spec in pool.models:
+            lines += [
+                "[[models]]",
+                f'name = "{spec.name}"',
+                f'model = "{spec.name}"',
+                f"base_rate = {spec.base_rate}",
+                'backend = "openai"',
+                f"generation = {{ max_new_tokens = {spec.generation.max_new_tokens} }}",
+                f'endpoint = {{ base_url = "http://127.0.0.1:{port}/v1", concurrency = 64 }}',
+            ]
+        path = Path(folder) / "served.toml"
+        path.write_text("\n".join(lines) + "\n")
+        yield path
 
 
 def routed_alone(run: Path, questions: list[str]) -> dict[str, str]:
@@ -132,11 +180,14 @@ async def ask(
         except openai.OpenAIError as error:
             seen.errors.append(f"{type(error).__name__}: {error}")
             continue
-        seen.seconds.append(time.perf_counter() - began)
+        took = time.perf_counter() - began
+        seen.seconds.append(took)
         seen.answered += 1
         seen.mixed += found.choices[0].message.content != answer
         steps = (found.model_extra or {})["hierrouter"]["steps"]
         seen.router_s += [step["router_s"] for step in steps]
+        known = sum(step["router_s"] + step["model_s"] for step in steps)
+        seen.rest_s.append((took - known) / len(steps))
 
 
 def show(seen: Seen, memory: list[float], seconds: float, clients: int) -> None:
@@ -146,7 +197,9 @@ def show(seen: Seen, memory: list[float], seconds: float, clients: int) -> None:
     print(f"{clients} clients, {seconds:g} s: {seen.answered / seconds:.1f} questions/s")
     print(f"errors {len(seen.errors)}, mixed answers {seen.mixed}")
     print(f"a question: median {middle:.3f} s, p95 {late:.3f} s")
-    print(f"the router, a hop: median {hop[0]:.2f} ms, p95 {hop[1]:.2f} ms")
+    rest = np.percentile(np.array(seen.rest_s) * 1e3, [50, 95])
+    print(f"encoder and policy, a hop: median {hop[0]:.2f} ms, p95 {hop[1]:.2f} ms")
+    print(f"queues, HTTP and client, a hop: median {rest[0]:.2f} ms, p95 {rest[1]:.2f} ms")
     print(
         f"memory: {np.mean(memory[third : 2 * third]):.0f} MiB in the middle third, "
         f"{np.mean(memory[2 * third :]):.0f} in the last"

@@ -28,7 +28,8 @@ class Hop:
         finish_reason: "stop", or "length" where it was cut.
         tokens_in, tokens_out: of the call.
         cost: of the call, in price * token.
-        router_s: seconds that the router took to decide, encoder included.
+        router_s: seconds that encoder and policy took to decide, for this question and those that
+            were decided together with it; what was waited before is in neither of the two.
         model_s: seconds until the answer was there.
         instead_of: the models that were to be called and failed, and why each did.
     """

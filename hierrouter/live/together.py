@@ -1,6 +1,7 @@
 """Decide for all who wait at once.
 
-In: states of many questions, one by one, in one event loop. Out: the decision of each. While a
+In: states of many questions, one by one, in one event loop. Out: the decision of each, and the
+seconds that encoder and network took for it and those worked out together with it. While a
 thread works out some, others gather, and are worked out together next: encoder and network take
 hardly longer for thirty states than for one. Not covered: the decisions (`policy`).
 """
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import perf_counter
 
 from anyio import to_thread
 
 from hierrouter.live.policy import Decision, LiveState
 
+Decided = tuple[Decision, float]
 Decide = Callable[[Sequence[LiveState]], list[Decision]]
 
 
@@ -26,16 +29,16 @@ class Together:
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
-        self._waiting: list[tuple[LiveState, asyncio.Future[Decision]]] = []
+        self._waiting: list[tuple[LiveState, asyncio.Future[Decided]]] = []
         self._work: asyncio.Task[None] | None = None
 
-    async def decision(self, state: LiveState) -> Decision:
-        """What to do at one state.
+    async def decision(self, state: LiveState) -> Decided:
+        """What to do at one state, and the seconds that it took to work it out.
 
         Raises:
             Exception: whatever the policy raises.
         """
-        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Decided] = asyncio.get_running_loop().create_future()
         self._waiting.append((state, future))
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._all())
@@ -46,7 +49,7 @@ class Together:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             try:
-                found = await to_thread.run_sync(self._decide, [state for state, _ in batch])
+                found = await self._decided([state for state, _ in batch])
             except Exception as error:
                 await self._one_by_one(batch, error)
                 continue
@@ -55,12 +58,12 @@ class Together:
                     future.set_result(decision)
 
     async def _one_by_one(
-        self, batch: Sequence[tuple[LiveState, asyncio.Future[Decision]]], error: Exception
+        self, batch: Sequence[tuple[LiveState, asyncio.Future[Decided]]], error: Exception
     ) -> None:
         """Find out whose the error is; the others have their decisions."""
         for state, future in batch:
             try:
-                alone = await to_thread.run_sync(self._decide, [state]) if len(batch) > 1 else None
+                alone = await self._decided([state]) if len(batch) > 1 else None
             except Exception as its_own:
                 error, alone = its_own, None
             if future.done():
@@ -69,3 +72,12 @@ class Together:
                 future.set_result(alone[0])
             else:
                 future.set_exception(error)
+
+    async def _decided(self, states: Sequence[LiveState]) -> list[Decided]:
+        def timed() -> list[Decided]:
+            started = perf_counter()
+            found = self._decide(states)
+            seconds = perf_counter() - started
+            return [(decision, seconds) for decision in found]
+
+        return await to_thread.run_sync(timed)

@@ -118,7 +118,6 @@ class Way:
         Raises:
             InputError: a limit on cost, and nobody counts tokens.
         """
-        started = perf_counter()
         state = LiveState(
             trained=self.trained,
             question=self.question,
@@ -128,8 +127,7 @@ class Way:
             prompts=await self._prompt_tokens(),
             rng=self.asked.rng,
         )
-        decision = await self.deciding.decision(state)
-        return decision, perf_counter() - started
+        return await self.deciding.decision(state)
 
     def _order(self, decision: Decision) -> list[int]:
         """The action that was decided on; where others may be taken, then these."""
