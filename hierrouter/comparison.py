@@ -25,12 +25,14 @@ from hierrouter.evaluate.bounds import (
 from hierrouter.evaluate.depth import DepthPoint, depth_curve
 from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
 from hierrouter.learn.deferral import Deferral, calibrated, direct_call
+from hierrouter.learn.folds import choosing_fold
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.remarks import remarks
 from hierrouter.report.build import build_report, check_settings, columns_of
 from hierrouter.report.deferral import pair_figures
 from hierrouter.report.depth_rows import depth_rows
+from hierrouter.report.intervals import stream_of_all
 from hierrouter.report.learning import learning_curve
 from hierrouter.report.priced import priced_rows
 from hierrouter.report.results import (
@@ -40,8 +42,7 @@ from hierrouter.report.results import (
     HandingOver,
     Report,
 )
-from hierrouter.report.route_map import RouteMap, route_map
-from hierrouter.report.rows import DepthRow
+from hierrouter.report.route_map import route_map
 from hierrouter.report.swept import FrontierPoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SPLITS, RouteTree
@@ -77,7 +78,8 @@ def report_on(
     """Evaluate every policy on one fold at one alpha.
 
     Args:
-        tree: all folds; what is chosen from data is chosen on "train".
+        tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
+            route of the gap, which is that of the fold shown.
         alpha: cost penalty of the reward R = Q - alpha * C.
         trained: the router, or None where nothing has been trained yet.
         sweep: routers for other alphas, for the frontier.
@@ -105,7 +107,8 @@ def report_on(
     lists = dict(price_lists or {})
     bootstrap = bootstrap or Bootstrap()
     check_settings(alpha, bootstrap)
-    learned = _learned(fold, sweep)
+    learned, swept_stop = _learned(fold, sweep), sweep is not None and sweep.allow_stop
+    endings, stop = trained.endings(fold) if trained else None, _may_stop(trained)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
     outcomes = _outcomes(tree, alpha, trained, split, deferral)
     return build_report(
@@ -118,7 +121,7 @@ def report_on(
         bootstrap=bootstrap,
         frontier=[*learned, *_bound(fold, sweep)],
         cost_unit=cost_unit([tree, *lists.values()]),
-        notes=remarks(tree, fold, alpha, trained, sweep, lists, exact),
+        notes=remarks(tree, fold, alpha, trained, sweep, lists, exact, bootstrap),
         price_lists=[
             priced_rows(
                 name,
@@ -129,14 +132,16 @@ def report_on(
             )
             for name, priced in lists.items()
         ],
-        depths=_depths(fold, trained, alpha, bootstrap),
+        depths=depth_rows(fold, endings, alpha, bootstrap, stream_of_all(fold.datasets))
+        if stop and endings is not None
+        else (),
         depth_curve=_depth_curve(fold, sweep),
         deferral=_handing_over(tree, fold, alpha, deferral, defer.share if defer else None),
-        analysis=analyse(
-            tree, split, alpha, trained, learned, sweep is not None and sweep.allow_stop, bootstrap
+        analysis=analyse(tree, split, alpha, trained, endings, learned, swept_stop, bootstrap),
+        route_map=route_map(
+            fold, endings, best_nodes(fold, alpha, stop), columns_of(fold.datasets)
         ),
-        route_map=_route_map(fold, alpha, trained),
-        learning=learning_curve(trained, tree) if trained else None,
+        learning=learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
     )
 
 
@@ -165,7 +170,7 @@ def _outcomes(
 
     Where the router may stop early, fixed routes and bounds may, too.
     """
-    fold, stop = tree.split(split), trained is not None and trained.objective.allow_stop
+    fold, stop = tree.split(split), _may_stop(trained)
     outcomes = [*single_calls(fold), *fixed_routes(fold, stop)]
     outcomes += _baselines(tree, alpha, fold, stop)
     if deferral:
@@ -173,6 +178,10 @@ def _outcomes(
         named = f"{both.name}, else {deferral.stronger}"
         outcomes.append(replace(both, name=named, kind="baseline"))
     return [*outcomes, trained.outcome(fold)] if trained else outcomes
+
+
+def _may_stop(trained: TrainedRouter | None) -> bool:
+    return trained is not None and trained.objective.allow_stop
 
 
 def _baselines(tree: RouteTree, alpha: float, fold: RouteTree, stop: bool) -> list[Outcome]:
@@ -197,23 +206,6 @@ def _bound(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
         return []
     stop = sweep.allow_stop
     return [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
-
-
-def _depths(
-    fold: RouteTree, trained: TrainedRouter | None, alpha: float, bootstrap: Bootstrap
-) -> tuple[DepthRow, ...]:
-    """Where the router stops, if it may."""
-    if trained is None or not trained.objective.allow_stop:
-        return ()
-    every = len(set(fold.datasets))  # stream of all queries
-    return depth_rows(fold, trained.endings(fold), alpha, bootstrap, every)
-
-
-def _route_map(fold: RouteTree, alpha: float, trained: TrainedRouter | None) -> RouteMap:
-    """Which routes router and oracle take, by dataset."""
-    endings = trained.endings(fold) if trained else None
-    stop = trained is not None and trained.objective.allow_stop
-    return route_map(fold, endings, best_nodes(fold, alpha, stop), columns_of(fold.datasets))
 
 
 def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
@@ -241,7 +233,7 @@ def _handing_over(
     curve = tuple(on_fold.curve(alpha, DEFERRAL_POINTS))
     return HandingOver(
         stronger=deferral.stronger,
-        chosen_on="validation" if "validation" in tree.splits else "train",
+        chosen_on=deferral.chosen_on,
         share_allowed=share_allowed,
         chosen=on_fold.point(deferral.threshold, alpha),
         curve=curve,

@@ -2,8 +2,9 @@
 
 In: what a command shows of a router on the test fold. Out: a line in the folder of each run that
 was looked at, and how many different looks there were. Whoever changes something after a look has
-tuned on it; the log says how often that could have been. Not covered: looks from Python, and by
-those who remove the log.
+tuned on it; the log says how often that could have been. Not covered: looks from Python, by those
+who remove the log, or without a trained router, which has no folder; and in the sum over all
+routers, looks at trees of other content, such as some datasets of the same cache.
 """
 
 from __future__ import annotations

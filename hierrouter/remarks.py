@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from hierrouter.evaluate.bootstrap import difference_interval
 from hierrouter.evaluate.budget import optimum_at_mean_cost
 from hierrouter.evaluate.outcome import mean_outcome
-from hierrouter.learn.config import PAPER_SEED
 from hierrouter.learn.limits import under_limit
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.report.intervals import estimates, stream_of_all
+from hierrouter.report.results import Bootstrap
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -29,7 +27,8 @@ def remarks(
     trained: TrainedRouter | None,
     sweep: Sweep | None,
     price_lists: Mapping[str, RouteTree],
-    exact: TrainedRouter | None = None,
+    exact: TrainedRouter | None,
+    bootstrap: Bootstrap,
 ) -> list[str]:
     """Sentences to stand beside the figures, none where all is plain.
 
@@ -41,6 +40,7 @@ def remarks(
         sweep: the routers of the frontier.
         price_lists: the same tree under each price list, where there are several.
         exact: a router for the same objective that was learned by enumeration.
+        bootstrap: how intervals are made.
     """
     return [
         *data_notes(tree),
@@ -48,7 +48,7 @@ def remarks(
         *_stop_notes(trained, sweep),
         *_budget_notes(fold, trained),
         *_limit_notes(fold, trained),
-        *_sampling_notes(fold, alpha, trained, sweep, exact),
+        *_sampling_notes(fold, alpha, trained, sweep, exact, bootstrap),
     ]
 
 
@@ -136,6 +136,7 @@ def _sampling_notes(
     trained: TrainedRouter | None,
     sweep: Sweep | None,
     exact: TrainedRouter | None,
+    bootstrap: Bootstrap,
 ) -> list[str]:
     """What sampling cost: a router learned from episodes beside one learned by enumeration."""
     if trained is None or trained.origin.config.algo != "ppo":
@@ -154,10 +155,9 @@ def _sampling_notes(
         return []
     without = mean_outcome([router.outcome(fold) for router in others]).reward(alpha)
     sampled = trained.outcome(fold).reward(alpha)
-    rng = np.random.default_rng(PAPER_SEED)
-    low, high = difference_interval(without, sampled, rng=rng)
+    every = stream_of_all(fold.datasets)
+    [found] = estimates((without - sampled)[None], bootstrap, every)
     return [
-        f"Learned by enumeration instead of sampled episodes ({what}): "
-        f"R {(without - sampled).mean():+.4f} [{low:+.4f}, {high:+.4f}], 95 % interval, paired by "
-        "query."
+        f"Learned by enumeration instead of sampled episodes ({what}): R {found.mean:+.4f} "
+        f"[{found.low:+.4f}, {found.high:+.4f}], {bootstrap.level:.0%} interval, paired by query."
     ]

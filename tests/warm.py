@@ -28,7 +28,7 @@ HEAVY = """
     hierrouter.baselines.registry hierrouter.collect.backends.local
     hierrouter.collect.backends.static hierrouter.collect.scheduler hierrouter.comparison
     hierrouter.learn.conditioned hierrouter.learn.ppo hierrouter.learn.resume
-    hierrouter.report.page hierrouter.report.plots hierrouter.report.serialise hierrouter.trees
+    hierrouter.report.page hierrouter.report.figures hierrouter.report.serialise hierrouter.trees
     hierrouter_cli.app sklearn.feature_extraction.text transformers.models.qwen3
     transformers.models.olmo2 transformers.models.hunyuan_v1_dense
 """

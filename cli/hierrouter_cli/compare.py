@@ -14,13 +14,13 @@ from hierrouter_cli import console, options
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks
 from hierrouter_cli.opening import make_importable
-from hierrouter_cli.routers import learned_router
+from hierrouter_cli.routers import say_remarks
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.baselines.arms import Answers
     from hierrouter.baselines.baseline import Baseline
-    from hierrouter.baselines.contest import Contest, OnFitted
+    from hierrouter.baselines.contest import OnFitted
     from hierrouter.report.contests import Standings
     from hierrouter_cache.tree import RouteTree
 
@@ -50,12 +50,14 @@ def compare(
     Text also writes everything as JSON; the other formats write it only where --out says.
     """
     from hierrouter.baselines.contest import contest
+    from hierrouter.baselines.look import look_of
     from hierrouter.baselines.registry import baselines as named
     from hierrouter.baselines.sets import require_sets, usable_sets
     from hierrouter.comparison import cost_unit
     from hierrouter.provenance import provenance
     from hierrouter.report.contests import standings
     from hierrouter.runs import check_out, new_run
+    from hierrouter.shown import shown_router
 
     options.check_format(format)
     options.check_split(split)
@@ -68,15 +70,16 @@ def compare(
     tree = as_trained(selected, checkpoint).open()
     usable = usable_sets(tree, wanted)
     answers = _answers(selected.cache, tree, chosen, usable, selected.pool)
-    run, trained = learned_router(tree, value, checkpoint, "compare")
-    if value is None:
-        value = trained.alpha if trained else options.DEFAULT_ALPHA
+    shown = shown_router(tree, value, checkpoint)
+    say_remarks("compare", shown.remarks)
     say_if_few(tree, split, "every figure rests on them")
-    console.say(f"compare: {split} fold at alpha {value:g}; checkpoint {run or 'none'}")
+    console.say(f"compare: {split} fold at alpha {shown.alpha:g}; checkpoint {shown.run or 'none'}")
     with _bar() as on_fitted:
-        held = contest(tree, value, chosen, wanted, trained, split, seed, answers, on_fitted)
-    _log_look(tree, run, held)
-    source = provenance(tree, selected.cache, run, trained, None, {})
+        held = contest(
+            tree, shown.alpha, chosen, wanted, shown.trained, split, seed, answers, on_fitted
+        )
+    log_looks("compare", tree, split, [shown.run], look_of(held, chosen))
+    source = provenance(tree, selected.cache, shown.run, shown.trained, None, {})
     result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
     show(result, format)
     if out or format == "text":
@@ -96,18 +99,6 @@ def _answers(
     if not any(baseline.reads_answers for baseline in chosen):
         return None
     return load_answers(cache, tree, sets, pool)
-
-
-def _log_look(tree: RouteTree, run: Path | None, held: Contest) -> None:
-    """Log that the router was looked at beside these baselines."""
-    baselines = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
-    look = {
-        "alpha": held.alpha,
-        "baselines": list(dict.fromkeys(baselines)),
-        "sets": list(held.sets),
-        "seed": held.seed,
-    }
-    log_looks("compare", tree, held.split, [run], look)
 
 
 @contextlib.contextmanager

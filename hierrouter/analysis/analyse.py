@@ -27,6 +27,7 @@ from hierrouter.evaluate.repair import repair_matrices
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.report.analysis import Analysis, Measurable
 from hierrouter.report.build import columns_of
+from hierrouter.report.intervals import stream_of_all
 from hierrouter.report.results import ALL, Bootstrap
 from hierrouter.report.swept import FrontierPoint
 from hierrouter_cache.tree import RouteTree
@@ -37,6 +38,7 @@ def analyse(
     split: str,
     alpha: float,
     trained: TrainedRouter | None,
+    endings: NDArray[np.float64] | None,
     swept: Sequence[FrontierPoint] = (),
     swept_stop: bool = False,
     bootstrap: Bootstrap | None = None,
@@ -48,6 +50,8 @@ def analyse(
         split: the fold to analyse, not empty.
         alpha: weight of cost in R = Q - alpha * C (paper section 3.1).
         trained: the router; where it may stop early, chance, fixed routes and bounds may, too.
+        endings: float64[queries, nodes], where that router's episodes end on the fold; None without
+            one.
         swept: the routers of a sweep on this fold, where there is one.
         swept_stop: whether these may stop early.
         bootstrap: how intervals are made.
@@ -57,7 +61,6 @@ def analyse(
     """
     bootstrap, fold, train = bootstrap or Bootstrap(), tree.split(split), tree.split("train")
     stop = trained is not None and trained.objective.allow_stop
-    endings = trained.endings(fold) if trained else None
     rungs, view = ladder(train, alpha, fold, stop), seen(fold, alpha, stop)
     called, repairs = mixes(fold, alpha, endings, stop), repair_matrices(fold)
     arms = static_arms(train, fold, swept_stop if swept else stop)
@@ -76,7 +79,7 @@ def analyse(
     routers = [mean_outcome(point.by_seed) for point in swept]
     if not routers and endings is not None:
         routers = [from_endings(fold, endings, ROUTER, "router")]
-    every, last = found[ALL], len(columns) - 1
+    every = found[ALL]
     return Analysis(
         ladder=ladder_rows(rungs, columns, found),
         measurable=Measurable(fold.view, view.looks, len(fold), every["measurable"][0]),
@@ -88,7 +91,7 @@ def analyse(
             bootstrap,
         ),
         calls=call_rows(called, fold, every["calls"]),
-        frontier=frontier_figures(fold, arms, routers, bootstrap, last),
+        frontier=frontier_figures(fold, arms, routers, bootstrap, stream_of_all(fold.datasets)),
         repair=repair_rows(repairs, fold.models, every["repair"]),
         models=model_rows(fold, alpha, stop, worths, every["models"], arms),
     )
@@ -100,6 +103,5 @@ def _trained_regret(
     """Datasets of the train fold and the router's regret there; None where either is missing."""
     if trained is None or not len(train):
         return None
-    endings: NDArray[np.float64] = trained.endings(train)
-    lost = split_regret(train, alpha, endings, trained.objective.allow_stop)
+    lost = split_regret(train, alpha, trained.endings(train), trained.objective.allow_stop)
     return train.datasets, regret_values(lost)

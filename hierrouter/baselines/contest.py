@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hierrouter.baselines.arms import Answers, Arms
-from hierrouter.baselines.baseline import Baseline, value_of
+from hierrouter.baselines.baseline import Baseline
 from hierrouter.baselines.notes import answer_notes, fold_notes, router_notes, set_notes
 from hierrouter.baselines.one_thread import one_thread
 from hierrouter.baselines.sets import SETS, usable_sets
@@ -45,6 +45,7 @@ class Entry:
         settings: what the validation fold chose, or what the router was trained for.
         validation: mean R on the validation fold; None for oracles and where that fold is empty.
         fit_seconds: CPU time of fitting and tuning; None where there was none.
+        validation_cost: mean C on the validation fold, as `validation`.
     """
 
     outcome: Outcome
@@ -54,6 +55,7 @@ class Entry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     validation: float | None = None
     fit_seconds: float | None = None
+    validation_cost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -171,26 +173,38 @@ def _fitted(one: Baseline, name: str, folds: _Folds, alpha: float, seed: int) ->
         tuned = one.fit(folds.train, folds.validation, alpha, rng)
         seconds = time.process_time() - started
         tried = folds.validation
+        played = tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None
+        reward, cost = _means(played, alpha)
         return Entry(
             outcome=tuned.play(folds.shown.seen).outcome(folds.shown, one.name),
             arms=name,
             source=one.source,
             reads_answers=one.reads_answers,
             settings=tuned.settings,
-            validation=value_of(tuned.play, tried, alpha) if len(tried) else None,
+            validation=reward,
             fit_seconds=seconds,
+            validation_cost=cost,
         )
 
 
 def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) -> Entry:
     tried, objective = tree.split("validation"), trained.objective
+    reward, cost = _means(trained.outcome(tried) if len(tried) else None, alpha)
     return Entry(
         outcome=trained.outcome(tree.split(split)),
         source=f"{trained.origin.config.algo}, preset {trained.origin.config.preset}",
         reads_answers=True,
         settings={"alpha": objective.alpha, "allow_stop": objective.allow_stop},
-        validation=float(trained.outcome(tried).reward(alpha).mean()) if len(tried) else None,
+        validation=reward,
+        validation_cost=cost,
     )
+
+
+def _means(outcome: Outcome | None, alpha: float) -> tuple[float | None, float | None]:
+    """Mean R and C; None without queries."""
+    if outcome is None:
+        return None, None
+    return float(outcome.reward(alpha).mean()), float(outcome.cost.mean())
 
 
 def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:

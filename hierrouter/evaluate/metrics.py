@@ -1,6 +1,6 @@
 """Metrics of a policy, each with its definition.
 
-In: outcomes, or points (mean cost, mean quality) of some policies, or where episodes end. Out:
+In: points (mean cost, mean quality) of some policies, or where episodes end. Out:
 numbers as defined in each docstring, with the trap that goes with them. Costs are in price *
 token, qualities in [0, 1]. Means over queries are the caller's, so that they can be resampled.
 Not covered: the share of the gap closed (`bounds.gap_closed`); metrics of pairs (`pairs`).
@@ -13,18 +13,8 @@ from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 
 from hierrouter.evaluate.frontier import frontier
-from hierrouter.evaluate.outcome import Outcome
 from hierrouter.evaluate.reach import called
 from hierrouter_cache.routes import Routes
-
-
-def regret(best: Outcome, outcome: Outcome, alpha: float) -> NDArray[np.float64]:
-    """float64[queries]: R of a bound less R of a policy, query by query.
-
-    Trap: to the tree oracle it is never below 0 for a policy of the tree, but a direct call or a
-    cascade over direct calls is none and can be below.
-    """
-    return best.reward(alpha) - outcome.reward(alpha)
 
 
 def hull_area(

@@ -72,21 +72,6 @@ def split_regret(
     return Regret(-np.diff(_helped(tree, alpha, endings, allow_stop), axis=1))
 
 
-def generalisation(shown: Regret, train: Regret) -> NDArray[np.float64]:
-    """How much more is lost on the fold that is shown than on the train fold, by choice.
-
-    The folds hold different queries, so this is a difference of two independent means: an
-    interval for it resamples each fold on its own. Folds of different difficulty differ without
-    any over-fitting, too.
-
-    Returns:
-        float64[L], mean regret on `shown` less mean regret on `train`; the first is that of the
-        plan, the sum that of the whole.
-    """
-    difference: NDArray[np.float64] = shown.parts.mean(axis=0) - train.parts.mean(axis=0)
-    return difference
-
-
 def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.float64]:
     """float64[queries, states]: the highest R of all endings below each state, itself left out."""
     routes, reward = tree.routes, tree.node_reward(alpha)

@@ -104,6 +104,7 @@ class TrainedSweep:
         objective: what it was trained for, whatever its alpha.
         origin: where it comes from.
         history: mean over the grid of exact standardised R on validation, at each evaluation.
+        kept: index in `history` of the iterate that was kept; None where it is not known.
     """
 
     network: AlphaRouter
@@ -111,6 +112,7 @@ class TrainedSweep:
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
+    kept: int | None = None
 
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.

@@ -167,4 +167,5 @@ def train_sweep(
         objective=objective,
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),
+        kept=best.kept,
     )

@@ -24,7 +24,7 @@ from hierrouter.evaluate.deferral import (
 )
 from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import Outcome, single_calls
-from hierrouter.learn.folds import training_folds
+from hierrouter.learn.folds import choosing_fold, training_folds
 from hierrouter.learn.router import in_chunks
 from hierrouter.learn.states import live_state, state_table
 from hierrouter.learn.trained import TrainedRouter
@@ -71,6 +71,7 @@ class Deferral:
         head: how sure the router is; None is the probability of its likeliest action.
         threshold: a query is handed over where confidence is below it.
         point: what that gives on the fold that chose the threshold.
+        chosen_on: name of that fold; empty where the threshold was given.
     """
 
     trained: TrainedRouter
@@ -78,6 +79,7 @@ class Deferral:
     head: GainHead | None
     threshold: float
     point: DeferralPoint | None = None
+    chosen_on: str = ""
 
     def on(self, fold: RouteTree) -> Deferrable:
         """The router on a fold, for any threshold.
@@ -157,7 +159,7 @@ def calibrated(
     deferral = Deferral(trained, stronger, fitted, -np.inf)
     curve = deferral.on(choose_on).curve(trained.alpha)
     point = best_point(curve) if share is None else point_within(curve, share)
-    return replace(deferral, threshold=point.threshold, point=point)
+    return replace(deferral, threshold=point.threshold, point=point, chosen_on=choosing_fold(tree))
 
 
 def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:

@@ -47,6 +47,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         "version": origin.version,
         "objective": asdict(policy.objective),
         "history": list(policy.history),
+        **({} if policy.kept is None else {"kept": policy.kept}),
     }
     if isinstance(policy, TrainedSweep):
         shape = policy.network.base.shape
@@ -118,13 +119,15 @@ def _policy(
         network = AlphaRouter(shape, weights["scales"])
         network.load_state_dict(weights)
         network.requires_grad_(False).eval()
-        return TrainedSweep(network, tuple(found["alphas"]), objective, origin, history)
+        return TrainedSweep(
+            network, tuple(found["alphas"]), objective, origin, history, _kept(found)
+        )
     if weights["context.weight"].shape != (shape.hidden, shape.dim):
         raise ValueError("weights of another shape")
     router = Router(shape)
     router.load_state_dict(weights)
     router.requires_grad_(False).eval()
-    return TrainedRouter(router, objective, origin, history, ceilings, _budget(found))
+    return TrainedRouter(router, objective, origin, history, ceilings, _budget(found), _kept(found))
 
 
 def _budget(found: dict[str, Any]) -> float | None:
@@ -133,6 +136,14 @@ def _budget(found: dict[str, Any]) -> float | None:
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
     return budget
+
+
+def _kept(found: dict[str, Any]) -> int | None:
+    """None in files of before."""
+    kept: int | None = found.get("kept")
+    if kept is not None and not (isinstance(kept, int) and 0 <= kept < len(found["history"])):
+        raise ValueError(f"kept {kept}")
+    return kept
 
 
 def _origin(found: dict[str, Any]) -> Origin:

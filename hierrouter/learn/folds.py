@@ -30,10 +30,15 @@ def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
     Raises:
         InputError: there is nothing to train on.
     """
-    learn_from, choose_on = tree.split("train"), tree.split("validation")
+    learn_from = tree.split("train")
     if not len(learn_from):
         raise InputError("no query to train on: the train fold is empty; collect more queries")
-    return learn_from, choose_on if len(choose_on) else learn_from
+    return learn_from, tree.split(choosing_fold(tree))
+
+
+def choosing_fold(tree: RouteTree) -> str:
+    """Name of the fold that chooses: "validation", or "train" where there is none."""
+    return "validation" if "validation" in tree.splits else "train"
 
 
 @dataclass(frozen=True)

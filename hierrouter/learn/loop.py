@@ -111,7 +111,9 @@ def _snapshot(learner: Learner, best: Best, epoch: int) -> Snapshot:
     tensors = {f"learner.{name}": value.clone() for name, value in learner.tensors().items()}
     tensors |= {f"now.{name}": value for name, value in weights_of(learner.router).items()}
     tensors |= {f"best.{name}": value for name, value in best.weights.items()}
-    kept = {"train": best.train, "validation": best.validation} if best.history else {}
+    kept = {}
+    if best.history:
+        kept = {"train": best.train, "validation": best.validation, "kept": best.kept}
     counters = {
         "learner": learner.counters(),
         "best": {**kept, "history": list(best.history), "since": best.since},
@@ -139,13 +141,23 @@ def part_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 @dataclass
 class Best:
-    """The best iterate so far; before the first evaluation, the one at the start."""
+    """The best iterate so far; before the first evaluation, the one at the start.
+
+    Attributes:
+        weights: its weights.
+        train, validation: its values.
+        history: value on validation at each evaluation.
+        since: evaluations without a better one.
+        kept: index in `history` of its own; None before the first, and where a training went on
+            from a snapshot that does not tell.
+    """
 
     weights: Weights
     train: float = -math.inf
     validation: float = -math.inf
     history: list[float] = field(default_factory=list)
-    since: int = 0  # evaluations without a better one
+    since: int = 0
+    kept: int | None = None
 
     def offer(self, module: nn.Module, train: float, validation: float) -> None:
         """Keep the weights of `module` if they are better."""
@@ -153,6 +165,7 @@ class Best:
         self.since += 1
         if (validation, train) > (self.validation, self.train):
             self.train, self.validation, self.since = train, validation, 0
+            self.kept = len(self.history) - 1
             self.weights = weights_of(module)
 
 

@@ -128,6 +128,7 @@ class TrainedRouter:
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
         budget: mean cost of a query, in price * token, that alpha was chosen to keep within; None
             where alpha was given.
+        kept: index in `history` of the iterate that was kept; None where it is not known.
     """
 
     router: Router
@@ -136,6 +137,7 @@ class TrainedRouter:
     history: tuple[float, ...]
     ceilings: Ceilings | None = None
     budget: float | None = None
+    kept: int | None = None
 
     @property
     def alpha(self) -> float:

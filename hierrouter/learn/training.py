@@ -63,6 +63,7 @@ def train(
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),
         ceilings=ceilings,
+        kept=best.kept,
     )
 
 

@@ -1,5 +1,5 @@
-"""Reports: tables, plots, one self-contained page.
+"""Reports: tables, figures, one self-contained page.
 
-`build` turns outcomes into a `Report`; `tables`, `plots` and `page` show it; `render` and
+`build` turns outcomes into a `Report`; `tables`, `figures` and `page` show it; `render` and
 `serialise` write it down. Everything is returned, nothing is printed.
 """

@@ -58,7 +58,7 @@ def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
         Column("Regret", 4),
         Column(level, 4),
         Column("Plan", 4),
-        Column("Adaptivity", 4),
+        Column("Later choices", 4),
         Column("Regret - on train", 4, signed=True),
         Column(level, 4, signed=True),
     )
@@ -67,8 +67,8 @@ def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
         title="Regret of HierRouter to the oracle, by the choice that caused it",
         columns=columns,
         rows=tuple(_regret_line(row) for row in rows if row.dataset in wanted),
-        note="Plan is lost by the first choice, before any answer is seen, adaptivity by the later "
-        "ones; a poor plan leaves little for adaptivity to lose. The last column compares "
+        note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
+        "ones; a poor plan leaves little for these to lose. The last column compares "
         "different queries: a harder fold looks like over-fitting.",
     )
 

@@ -20,7 +20,7 @@ from hierrouter.report.analysis import Analysis
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.claims import comparisons, power
 from hierrouter.report.gaps import gap_intervals, gaps_closed
-from hierrouter.report.intervals import estimates
+from hierrouter.report.intervals import estimates, stream_of_all
 from hierrouter.report.learning import LearningCurve
 from hierrouter.report.results import (
     ALL,
@@ -86,7 +86,7 @@ def build_report(
     check_settings(alpha, bootstrap)
     _check(datasets, outcomes, [one for point in frontier for one in point.by_seed])
     columns = columns_of(datasets)
-    every = len(columns) - 1  # stream of all queries
+    every = stream_of_all(datasets)
     by_dataset = [
         _rows(name, queries, outcomes, alpha, bootstrap, stream)
         for stream, (name, queries) in enumerate(columns.items())

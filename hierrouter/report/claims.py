@@ -14,6 +14,7 @@ import numpy as np
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.evaluate.power import POWER, queries_needed, smallest_difference
 from hierrouter.evaluate.simultaneous import simultaneous_intervals
+from hierrouter.report.best import best_of_kind
 from hierrouter.report.certainty import Comparison, Power
 from hierrouter.report.intervals import draws
 from hierrouter.report.results import Bootstrap, Report
@@ -33,7 +34,7 @@ def comparisons(
         bootstrap: how intervals are made.
         stream: of all queries, see `intervals.draws`.
     """
-    router = _best(outcomes, "router", alpha)
+    router = best_of_kind(outcomes, "router", alpha)
     rivals = [one for one in outcomes if one.kind not in ("router", "oracle")]
     if router is None or not rivals or len(router.quality) < 2:
         return ()
@@ -51,8 +52,10 @@ def power(outcomes: Sequence[Outcome], alpha: float, level: float) -> Power | No
 
     None where there is no router, no such policy, or no query on which the two differ.
     """
-    router = _best(outcomes, "router", alpha)
-    rival = _best(outcomes, "route", alpha) or _best(outcomes, "single", alpha)
+    router, *rivals = (
+        best_of_kind(outcomes, kind, alpha) for kind in ("router", "route", "single")
+    )
+    rival = next((one for one in rivals if one is not None), None)
     if router is None or rival is None or len(router.quality) < 2:
         return None
     difference = router.reward(alpha) - rival.reward(alpha)
@@ -104,9 +107,3 @@ def _showable(report: Report) -> list[str]:
         f"{1 - report.bootstrap.level:.0%}, power {found.power:.0%}), and "
         f"{found.wanted_difference:+g} takes {found.queries:,}."
     ]
-
-
-def _best(outcomes: Sequence[Outcome], kind: str, alpha: float) -> Outcome | None:
-    """The policy of a kind with the highest mean R."""
-    of_kind = [one for one in outcomes if one.kind == kind]
-    return max(of_kind, key=lambda one: float(one.reward(alpha).mean()), default=None)

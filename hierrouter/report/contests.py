@@ -208,12 +208,15 @@ def _baselines(contest: Contest, reading: bool) -> list[int]:
 
 def _worth(contest: Contest, fold: str) -> dict[int, tuple[float, float]]:
     """Mean R of each entry on a fold, and what it costs less; those unknown there are left out."""
-    shown = _rewards(contest).mean(axis=1).tolist()
-    on_fold = shown if fold == contest.split else [one.validation for one in contest.entries]
+    figures = [(one.validation, one.validation_cost) for one in contest.entries]
+    if fold == contest.split:
+        rewards = _rewards(contest).mean(axis=1).tolist()
+        costs = [float(one.outcome.cost.mean()) for one in contest.entries]
+        figures = list(zip(rewards, costs, strict=True))
     return {
-        at: (reward, -float(contest.entries[at].outcome.cost.mean()))
-        for at, reward in enumerate(on_fold)
-        if reward is not None
+        at: (reward, -cost)
+        for at, (reward, cost) in enumerate(figures)
+        if reward is not None and cost is not None
     }
 
 

@@ -86,9 +86,10 @@ ANALYSIS: Terms = (
         "to the oracles, which know all answers; anytime: may stop after any call",
     ),
     (
-        "regret, plan, adaptivity",
-        "R of the oracle - R of HierRouter; plan is lost by the first choice, adaptivity by all "
-        "later ones, where the rest of the route would have been the best in hindsight",
+        "regret, plan, later choices",
+        "R of the oracle - R of HierRouter; plan is the part lost by the first choice, later "
+        "choices the part lost by all others, where the rest of the route would have been the best "
+        "in hindsight",
     ),
     (
         "repair, damage",
@@ -109,13 +110,6 @@ ANALYSIS: Terms = (
         "Shapley value",
         "what a model adds to the oracle when it joins the pool, on average over all orders in "
         "which the models could have joined",
-    ),
-)
-LOOKS: Terms = (
-    (
-        "test_looks",
-        "how many different evaluations of the test fold were logged for this router, and for all "
-        "that learned from the same data; a choice after many looks is a choice on the test fold",
     ),
 )
 
@@ -161,5 +155,4 @@ def definitions(report: Report) -> Terms:
         *(DEFERRAL if report.deferral else ()),
         *(SEEDS if report.has_spread else ()),
         *(ANALYSIS if report.analysis else ()),
-        *(LOOKS if report.provenance.get("test_looks") else ()),
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hierrouter.report.figure import INK, Drawing, settings
-from hierrouter.report.plots import figures
+from hierrouter.report.figures import figures
 from hierrouter.report.results import Report
 from hierrouter.report.svg import as_svg
 from hierrouter_cache.errors import InputError

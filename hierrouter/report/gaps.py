@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluate.bounds import gap_closed
 from hierrouter.evaluate.gap import gap_closed_interval
 from hierrouter.evaluate.outcome import Outcome
+from hierrouter.report.best import best_of_kind
 from hierrouter.report.intervals import draws
 from hierrouter.report.results import ALL, Bootstrap, Report
 
@@ -62,7 +63,8 @@ def gap_intervals(
             continue
         found[column] = None
         if gaps[column] is not None:
-            router, fixed, oracle = (_best(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
+            best = (best_of_kind(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
+            router, fixed, oracle = (one.reward(alpha)[queries] for one in best if one is not None)
             rng = draws(bootstrap, stream)
             found[column] = gap_closed_interval(
                 router, fixed, oracle, bootstrap.n, bootstrap.level, rng
@@ -79,11 +81,3 @@ def gap_sentence(report: Report) -> str:
     level = f"{report.bootstrap.level:.0%} interval"
     sure = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "without bounds"
     return f"Over all queries it is {share:.3f}, {level} {sure} against this fixed route."
-
-
-def _best(
-    outcomes: Sequence[Outcome], kind: str, alpha: float, queries: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """float64[queries]: rewards of the policy of a kind with the highest mean."""
-    rewards = [one.reward(alpha)[queries] for one in outcomes if one.kind == kind]
-    return max(rewards, key=lambda reward: float(reward.mean()))

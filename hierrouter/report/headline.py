@@ -50,7 +50,8 @@ def headlines(report: Report) -> tuple[Headline, ...]:
             Headline(
                 "R over the best fixed route",
                 f"{route.difference:+.3f}",
-                f"{route.policy}, [{route.difference_low:+.3f}, {route.difference_high:+.3f}]",
+                f"{route.policy}, the best one on these queries, "
+                f"[{route.difference_low:+.3f}, {route.difference_high:+.3f}]",
             )
         )
     best = report.best("single", by="quality")

@@ -25,7 +25,8 @@ class LearningCurve:
         fold: "validation", or "train" where there was no validation fold.
         epochs: done at each evaluation.
         reward: mean R at each evaluation.
-        chosen: the epoch whose weights were kept, that of the highest R; the first one on a tie.
+        chosen: the epoch whose weights were kept, that of the highest R, on a tie of the highest
+            on train; None where the checkpoint does not tell.
         fixed: R of the best fixed route on these very queries.
         oracle: R of the tree oracle on them.
     """
@@ -34,12 +35,12 @@ class LearningCurve:
     fold: str
     epochs: tuple[int, ...]
     reward: tuple[float, ...]
-    chosen: int
+    chosen: int | None
     fixed: float | None
     oracle: float | None
 
 
-def learning_curve(trained: TrainedRouter, tree: RouteTree) -> LearningCurve | None:
+def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> LearningCurve | None:
     """The curve of a training; None where it has no history.
 
     The bounds are left out where `tree` is not the one that the router learned on: under other
@@ -47,11 +48,11 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree) -> LearningCurve | N
 
     Args:
         tree: all folds.
+        fold: name of the one that chose the weights.
     """
     if not trained.history:
         return None
     config, alpha = trained.origin.config, trained.alpha
-    fold = "validation" if "validation" in tree.splits else "train"
     every = (config.evaluate_every * (at + 1) for at in range(len(trained.history)))
     epochs = tuple(min(epoch, config.epochs) for epoch in every)
     fixed, known = _bounds(trained, tree, fold)
@@ -60,7 +61,7 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree) -> LearningCurve | N
         fold=fold,
         epochs=epochs,
         reward=trained.history,
-        chosen=epochs[trained.history.index(max(trained.history))],
+        chosen=None if trained.kept is None else epochs[trained.kept],
         fixed=fixed,
         oracle=known,
     )

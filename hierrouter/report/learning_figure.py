@@ -37,19 +37,21 @@ def learning_figure(curve: LearningCurve) -> Drawing:
             markersize=3,
             label="hierrouter",
         )
-        kept = curve.reward[curve.epochs.index(curve.chosen)]
-        axes.scatter(
-            curve.chosen, kept, 170, color=ROUTER_COLOUR, marker="*", label="kept", zorder=4
-        )
+        if curve.chosen is not None:
+            kept = curve.reward[curve.epochs.index(curve.chosen)]
+            axes.scatter(
+                curve.chosen, kept, 170, color=ROUTER_COLOUR, marker="*", label="kept", zorder=4
+            )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epochs")
         axes.set_ylabel(f"R = Q − {curve.alpha:g} C")
         legend(figure)
+    which = "" if curve.chosen is None else f" ({curve.chosen})"
     return Drawing(
         name="learning-curve",
         title="Learning curve",
         caption=f"Learning curve: R of the greedy router on the {curve.fold} fold, which chose the "
-        f"epoch that was kept ({curve.chosen})",
+        f"epoch that was kept{which}",
         description="A line of mean net reward over the epochs of the training, between the best "
         "fixed route and the oracle on the same queries. The numbers are in the JSON.",
         figure=figure,

@@ -21,9 +21,9 @@ from markupsafe import Markup
 
 from hierrouter.report.definitions import definitions
 from hierrouter.report.figure import Drawing
+from hierrouter.report.figures import figures
 from hierrouter.report.headline import Headline, headlines
 from hierrouter.report.page_table import PageTable, page_table
-from hierrouter.report.plots import figures
 from hierrouter.report.results import Report
 from hierrouter.report.sources import source_lines, source_terms
 from hierrouter.report.svg import as_svg

@@ -15,7 +15,7 @@ from hierrouter.evaluate.outcome import Outcome
 from hierrouter.report.build import columns_of
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.gaps import gaps_closed
-from hierrouter.report.intervals import estimates
+from hierrouter.report.intervals import estimates, stream_of_all
 from hierrouter.report.results import Bootstrap
 from hierrouter.report.rows import PricedRow, PricedRows
 
@@ -42,7 +42,7 @@ def priced_rows(
         for column, at in columns.items()
     }
     values = [*(one.cost for one in outcomes), *(one.reward(alpha) for one in outcomes)]
-    found = estimates(np.array(values), bootstrap or Bootstrap(), stream=len(columns) - 1)
+    found = estimates(np.array(values), bootstrap or Bootstrap(), stream_of_all(datasets))
     rows = (_row(one, *found[at :: len(outcomes)]) for at, one in enumerate(outcomes))
     return PricedRows(name, tuple(rows), gaps_closed(rewards))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.outcome import STOP
+from hierrouter.actions import STOP
 from hierrouter_cache.tree import RouteTree
 
 MOST_ROUTES = 10  # with a column of their own; the rest shares the last one

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from rich.cells import cell_len
 
 from hierrouter.report.figure import (
     CHARACTER_INCHES,
@@ -28,6 +29,7 @@ from hierrouter_cache.routes import SEPARATOR
 DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
 SMALLEST = 0.005  # a smaller share is written as "<1"
 ROW_INCHES = 0.26
+WIDE_CELL_INCHES = 0.14  # of the widest letters, at 10 points
 
 
 def route_map_figure(routes: RouteMap) -> Drawing:
@@ -37,9 +39,11 @@ def route_map_figure(routes: RouteMap) -> Drawing:
     router = [row.router for row in rows if row.router is not None]
     shown = [("hierrouter", router, ROUTER_COLOUR)] if router else []
     names = [_in_lines(name) for name in routes.routes]
-    below = CHARACTER_INCHES * max(len(line) for name in names for line in name.split("\n"))
     wide = any("\n" in name for name in names)
-    width, size = (1.5 * WIDTH, 10) if wide else (WIDTH, 8)
+    cell, width, size = (
+        (WIDE_CELL_INCHES, 1.5 * WIDTH, 10) if wide else (CHARACTER_INCHES, WIDTH, 8)
+    )
+    below = cell * max(cell_len(line) for name in names for line in name.split("\n"))
     with settings(letters=size):
         figure, grids = panels(width, 0.9 + below + ROW_INCHES * len(rows), len(shown) + 1)
         for axes, panel in zip(grids, [*shown, ("oracle", oracle, INK)], strict=True):

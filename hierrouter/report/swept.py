@@ -2,7 +2,7 @@
 
 In: what the routers of each seed do at an alpha, or a bound. Out: `FrontierRow`s: the mean of the
 seeds with its interval over queries, how far seeds lie apart, and intervals over both. Not covered:
-which alphas there are; the figure (`plots`).
+which alphas there are; the figure (`frontier_figure`).
 """
 
 from __future__ import annotations

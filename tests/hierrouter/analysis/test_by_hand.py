@@ -24,7 +24,7 @@ QUICK = Bootstrap(n=50)
 
 
 def found() -> Analysis:
-    return analyse(tiny(), "test", ALPHA, None, bootstrap=QUICK)
+    return analyse(tiny(), "test", ALPHA, None, None, bootstrap=QUICK)
 
 
 def always(fold: RouteTree, node: int) -> np.ndarray:
@@ -124,7 +124,7 @@ def test_a_model_that_is_always_called_never_leaves() -> None:
     tree = tiny()
     from hierrouter_cache.sub_pool import sub_pool
 
-    (only,) = analyse(sub_pool(tree, ["a"]), "test", ALPHA, None, bootstrap=QUICK).models
+    (only,) = analyse(sub_pool(tree, ["a"]), "test", ALPHA, None, None, bootstrap=QUICK).models
     assert (only.share, only.leaves, only.below_5_percent) == (1, None, None)
 
 
@@ -178,18 +178,24 @@ def test_without_a_range_there_is_no_area() -> None:
     tree = tiny()
     score = np.zeros_like(tree.score)
     score[:, 3] = 1  # the cheapest route is the best one
-    frontier = analyse(replace(tree, score=score), "test", ALPHA, None, bootstrap=QUICK).frontier
+    frontier = analyse(
+        replace(tree, score=score), "test", ALPHA, None, None, bootstrap=QUICK
+    ).frontier
     assert frontier is not None and frontier.low == frontier.high == 2
     assert {row.mean_quality for row in frontier.hulls} == {None}
     assert all(
         row.area is None
-        for row in analyse(replace(tree, score=score), "test", ALPHA, None, bootstrap=QUICK).models
+        for row in analyse(
+            replace(tree, score=score), "test", ALPHA, None, None, bootstrap=QUICK
+        ).models
     )
 
 
 def test_the_view_shows_no_more_than_the_oracle_and_no_less_than_a_fixed_route() -> None:
     """Without any text both queries look alike, and a>b or b>a is right for one of them."""
-    blind = analyse(replace(tiny(), parts=(), view="stage"), "test", ALPHA, None, bootstrap=QUICK)
+    blind = analyse(
+        replace(tiny(), parts=(), view="stage"), "test", ALPHA, None, None, bootstrap=QUICK
+    )
     assert (blind.measurable.looks, blind.measurable.n) == (1, 2)
     assert blind.measurable.reward.mean == pytest.approx(0.2)
     whole = found().measurable

@@ -153,6 +153,7 @@ def test_an_entry_says_what_validation_said(tree):
     for name in "AB":
         one = entry(found, "best static", name)
         assert one.validation == pytest.approx(one.outcome.reward(ALPHA).mean())
+        assert one.validation_cost == pytest.approx(one.outcome.cost.mean())
 
 
 def test_without_direct_calls_set_a_is_left_out(tree):
@@ -193,6 +194,7 @@ def test_an_empty_validation_fold_is_said():
     found = contest(tree, ALPHA, (NearestNeighbours(),))
     assert "No validation fold: baselines take the first of their settings." in found.notes
     assert entry(found, "kNN", "B").validation is None
+    assert entry(found, "kNN", "B").validation_cost is None
 
 
 def test_the_order_is_that_of_the_baselines_then_router_then_oracles(tree):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import oracle, random_policy
 from hierrouter.evaluate.exact import ending
 from hierrouter.evaluate.metrics import (
     call_mix,
@@ -19,15 +18,11 @@ from hierrouter.evaluate.metrics import (
     hull_area,
     pareto_distance,
     perf_gain,
-    regret,
 )
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.enumeration import (
-    alphas,
-    mean,
     node,
     paths,
-    reward,
     seeds,
     small_trees,
     unhurried,
@@ -42,15 +37,6 @@ points = arrays(
     fill=st.nothing(),
 )
 TWO = np.array([1.0, 3.0]), np.array([0.2, 0.8])
-
-
-@unhurried
-@given(small_trees, alphas)
-def test_regret_is_what_the_oracle_has_more(tree: RouteTree, alpha: float) -> None:
-    lost = regret(oracle(tree, alpha), random_policy(tree), alpha)
-    for query in range(len(tree)):
-        rewards = [reward(tree, query, path, alpha) for path in paths(tree, False)]
-        assert lost[query] == pytest.approx(max(rewards) - mean(rewards))
 
 
 @unhurried

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import oracle
 from hierrouter.evaluate.exact import ending, policy_outcome
-from hierrouter.evaluate.metrics import regret
 from hierrouter.evaluate.reach import called, going_on
-from hierrouter.evaluate.regret import generalisation, split_regret
+from hierrouter.evaluate.regret import split_regret
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     Path,
@@ -70,7 +69,7 @@ def test_the_parts_add_up_to_the_regret_and_none_is_a_gain(
     actions, table = Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop)
     split = split_regret(tree, alpha, ending(actions, table), stop)
     policy = policy_outcome(tree, actions, table, "x", "router")
-    lost = regret(oracle(tree, alpha, stop), policy, alpha)
+    lost = oracle(tree, alpha, stop).reward(alpha) - policy.reward(alpha)
     np.testing.assert_allclose(split.total, lost, atol=1e-12)
     np.testing.assert_allclose(split.plan + split.adaptivity, lost, atol=1e-12)
     assert (split.parts >= -1e-12).all()
@@ -101,23 +100,6 @@ def test_who_sees_the_question_only_loses_by_adaptivity_alone() -> None:
     split = split_regret(tree, 0.0, ending(Actions(tree.routes), table))
     assert split.plan.max() == 0
     assert split.adaptivity.mean() == pytest.approx(0.5)
-
-
-def test_generalisation_is_what_is_lost_beyond_the_train_fold() -> None:
-    tree = planted_tree()
-    table = random_table(tree, 0)
-    train, test = (
-        split_regret(
-            tree.split(name),
-            0.1,
-            ending(Actions(tree.routes), table[np.array(tree.splits) == name]),
-        )
-        for name in ("train", "test")
-    )
-    lost = generalisation(test, train)
-    assert lost.sum() == pytest.approx(test.total.mean() - train.total.mean())
-    assert lost[0] == pytest.approx(test.plan.mean() - train.plan.mean())
-    assert generalisation(train, train).tolist() == [0, 0]
 
 
 def test_an_oracle_that_may_not_stop_is_no_measure_of_a_policy_that_does() -> None:

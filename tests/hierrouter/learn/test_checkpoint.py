@@ -84,6 +84,27 @@ def test_an_impossible_budget_is_damage(
         load_checkpoint(file)
 
 
+def test_which_iterate_was_kept_is_told_where_it_is_known(
+    trained: TrainedRouter, folder: Path, tmp_path: Path
+) -> None:
+    loaded = load_checkpoint(folder)
+    assert trained.kept is not None and loaded.kept == trained.kept
+    save_checkpoint(replace(trained, kept=None), tmp_path / "old")
+    assert "kept" not in json.loads((tmp_path / "old" / DESCRIPTION).read_text())
+    assert load_checkpoint(tmp_path / "old").kept is None
+
+
+@pytest.mark.parametrize("kept", [-1, 1_000, 0.5, "last"])
+def test_an_impossible_kept_iterate_is_damage(
+    trained: TrainedRouter, tmp_path: Path, kept: object
+) -> None:
+    text = json.dumps({**describe(trained), "kept": kept})
+    file = tmp_path / "router.safetensors"
+    save_file(trained.router.state_dict(), file, metadata={HEADER: text})
+    with pytest.raises(InputError, match="checkpoint is damaged"):
+        load_checkpoint(file)
+
+
 def test_saving_again_replaces_and_leaves_no_draft(trained: TrainedRouter, folder: Path) -> None:
     before = (folder / WEIGHTS).read_bytes()
     save_checkpoint(trained, folder)

@@ -199,9 +199,10 @@ def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path) -> None:
     assert set(tmp_path.rglob("*")) == whole
 
 
-def test_drafts_of_others_are_left_alone(tmp_path: Path) -> None:
-    for name in (".run.json.0123abcd.tmp", ".mine.tmp", "policy.json"):
+def test_nothing_but_drafts_is_removed(tmp_path: Path) -> None:
+    for name in (".mine.tmp", "mine.0123abcd.tmp", "policy.json"):
         (tmp_path / name).touch()
-    before = set(tmp_path.iterdir())
+    kept = set(tmp_path.iterdir())
+    (tmp_path / ".run.json.0123abcd.tmp").touch()
     remove_drafts(tmp_path)
-    assert set(tmp_path.iterdir()) == before
+    assert set(tmp_path.iterdir()) == kept

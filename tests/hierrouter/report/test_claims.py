@@ -45,6 +45,15 @@ def test_oracle_and_router_are_no_rivals() -> None:
     assert [one.policy for one in report([1.0, 2.0]).comparisons] == ["r0", "r1"]
 
 
+def test_of_equal_routes_the_cheaper_one_is_the_rival() -> None:
+    """The dear route is better by exactly what it costs more: 0.1 * 10."""
+    dear = outcome("dear", "route", [1.5, 1.25, 1.5, 1.25], [10.0] * 4)
+    cheap = outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25], [0.0] * 4)
+    router = outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0])
+    found = example([router, dear, cheap]).power
+    assert found is not None and found.policy == "cheap"
+
+
 def test_many_names_are_cut() -> None:
     said = claims_sentence(report([9.0, *[0.0] * 8]))
     assert "all but r1, r2, r3, r4, r5 and 3 more." in said

@@ -34,11 +34,11 @@ SHARED = [
 DATASETS = ("one", "two", "three") * 20
 
 
-def entry(name, arms, mean, validation, kind="baseline", reads=False, cost=0.1, seed=0):
+def entry(name, arms, mean, validation, kind="baseline", reads=False, cost=0.1, seed=0, tried=0.1):
     rng = np.random.default_rng(seed)
     quality = np.clip(mean + ALPHA * cost + rng.normal(0, 0.02, QUERIES), 0, 1)
     outcome = Outcome(name, kind, quality, quality.round(), np.full(QUERIES, cost))
-    return Entry(outcome, arms, "somebody", reads, {"k": 3}, validation, 0.5)
+    return Entry(outcome, arms, "somebody", reads, {"k": 3}, validation, 0.5, tried)
 
 
 def held(split="test", router=True):
@@ -125,14 +125,17 @@ def test_values_are_differences_on_the_fold_shown():
     assert hop.mean == pytest.approx((reward[3] - reward[1]).mean())
 
 
-def test_of_equals_the_cheaper_is_the_best():
-    alike = [entry(f"at {cost}", "A", 0.25, 0.5, cost=cost) for cost in (0.4, 0.2)]
+def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
+    alike = [
+        entry(f"at {cost}", "A", 0.25, 0.5, cost=cost, tried=tried)
+        for cost, tried in ((0.1, 0.4), (0.4, 0.2))
+    ]
     other = entry("other", "B", 0.5, 0.5)
     found = standings(of([*alike, other], alpha=0.0, split="validation"), "token_f1", {}, QUICK)
     cheaper = of([*alike, other])
     assert found.values[0].second == "at 0.4 on A"  # more quality where cost is free
     on_validation = standings(cheaper, "token_f1", {}, QUICK).values[-1]
-    assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.2 on A")
+    assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.4 on A")
 
 
 def test_without_a_router_the_second_hop_is_valued_alone():

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hierrouter.report.analysis import Analysis, Measurable, RungRow
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.figure import ROUTER_COLOUR
+from hierrouter.report.figures import figures
 from hierrouter.report.ladder_figure import ladder_figure
-from hierrouter.report.plots import figures
 from hierrouter.report.results import Report
 from hierrouter.report.svg import as_svg
 from tests.hierrouter.report.examples import example, policies

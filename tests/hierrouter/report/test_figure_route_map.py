@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from importlib import resources
@@ -85,6 +86,15 @@ def test_a_long_route_has_a_line_for_each_call() -> None:
     drawn = texts(as_svg(route_map_figure(replace(MAP, routes=(long, "a>b", OTHER)))))
     assert drawn.count("a-model-of-20-letter>") == drawn.count("another-of-20-letters") == 2
     assert long not in drawn and "a>b" in drawn
+
+
+@pytest.mark.parametrize("letter", ["m", "W", "界"])
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_the_widest_names_leave_room_for_the_map(letter: str, hops: int) -> None:
+    routes = tuple(">".join([letter * 27] * (hops - 1) + [name * 26]) for name in (letter, "n"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*axes sizes collapsed")
+        as_svg(route_map_figure(RouteMap((*routes, OTHER), MAP.rows)))
 
 
 def test_without_a_router_there_is_one_panel() -> None:

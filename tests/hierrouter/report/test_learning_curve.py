@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hierrouter.evaluate.bounds import oracle
+from hierrouter.learn.loop import Watch
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
@@ -37,8 +38,8 @@ def texts(curve: LearningCurve) -> set[str]:
 
 def test_the_curve_is_the_history_of_the_training(learned: tuple[TrainedRouter, RouteTree]) -> None:
     trained, tree = learned
-    curve = learning_curve(trained, tree)
-    assert curve is not None
+    curve = learning_curve(trained, tree, "validation")
+    assert curve is not None and curve.chosen is not None
     assert (curve.epochs, curve.reward) == ((2, 4, 5), trained.history)
     kept = curve.reward[curve.epochs.index(curve.chosen)]
     fold = tree.split("validation")
@@ -50,14 +51,39 @@ def test_the_curve_is_the_history_of_the_training(learned: tuple[TrainedRouter, 
 
 def test_bounds_of_another_tree_are_left_out(learned: tuple[TrainedRouter, RouteTree]) -> None:
     trained, tree = learned
-    curve = learning_curve(trained, replace(tree, content="1" * 32))
+    curve = learning_curve(trained, replace(tree, content="1" * 32), "validation")
     assert curve is not None
     assert curve.fixed is curve.oracle is None
 
 
 def test_a_router_without_history_has_no_curve(learned: tuple[TrainedRouter, RouteTree]) -> None:
     trained, tree = learned
-    assert learning_curve(replace(trained, history=()), tree) is None
+    assert learning_curve(replace(trained, history=()), tree, "validation") is None
+
+
+def test_of_tied_epochs_the_one_that_was_kept_is_named() -> None:
+    """With one query on validation most epochs tie there; train decides between them."""
+    tree = random_tree(Routes(2, 2), queries=13, seed=6)
+    tree = replace(tree, splits=("train",) * 12 + ("validation",))
+    config = replace(EXACT_GLIMPSE, epochs=6, evaluate_every=1)
+    found: list[tuple[float, float]] = []
+    watch = Watch(on_epoch=lambda done, total, train, validation: found.append((validation, train)))
+    trained = train(tree, Objective(ALPHA), config, 0, watch)
+    curve = learning_curve(trained, tree, "validation")
+    assert curve is not None
+    best = max(found)
+    assert best[0] in [validation for validation, _ in found[: found.index(best)]], "no tie"
+    assert curve.chosen == found.index(best) + 1
+
+
+def test_an_old_checkpoint_does_not_tell_which_epoch_was_kept(
+    learned: tuple[TrainedRouter, RouteTree],
+) -> None:
+    trained, tree = learned
+    curve = learning_curve(replace(trained, kept=None), tree, "validation")
+    assert curve is not None and curve.chosen is None
+    assert "kept" not in texts(curve)
+    assert learning_figure(curve).caption.endswith("kept")
 
 
 def test_bounds_are_drawn_where_they_are_known() -> None:

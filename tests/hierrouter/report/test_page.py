@@ -119,6 +119,7 @@ def test_headlines_of_a_trained_router() -> None:
         "[0.0%, 87.5%] of the 0.400 from the best fixed route to the oracle",
     )
     assert shown["R over the best fixed route"][0] == "+0.200"
+    assert "the best one on these queries" in shown["R over the best fixed route"][1]
     assert shown["Quality over the best pool model"][0] == "2.33×"
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from hierrouter.evaluate.outcome import Outcome
 from hierrouter.report.figure import INK, ROUTER_COLOUR, Drawing
+from hierrouter.report.figures import figures
 from hierrouter.report.frontier_figure import frontier_figure
-from hierrouter.report.plots import figures
 from hierrouter.report.results import Report
 from hierrouter.report.reward_figure import reward_figure
 from hierrouter.report.svg import as_svg
