@@ -10,6 +10,7 @@ routers, looks at trees of other content, such as some datasets of the same cach
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import hierrouter
-from hierrouter.learn.checkpoint import description_of
-from hierrouter.runs import DONE, RUNS, finished_runs
+from hierrouter.learn.checkpoint import DESCRIPTION, SUMMARY, description_of
+from hierrouter.runs import DONE, finished_runs
 from hierrouter_cache.tree import RouteTree
 
 LOG = "test_looks.jsonl"
@@ -95,9 +96,14 @@ def _folder(run: Path) -> Path:
 
 
 def _name(folder: Path) -> str:
-    """Within `runs` the path below it, so that the folder may move with its runs."""
-    whole, runs = folder.resolve(), RUNS.resolve()
-    return str(whole.relative_to(runs) if whole.is_relative_to(runs) else whole)
+    """The folder's own name and a digest of what it holds: it may move, and be copied."""
+    for told in (DESCRIPTION, SUMMARY):
+        try:
+            digest = hashlib.sha256((folder / told).read_bytes()).hexdigest()
+            return f"{folder.resolve().name} {digest[:12]}"
+        except OSError:
+            continue
+    return folder.resolve().name
 
 
 def _line(look: Mapping[str, Any]) -> str:

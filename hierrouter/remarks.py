@@ -158,6 +158,7 @@ def _sampling_notes(
     every = stream_of_all(fold.datasets)
     [found] = estimates((without - sampled)[None], bootstrap, every)
     return [
-        f"Learned by enumeration instead of sampled episodes ({what}): R {found.mean:+.4f} "
-        f"[{found.low:+.4f}, {found.high:+.4f}], {bootstrap.level:.0%} interval, paired by query."
+        f"HierRouter was learned from sampled episodes; learned by enumeration ({what}) R would be "
+        f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}] from this, "
+        f"{bootstrap.level:.0%} interval, paired by query."
     ]

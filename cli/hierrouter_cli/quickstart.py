@@ -62,3 +62,6 @@ def quickstart(
     page = write(result, folders.report)
     show_summary(result)
     console.put(f"page: {page}\n")
+    if out:
+        where = f"--cache {folders.cache} --checkpoint {folders.train}"
+        console.say(f"to go on: hierrouter report {where} --sweep {folders.sweep}")

@@ -119,9 +119,10 @@ def frontier_table(report: Report, found: FrontierFigures) -> Table:
         rows=tuple(_hull_line(row) for row in found.hulls),
         note="The range reaches from the cheapest static arm to the one with the highest Q on the "
         f"train fold, which here has Q {found.static_quality:.3f} at C {found.static_cost:.4g}; "
-        "below its cheapest point a hull counts as 0, and one point is no hull. Hulls are of this "
-        "very fold: the best of many "
-        f"points looks better than it is. Intervals are of {found.resamples:,} resamples with "
+        "below its cheapest point a hull counts as 0, and one point is no hull. Direct calls are "
+        "static arms, but no routes of the tree: the oracle's hull may begin later than theirs. "
+        "Hulls are of this very fold: the best of many points looks better than it is. Intervals "
+        f"are of {found.resamples:,} resamples with "
         "this arm and range.",
     )
 

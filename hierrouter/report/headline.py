@@ -40,7 +40,7 @@ def headlines(report: Report) -> tuple[Headline, ...]:
         found.append(
             Headline(
                 "Gap closed",
-                f"{closed:.1%}",
+                _share(closed),
                 f"{_share_span(report)}of the {report.gap('all'):.3f} from the best fixed route to "
                 "the oracle",
             )
@@ -73,4 +73,9 @@ def _span(row: Row) -> str:
 def _share_span(report: Report) -> str:
     """The interval of the share of the gap closed, where it has bounds."""
     ends = report.gap_closed_intervals.get(ALL)
-    return f"[{ends[0]:.1%}, {ends[1]:.1%}] " if ends else ""
+    return f"[{_share(ends[0])}, {_share(ends[1])}] " if ends else ""
+
+
+def _share(share: float) -> str:
+    """In percent; what is not quite all of it is not called so."""
+    return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
