@@ -20,6 +20,11 @@ COMMAND = [sys.executable, "-m", "hierrouter_cli"]
 SOURCES = Path(__file__).parents[1]
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: half as many again as there are cores; the tests wait for processes often."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)
+
+
 def environment() -> dict[str, str]:
     """The environment in which a test starts the command."""
     roots = [str(SOURCES / folder) for folder in (".", "cache", "cli")]

@@ -82,8 +82,7 @@ def serve(
         settings = Settings(names, str(run), key, log, seed if sample else None, reroute)
         app = make_app(router, settings, lines)
         console.say(f"serve: {run}, {', '.join(router.policy.origin.models)}")
-        console.say(f"serve: http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
-        _run(app, listener)
+        _run(app, listener, f"http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
 
 
 def _key(variable: str | None, host: str) -> str | None:
@@ -158,9 +157,18 @@ def _address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _run(app: FastAPI, listener: socket.socket) -> None:
-    """Serve until the process is told to end; what is under way is finished first."""
+def _run(app: FastAPI, listener: socket.socket, where: str) -> None:
+    """Serve until the process is told to end; what is under way is finished first.
+
+    Args:
+        where: people reach it; said once they do.
+    """
     import uvicorn
+
+    class Telling(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            console.say(f"serve: {where}")
 
     config = uvicorn.Config(
         app,
@@ -170,7 +178,7 @@ def _run(app: FastAPI, listener: socket.socket) -> None:
         timeout_graceful_shutdown=LAST_SECONDS,
     )
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        Telling(config).run(sockets=[listener])
     except KeyboardInterrupt:  # how a server is ended
         console.say("serve: ended")
         raise typer.Exit(INTERRUPTED) from None
