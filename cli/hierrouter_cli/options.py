@@ -142,6 +142,14 @@ DeferShare = Annotated[
         "--defer-share", metavar="S", help="At most this share, 0 to 1; default: the highest R."
     ),
 ]
+Sample = Annotated[
+    bool,
+    typer.Option("--sample", help="Draw each call from the policy, so that logs can be judged."),
+]
+Reroute = Annotated[
+    bool,
+    typer.Option("--reroute", help="Where a model fails, take the next likeliest; says so."),
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),

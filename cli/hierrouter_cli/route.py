@@ -39,17 +39,9 @@ def route(
     pool: options.PoolName = None,
     alpha: options.ShownAlpha = None,
     max_cost: options.MaxCost = None,
-    sample: Annotated[
-        bool,
-        typer.Option(
-            "--sample", help="Draw each call from the policy, so that logs can be judged."
-        ),
-    ] = False,
+    sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
-    reroute: Annotated[
-        bool,
-        typer.Option("--reroute", help="Where a model fails, take the next likeliest; says so."),
-    ] = False,
+    reroute: options.Reroute = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what the policy would call first; call nothing.")
     ] = False,

@@ -43,17 +43,9 @@ def serve(
         Path | None,
         typer.Option("--log", metavar="FILE", help="Append a JSON line for each request."),
     ] = None,
-    sample: Annotated[
-        bool,
-        typer.Option(
-            "--sample", help="Draw each call from the policy, so that logs can be judged."
-        ),
-    ] = False,
+    sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
-    reroute: Annotated[
-        bool,
-        typer.Option("--reroute", help="Where a model fails, take the next likeliest; says so."),
-    ] = False,
+    reroute: options.Reroute = False,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
 

@@ -7,21 +7,17 @@ everything else. Not covered: where the page is written.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hierrouter.evaluate.outcome import single_calls
 from hierrouter.explore.data import Explored
 from hierrouter.explore.payload import as_object
+from hierrouter.report.html import content_security_policy, environment
 from hierrouter.report.page import STYLE_SHEETS as REPORT_STYLES
-from hierrouter.report.text import safe_text
 
 BASE_STYLES = tuple(name for name in REPORT_STYLES if name in ("report.css", "tables.css"))
 SCRIPTS = (
@@ -47,7 +43,7 @@ def as_html(explored: Explored) -> str:
     style, script = _style(), _script()
     fold = explored.fold
     return (
-        _environment()
+        environment("hierrouter.explore")
         .get_template("explore.html.j2")
         .render(
             policy=content_security_policy(style, script),
@@ -57,8 +53,8 @@ def as_html(explored: Explored) -> str:
             queries=len(fold),
             datasets=len(set(fold.datasets)),
             split=explored.split,
-            scorer=safe_text(fold.scorer),
-            notes=[safe_text(note) for note in explored.notes],
+            scorer=fold.scorer,
+            notes=explored.notes,
             absent=_absent(explored),
             texts=len(explored.texts),
         )
@@ -73,22 +69,10 @@ def _absent(explored: Explored) -> set[str]:
     return found if "train" in explored.tree.splits else found | {"informed"}
 
 
-def content_security_policy(style: str, script: str) -> str:
-    """Nothing is loaded, framed or sent; the one style and the one script are named by hash."""
-    return (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
 def inert_json(value: Any) -> str:
     """JSON in ASCII that can stand inside a script element whatever it says."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(INERT)
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _style() -> str:
@@ -104,15 +88,3 @@ def _script() -> str:
     folder = resources.files("hierrouter.explore").joinpath("templates")
     files = "\n".join(folder.joinpath(name).read_text("utf-8") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{files}\n}})();\n'
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("hierrouter.explore"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )

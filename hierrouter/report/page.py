@@ -8,28 +8,23 @@ covered: where the page is written.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hierrouter.report.definitions import definitions
 from hierrouter.report.figure import Drawing
 from hierrouter.report.figures import figures
 from hierrouter.report.headline import Headline, headlines
+from hierrouter.report.html import content_security_policy, environment
 from hierrouter.report.page_table import PageTable, page_table
 from hierrouter.report.results import Report
 from hierrouter.report.sources import source_lines, source_terms
 from hierrouter.report.svg import as_svg
 from hierrouter.report.table import Table
 from hierrouter.report.tables import ROUTES_SHOWN, report_tables
-from hierrouter.report.text import safe_text
 from hierrouter.report.worst import cases
 
 STYLE_SHEETS = ("report.css", "tables.css", "prices.css", "worst.css")
@@ -78,7 +73,7 @@ def as_html(
     style = "".join(templates.joinpath(name).read_text("utf-8") for name in STYLE_SHEETS)
     style += _switching(len(lists))
     return (
-        _environment()
+        environment("hierrouter.report")
         .get_template("report.html.j2")
         .render(
             style=Markup(style),  # noqa: S704 - our own text, not foreign
@@ -93,12 +88,6 @@ def as_html(
             provenance=source_lines(report.provenance),
         )
     )
-
-
-def content_security_policy(style: str) -> str:
-    """Nothing is loaded, run, framed or sent; the one allowed style sheet is named by its hash."""
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def _own_name(report: Report) -> str:
@@ -138,21 +127,3 @@ def _switching(count: int) -> str:
         for number in range(1, count + 1)
     )
     return f"@media screen {{\n{''.join(rules)}}}\n" if count > 1 else ""
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("hierrouter.report"),
-        autoescape=True,
-        finalize=_visible,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def _visible(value: Any) -> Any:
-    """What the template prints: foreign text with its control characters shown."""
-    return safe_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
