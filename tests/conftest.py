@@ -14,6 +14,8 @@ from tests.warm import Warm
 
 # Nothing here may reach a hub; set before any test imports transformers.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# As many tests run as there are cores: threads of one would wait for those of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "hierrouter_cli"]

@@ -36,7 +36,7 @@ def route(
         ),
     ] = None,
     checkpoint: options.Checkpoint = None,
-    pool: options.PoolName = None,
+    pool: options.AnyPool = None,
     alpha: options.ShownAlpha = None,
     max_cost: options.MaxCost = None,
     sample: options.Sample = False,
@@ -96,9 +96,11 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
 @asynccontextmanager
 async def _router(run: Path, pool: Pool | None, calls: bool = True) -> AsyncIterator[Router]:
     """The router, with its models loaded if it is to call them; they are let go with the block."""
+    from hierrouter.live.deployment import Deployment
     from hierrouter.live.router import Router
 
-    router = Router.from_run(run, pool, calls=calls)
+    found = Deployment.from_run(run, pool)
+    router = Router(found.policy, found.pool, found.load_models() if calls else {})
     console.say(f"route: {run}, {', '.join(router.policy.origin.models)}")
     try:
         yield router

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,26 +16,33 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 HOST, PORT = "127.0.0.1", 8100
+MAX_REQUESTS = 256
 INTERRUPTED = 130
 LAST_SECONDS = 30  # for what is under way when the server is told to end
 
 
 def serve(
     checkpoint: options.Checkpoint = None,
-    pool: options.PoolName = None,
+    pool: options.AnyPool = None,
     alpha: options.ShownAlpha = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="NAME=ALPHA", help="hierrouter:NAME; repeatable."),
+        typer.Option(
+            "--name",
+            metavar="NAME=ALPHA",
+            help="Also answer as hierrouter:NAME, at this alpha; repeatable.",
+        ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS")] = HOST,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = HOST,
     port: Annotated[
         int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0 takes a free one.")
     ] = PORT,
     api_key_env: Annotated[
         str | None,
         typer.Option(
-            "--api-key-env", metavar="VARIABLE", help="Holds the key that clients must send."
+            "--api-key-env",
+            metavar="VARIABLE",
+            help="Environment variable with the key that clients must send.",
         ),
     ] = None,
     log: Annotated[
@@ -46,6 +52,12 @@ def serve(
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
+    max_requests: Annotated[
+        int,
+        typer.Option(
+            "--max-requests", metavar="N", min=1, help="Under way at once; more are refused."
+        ),
+    ] = MAX_REQUESTS,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
 
@@ -57,6 +69,7 @@ def serve(
     named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
+        from hierrouter.live.deployment import Deployment
         from hierrouter.live.router import Router
         from hierrouter.live.runs import live_run
         from hierrouter.pool_file import load_pool
@@ -67,11 +80,11 @@ def serve(
         lines = RequestLog(log)
         run = checkpoint or live_run(value)
         given = load_pool(pool) if pool else None
-        # What is wrong with the names is said before the models are loaded.
-        Names.of(Router.from_run(run, given, calls=False).policy, value, named)
-        router = Router.from_run(run, given)
-        names = Names.of(router.policy, value, named)
-        settings = Settings(names, str(run), key, log, seed if sample else None, reroute)
+        found = Deployment.from_run(run, given)
+        names = Names.of(found.policy, value, named)  # refused before the models are loaded
+        router = Router(found.policy, found.pool, found.load_models())
+        rng_seed = seed if sample else None
+        settings = Settings(names, str(run), key, log, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
         console.say(f"serve: {run}, {', '.join(router.policy.origin.models)}")
         _run(app, listener, f"http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
@@ -81,18 +94,15 @@ def _key(variable: str | None, host: str) -> str | None:
     """The key that clients must send.
 
     Raises:
-        InputError: the variable is empty, or others than this machine could connect without one.
+        InputError: there is no key there, or others than this machine could connect without one.
     """
-    from hierrouter.endpoint import is_loopback
+    from hierrouter.endpoint import is_loopback, key_in
 
-    if variable is None:
-        if not is_loopback(host):
-            raise InputError(f"everybody could connect: --host {host}; give --api-key-env as well")
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise InputError(f"{variable} is not set: --api-key-env; it must hold the key")
-    return key
+    if variable is not None:
+        return key_in(variable, "--api-key-env")
+    if not is_loopback(host):
+        raise InputError(f"everybody could connect: --host {host}; give --api-key-env as well")
+    return None
 
 
 def _named(given: Sequence[str]) -> dict[str, float]:

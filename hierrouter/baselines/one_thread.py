@@ -10,17 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from threadpoolctl import threadpool_limits
+
+from hierrouter.threads import torch_threads
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Fit and play every baseline in it; `contest` does."""
-    before = torch.get_num_threads()
-    with threadpool_limits(1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    with threadpool_limits(1), torch_threads(1):
+        yield

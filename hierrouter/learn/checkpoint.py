@@ -81,7 +81,7 @@ def description_of(run: Path) -> dict[str, Any]:
         try:
             found = json.loads((run / name).read_text("utf-8"))
             return dict(found) if {"fingerprint", "view", "encoder"} <= found.keys() else {}
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             continue
     return {}
 

@@ -26,7 +26,7 @@ from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import Outcome, single_calls
 from hierrouter.learn.folds import choosing_fold, training_folds
 from hierrouter.learn.router import in_chunks
-from hierrouter.learn.states import live_state, state_table
+from hierrouter.learn.states import live_states, state_table
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.values import action_values
 from hierrouter.pool import suggestion
@@ -119,8 +119,9 @@ class Deferral:
         if self.head is None:
             chances = self.trained.decide(embedding, path, cost, prompts)
             return bool(in_doubt(chances, self.threshold))
-        unmasked = np.ones(self.trained.actions.count, dtype=np.bool_)  # features read no mask
-        seen = self.trained.router.features(live_state(embedding, len(path), cost, unmasked))
+        unmasked = np.ones((1, self.trained.actions.count), dtype=np.bool_)  # none is read
+        here = live_states(embedding[None], [len(path)], [cost], unmasked)
+        seen = self.trained.router.features(here)
         gain = self.head(seen.double().numpy(), np.array([len(path)]))
         return bool(gain[0] < self.threshold)
 

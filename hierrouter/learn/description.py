@@ -8,9 +8,10 @@ not fit together. Not covered: files, see `checkpoint`.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from hierrouter.learn.trained import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
 
 FORMAT = 2
+Network = TypeVar("Network", Router, AlphaRouter)
 CEILINGS = ("ceilings.longest", "ceilings.growth")
 
 
@@ -83,7 +85,7 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
         _check_format(found["format"], file)
         objective = _objective(found["objective"], file)
         return _policy(found, objective, tensors, _ceilings(tensors))
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
         raise InputError(
             f"checkpoint is damaged, weights and description do not fit: {file}; {RETRAIN}"
         ) from error
@@ -113,21 +115,40 @@ def _policy(
     weights: dict[str, Tensor],
     ceilings: Ceilings | None,
 ) -> Policy:
-    origin, shape, history = _origin(found), RouterShape(**found["shape"]), tuple(found["history"])
+    origin, shape, history = (
+        _origin(found),
+        RouterShape(**found["shape"]),
+        _floats(found, "history"),
+    )
     _check_fit(origin, objective, shape, ceilings)
     if "alphas" in found:
-        network = AlphaRouter(shape, weights["scales"])
-        network.load_state_dict(weights)
-        network.requires_grad_(False).eval()
-        return TrainedSweep(
-            network, tuple(found["alphas"]), objective, origin, history, _kept(found)
-        )
-    if weights["context.weight"].shape != (shape.hidden, shape.dim):
-        raise ValueError("weights of another shape")
-    router = Router(shape)
-    router.load_state_dict(weights)
-    router.requires_grad_(False).eval()
+        scales = weights["scales"]
+        network = _filled(lambda: AlphaRouter(shape, scales), weights)
+        return TrainedSweep(network, _alphas(found), objective, origin, history, _kept(found))
+    router = _filled(lambda: Router(shape), weights)
     return TrainedRouter(router, objective, origin, history, ceilings, _budget(found), _kept(found))
+
+
+def _filled(make: Callable[[], Network], weights: dict[str, Tensor]) -> Network:
+    """The network with these weights; a shape that is not theirs takes no memory."""
+    with torch.device("meta"):
+        wanted = {name: value.shape for name, value in make().state_dict().items()}
+    if wanted != {name: value.shape for name, value in weights.items()}:
+        raise ValueError("weights of another shape")
+    network = make()
+    network.load_state_dict(weights)
+    return network.requires_grad_(False).eval()
+
+
+def _floats(found: dict[str, Any], name: str) -> tuple[float, ...]:
+    return tuple(map(float, found[name]))
+
+
+def _alphas(found: dict[str, Any]) -> tuple[float, ...]:
+    alphas = _floats(found, "alphas")
+    if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
+        raise ValueError(f"alphas {alphas}")
+    return alphas
 
 
 def _budget(found: dict[str, Any]) -> float | None:
@@ -179,7 +200,8 @@ def _check_fit(
         all(isinstance(text, str) for text in texts),
         all(isinstance(number, int) for number in (origin.seed, origin.hops, shape.actions)),
         len(origin.rate) == len(origin.models),
-        np.isfinite(origin.rate).all(),
+        all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
+        0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
         shape.hops == origin.hops,
         shape.actions == Actions(origin.routes, objective.allow_stop).count,
         (ceilings is None) == (objective.max_cost is None),

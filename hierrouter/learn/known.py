@@ -41,7 +41,9 @@ class Known:
             InputError: the fold is empty.
         """
         if not len(tree):
-            raise InputError("nothing is known of the models: the train fold is empty")
+            raise InputError(
+                "nothing is known of the models: the train fold is empty; collect more queries"
+            )
         fold = Fold.of(tree, objective)
         reward = fold.episode_reward(objective.alpha, standardise=True)
         return cls(fold, torch.from_numpy(reward.astype(np.float32)))

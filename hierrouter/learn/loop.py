@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hierrouter.learn.config import TrainConfig
+from hierrouter.threads import torch_threads
 
 # Epochs done, epochs in all, value on the train fold, value on validation.
 OnEpoch = Callable[[int, int, float, float], None]
@@ -180,14 +181,11 @@ def reproducible(seed: int) -> Iterator[None]:
 
     One thread, because sums are added up in another order on another number of threads.
     """
-    threads = torch.get_num_threads()
     numpy_state = np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(seed)
         np.random.seed(seed)
-        torch.set_num_threads(1)
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
             np.random.set_state(numpy_state)

@@ -68,7 +68,7 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
         tensors, text = read_tensors(file)
         held = json.loads(text)
         found, snapshot = held["training"], Snapshot(held["epoch"], tensors, held["counters"])
-    except (InputError, KeyError, TypeError, ValueError) as error:
+    except (InputError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"interrupted training is truncated or damaged: {file}; remove it and train again"
         ) from error
@@ -119,4 +119,4 @@ def _remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
-        raise WorldError(f"cannot remove {file}: {error.strerror}") from error
+        raise WorldError(f"cannot remove: {file}: {error.strerror}; remove it yourself") from error

@@ -1,8 +1,8 @@
 """All states of a tree as tensors: what a router reads.
 
 In: a `RouteTree`. Out: `StateTable`, from which the rows of any states are gathered by number, so
-that buffers hold 8 bytes a state; `NoisyTable`, the same with noise; `live_state`, for a state that
-is in no tree. Not covered: networks.
+that buffers hold 8 bytes a state; `NoisyTable`, the same with noise; `live_states`, for states
+that are in no tree. Not covered: networks.
 """
 
 from __future__ import annotations
@@ -107,28 +107,26 @@ def state_table(
     )
 
 
-def live_state(
-    embedding: NDArray[np.float32], stage: int, cost: float, legal: NDArray[np.bool_]
+def live_states(
+    embedding: NDArray[np.float32],
+    stage: Sequence[int],
+    cost: Sequence[float],
+    legal: NDArray[np.bool_],
 ) -> States:
-    """The one row of a state that is being decided on now.
+    """Some states that are being decided on now, a row each.
 
     Args:
-        embedding: float32[dim], the encoder's vectors of the view.
-        stage: calls made so far.
-        cost: C so far, in price * token.
-        legal: bool[A].
+        embedding: float32[n, dim], the encoder's vectors of the view.
+        stage: n numbers of calls made so far.
+        cost: n costs so far, in price * token.
+        legal: bool[n, A].
     """
     return States(
-        embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None],
-        stage=torch.tensor([stage]),
-        cost=torch.tensor([cost], dtype=torch.float32),
-        legal=torch.from_numpy(legal)[None],
+        embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
+        stage=torch.tensor(stage),
+        cost=torch.tensor(cost, dtype=torch.float32),
+        legal=torch.from_numpy(legal),
     )
-
-
-def joined(rows: Sequence[States]) -> States:
-    """Several states as one, in their order."""
-    return States(*(torch.cat(parts) for parts in zip(*rows, strict=True)))
 
 
 def _compact(part: StatePart) -> tuple[Tensor, Tensor]:

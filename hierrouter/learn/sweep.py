@@ -109,7 +109,9 @@ def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[f
         raise InputError(f"a grid needs at least 2 alphas, got {count}")
     train = tree.split("train")
     if not len(train):
-        raise InputError("no query to choose alphas on: the train fold is empty")
+        raise InputError(
+            "no query to choose alphas on: the train fold is empty; collect more queries"
+        )
     break_points = oracle_break_points(train, allow_stop)
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
     quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)
@@ -158,7 +160,7 @@ def load_sweep(run: Path) -> Sweep:
         seeds, conditioned = [int(seed) for seed in found["seeds"]], bool(found["conditioned"])
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"sweep summary is damaged: {summary}; sweep again") from error
     if conditioned:
         return Sweep(alphas, tuple(_network(member_folder(run, seed)) for seed in seeds))

@@ -61,7 +61,9 @@ def _check_start(file: Path) -> None:
     except FileNotFoundError:
         raise InputError(f"checkpoint not found: {file}; run `hierrouter train` first") from None
     except OSError as error:
-        raise InputError(f"checkpoint cannot be read: {file}: {error.strerror}") from None
+        raise InputError(
+            f"checkpoint cannot be read: {file}: {error.strerror}; give another --checkpoint"
+        ) from None
     if start == LFS_POINTER:
         raise InputError(
             f"checkpoint is a git-lfs pointer, not a safetensors file: {file}; run `git lfs pull`"

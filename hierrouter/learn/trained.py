@@ -6,6 +6,7 @@ live state, and the exact outcome on a tree. Not covered: files, see `checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from hierrouter.evaluate.outcome import ROUTER, Outcome, from_endings
 from hierrouter.learn.config import TrainConfig
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import Router, action_probabilities
-from hierrouter.learn.states import States, live_state, state_table
+from hierrouter.learn.states import live_states, state_table
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
@@ -158,7 +159,7 @@ class TrainedRouter:
         self.origin.check_matches(tree, self.router.shape.dim)
         table = state_table(tree, self.objective, self.ceilings)
         probabilities = action_probabilities(self.router, table)
-        return probabilities.reshape(len(tree), tree.routes.states, -1)
+        return probabilities.reshape(len(tree), tree.routes.states, self.actions.count)
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
@@ -176,14 +177,38 @@ class TrainedRouter:
         """
         return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
 
-    def state(
+    @torch.no_grad()
+    def decide_each(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+        prompts: Sequence[NDArray[np.int64] | None],
+    ) -> NDArray[np.float64]:
+        """float64[n, A]: the stochastic policy at some live states, worked out together.
+
+        Args:
+            embedding: float32[n, dim], the encoder's vectors of the view.
+            paths, costs, prompts: of each state, as `decide` has them.
+
+        Raises:
+            ValueError: prompts are needed, and are not given or not M.
+        """
+        known = zip(paths, costs, prompts, strict=True)
+        legal = np.stack([self._legal(*one) for one in known])
+        states = live_states(embedding, [len(path) for path in paths], costs, legal)
+        logits, _ = self.router(states)
+        chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
+        return chances
+
+    def decide(
         self,
         embedding: NDArray[np.float32],
         path: tuple[int, ...],
         cost: float,
         prompts: NDArray[np.int64] | None = None,
-    ) -> States:
-        """The row of one live state.
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state.
 
         Args:
             embedding: float32[dim], the encoder's vectors of the view.
@@ -196,24 +221,7 @@ class TrainedRouter:
         Raises:
             ValueError: prompts are needed, and are not given or not M.
         """
-        return live_state(embedding, len(path), cost, self._legal(path, cost, prompts))
-
-    @torch.no_grad()
-    def chances(self, states: States) -> NDArray[np.float64]:
-        """float64[n, A]: the stochastic policy at live states."""
-        logits, _ = self.router(states)
-        probabilities: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
-        return probabilities
-
-    def decide(
-        self,
-        embedding: NDArray[np.float32],
-        path: tuple[int, ...],
-        cost: float,
-        prompts: NDArray[np.int64] | None = None,
-    ) -> NDArray[np.float64]:
-        """float64[A]: the stochastic policy at one live state; see `state`."""
-        found: NDArray[np.float64] = self.chances(self.state(embedding, path, cost, prompts))[0]
+        found: NDArray[np.float64] = self.decide_each(embedding[None], [path], [cost], [prompts])[0]
         return found
 
     def choose(

@@ -109,7 +109,14 @@ def load_bundle(folder: Path) -> Bundle | None:
             )
         pool, identities = stored_pool(text, str(file))
         return Bundle(pool, identities, _ceilings(found["ceilings"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise InputError(f"{FILE} is damaged: {file}; train again, or give --pool") from error
 
 
@@ -126,6 +133,20 @@ def require_pool(origin: Origin, pool: Pool) -> None:
             f"the pool is not the policy's: {', '.join(names)}; {pool.hops} hops, "
             f"it learned with {wanted}; give that pool, or train again"
         )
+
+
+def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
+    """A run may come from others: it must not decide which secret goes where.
+
+    Raises:
+        InputError: a model wants a key from the environment.
+    """
+    for model in bundle.pool.models:
+        if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
+            raise InputError(
+                f"{FILE} would send {name} to {model.endpoint.address}: {folder}; "
+                "say so yourself with --pool"
+            )
 
 
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:

@@ -77,9 +77,11 @@ def load_models(pool: Pool, engines: Engines) -> dict[str, LiveModel]:
 def _live(spec: ModelSpec, engines: Engines) -> LiveModel:
     generator = engines(spec.backend).load(spec)  # a served model is asked for here, too
     if spec.backend == OPENAI:
+        from hierrouter.collect.backends.endpoint.engine import EndpointGenerator
         from hierrouter.live.served import ServedModel
 
-        return ServedModel(spec)
+        assert isinstance(generator, EndpointGenerator)
+        return ServedModel(spec, generator.caller)
     from hierrouter.live.batched import BatchedModel
 
     return BatchedModel(spec.name, generator)

@@ -6,7 +6,7 @@ decision at a live state. Not covered: calling models (`router`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,7 +18,6 @@ from hierrouter.collect.views import state_texts
 from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.evaluate.exact import greedy
 from hierrouter.learn.alpha_router import Policy
-from hierrouter.learn.states import joined
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
 
@@ -87,7 +86,7 @@ class LivePolicy:
         self.at: Callable[[float | None, float | None], TrainedRouter]
         self.at = lru_cache(ROUTERS_KEPT)(self._at)
         trained = self.at(None, None)
-        wanted, given = trained.router.shape.dim, self._embedded([LiveState(trained, "")]).shape[1]
+        wanted, given = trained.router.shape.dim, self.embed([LiveState(trained, "")]).shape[1]
         if given != wanted:
             raise InputError(
                 f"the policy reads embeddings of {wanted} numbers ({self.origin.encoder}), "
@@ -110,31 +109,50 @@ class LivePolicy:
         """The name of each action: a model, or `model>stop`."""
         return self.at(None, None).actions.names(self.origin.models)
 
-    def decide(self, states: Sequence[LiveState]) -> list[Decision]:
-        """The next action at each of some live states, worked out together."""
-        embedded = self._embedded(states)
-        chances: list[NDArray[np.float64]] = [np.empty(0)] * len(states)
-        for trained in {id(state.trained): state.trained for state in states}.values():
-            mine = [place for place, state in enumerate(states) if state.trained is trained]
-            rows = [
-                trained.state(embedded[place], one.path, one.cost, one.prompts)
-                for place, one in ((place, states[place]) for place in mine)
-            ]
-            found = trained.chances(joined(rows))
-            for place, row in zip(mine, found, strict=True):
-                chances[place] = row
-        return [self._decision(*pair) for pair in zip(states, chances, strict=True)]
+    def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
+        """float32[n, dim]: what the policy sees of each state."""
+        texts = [
+            text
+            for state in states
+            for text in state_texts(self.origin.view, state.question, state.responses)
+        ]
+        if not texts:
+            return np.empty((len(states), 0), dtype=np.float32)
+        vectors: NDArray[np.float32] = self._encoder.encode(texts).reshape(len(states), -1)
+        return vectors
 
-    def _decision(self, state: LiveState, chances: NDArray[np.float64]) -> Decision:
-        """The greedy action, or one that is drawn."""
-        if state.rng is None:
-            action = int(greedy(chances, self.origin.base_rate).argmax())
+    def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
+        """The next action at each of some live states, worked out together.
+
+        Args:
+            states: any number.
+            embedded: float32[n, dim], see `embed`.
+        """
+        decisions: dict[int, Decision] = {}
+        for trained in {id(state.trained): state.trained for state in states}.values():
+            places = [place for place, state in enumerate(states) if state.trained is trained]
+            mine = [states[place] for place in places]
+            chances = trained.decide_each(
+                embedded[places],
+                [state.path for state in mine],
+                [state.cost for state in mine],
+                [state.prompts for state in mine],
+            )
+            decisions.update(zip(places, self._decisions(mine, chances), strict=True))
+        return [decisions[place] for place in range(len(states))]
+
+    def _decisions(
+        self, states: Sequence[LiveState], chances: NDArray[np.float64]
+    ) -> Iterator[Decision]:
+        """The greedy action of each state, or one that is drawn, where it has a generator."""
+        likeliest = greedy(chances, self.origin.base_rate).argmax(axis=1).tolist()
+        orders = np.argsort(-chances, axis=1, kind="stable").tolist()
+        for state, action, row, order in zip(states, likeliest, chances, orders, strict=True):
             propensity = 1.0
-        else:
-            action = int(state.rng.choice(len(chances), p=chances / chances.sum()))
-            propensity = float(chances[action])
-        order = np.argsort(-chances, kind="stable").tolist()
-        return Decision(action, propensity, chances, tuple(a for a in order if chances[a] > 0))
+            if state.rng is not None:
+                action = int(state.rng.choice(len(row), p=row / row.sum()))
+                propensity = float(row[action])
+            yield Decision(action, propensity, row, tuple(a for a in order if row[a] > 0))
 
     def _at(self, alpha: float | None, max_cost: float | None) -> TrainedRouter:
         """The router for one alpha, with a limit on the cost of a query.
@@ -164,15 +182,3 @@ class LivePolicy:
             raise InputError(NO_CEILINGS)
         objective = replace(trained.objective, max_cost=max_cost)
         return replace(trained, objective=objective, ceilings=ceilings)
-
-    def _embedded(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
-        """float32[n, dim]: what the policy sees of each state."""
-        texts = [
-            text
-            for state in states
-            for text in state_texts(self.origin.view, state.question, state.responses)
-        ]
-        if not texts:
-            return np.empty((len(states), 0), dtype=np.float32)
-        vectors: NDArray[np.float32] = self._encoder.encode(texts).reshape(len(states), -1)
-        return vectors

@@ -18,17 +18,15 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hierrouter.collect.backends import Engines, backend
-from hierrouter.collect.encoders import load_encoder
-from hierrouter.learn.checkpoint import load_checkpoint
-from hierrouter.live.bundle import load_bundle, require_pool, require_same_weights
+from hierrouter.live.bundle import require_pool
 from hierrouter.live.conversation import Message, question_of
-from hierrouter.live.models import LiveModel, load_models
+from hierrouter.live.deployment import Deployment
+from hierrouter.live.models import LiveModel
 from hierrouter.live.policy import Decision, LivePolicy
 from hierrouter.live.routed import Routed
 from hierrouter.live.together import Together
 from hierrouter.live.way import Asked, Follow, Way
 from hierrouter.pool import Pool
-from hierrouter_cache.errors import InputError
 
 __all__ = ["Asked", "Follow", "Router"]
 
@@ -42,7 +40,8 @@ class Router:
     Args:
         policy: decides.
         pool: the models that it learned with, in the order of its actions.
-        models: the same, ready to be asked, by name.
+        models: the same, ready to be asked, by name; without them it can only tell what it would do
+            first.
 
     Raises:
         InputError: the pool is not the policy's.
@@ -53,44 +52,29 @@ class Router:
         self.policy = policy
         self.pool = pool
         self._models = models
-        self._deciding = Together(policy.decide)
+        self._deciding = Together(policy)
         self._lock = Lock()
         self._loop = ExitStack()
         self._portal: BlockingPortal | None = None
 
     @classmethod
     def from_run(
-        cls,
-        run: str | Path,
-        pool: Pool | None = None,
-        engines: Engines = backend,
-        calls: bool = True,
+        cls, run: str | Path, pool: Pool | None = None, engines: Engines = backend
     ) -> Router:
         """The router that a run of `train` or `sweep-alpha` left, with all its models loaded.
 
         Args:
-            run: folder of the run, of an export, or of one seed of a sweep.
+            run: folder of the run, or of one seed of a sweep.
             pool: call these models instead of those in the run's `live.json`; same names and order.
             engines: the backend of a name.
-            calls: load the models; without them it can only tell what it would do first.
 
         Raises:
             InputError: there is no policy, or no pool, or they do not fit together; or a model has
                 other weights than the one that the policy learned with.
             WorldError: a model or the encoder cannot be loaded, or a server does not answer.
         """
-        folder = Path(run)
-        checkpoint = load_checkpoint(folder)
-        bundle = load_bundle(folder if folder.is_dir() else folder.parent)
-        pool = pool or (bundle.pool if bundle else None)
-        if pool is None:
-            raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
-        encoder = load_encoder(checkpoint.origin.encoder)
-        policy = LivePolicy(checkpoint, encoder, bundle.ceilings if bundle else None)
-        require_pool(policy.origin, pool)  # before gigabytes are loaded
-        if bundle and calls:
-            require_same_weights(pool, bundle, engines)
-        return cls(policy, pool, load_models(pool, engines) if calls else {})
+        found = Deployment.from_run(run, pool)
+        return cls(found.policy, found.pool, found.load_models(engines))
 
     async def aroute(
         self,
@@ -135,6 +119,7 @@ class Router:
         """Let go of all models."""
         for model in self._models.values():
             await model.close()
+        self._deciding.close()
 
     def close(self) -> None:
         """As `aclose`, for who used `route`."""

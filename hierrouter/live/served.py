@@ -30,12 +30,13 @@ class ServedModel:
 
     Args:
         spec: the model, with its endpoint.
+        caller: how it is asked.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, caller: Caller) -> None:
         endpoint = endpoint_of(spec)
         self._name = spec.name
-        self._caller = Caller(spec, endpoint)
+        self._caller = caller
         self._client = Client(endpoint, endpoint.key(f"model {spec.name}"))
         self._places = anyio.CapacityLimiter(endpoint.concurrency)
         self._patience = Patience(

@@ -1,34 +1,41 @@
 """Decide for all who wait at once.
 
 In: states of many questions, one by one, in one event loop. Out: the decision of each, and the
-seconds that encoder and network took for it and those worked out together with it. While a
-thread works out some, others gather, and are worked out together next: encoder and network take
-hardly longer for thirty states than for one. Not covered: the decisions (`policy`).
+seconds that encoder and network took for it and those worked out together with it. While threads
+work out some, others gather, and are worked out together next: encoder and network take hardly
+longer for thirty states than for one. Not covered: the decisions (`policy`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
+from typing import ParamSpec, TypeVar
 
 from anyio import to_thread
 
-from hierrouter.live.policy import Decision, LiveState
+from hierrouter.live.policy import Decision, LivePolicy, LiveState
+from hierrouter.threads import lone_thread
 
 Decided = tuple[Decision, float]
-Decide = Callable[[Sequence[LiveState]], list[Decision]]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Together:
-    """Gathers states for `decide`.
+    """Gathers states for a policy.
+
+    The encoder takes the threads it gets; the network is small, and has one to itself.
 
     Args:
-        decide: of a `LivePolicy`.
+        policy: decides.
     """
 
-    def __init__(self, decide: Decide) -> None:
-        self._decide = decide
+    def __init__(self, policy: LivePolicy) -> None:
+        self._policy = policy
+        self._thread = lone_thread("router")
         self._waiting: list[tuple[LiveState, asyncio.Future[Decided]]] = []
         self._work: asyncio.Task[None] | None = None
 
@@ -43,6 +50,10 @@ class Together:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._all())
         return await future
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self._thread.shutdown(wait=False)
 
     async def _all(self) -> None:
         """Until nobody waits."""
@@ -74,10 +85,16 @@ class Together:
                 future.set_exception(error)
 
     async def _decided(self, states: Sequence[LiveState]) -> list[Decided]:
-        def timed() -> list[Decided]:
-            started = perf_counter()
-            found = self._decide(states)
-            seconds = perf_counter() - started
-            return [(decision, seconds) for decision in found]
+        embed = partial(_timed, self._policy.embed, states)
+        embedded, encoder_s = await to_thread.run_sync(embed)
+        decide = partial(_timed, self._policy.decide, states, embedded)
+        loop = asyncio.get_running_loop()
+        decisions, network_s = await loop.run_in_executor(self._thread, decide)
+        return [(decision, encoder_s + network_s) for decision in decisions]
 
-        return await to_thread.run_sync(timed)
+
+def _timed(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, float]:
+    """What it gives, and the seconds it took."""
+    started = perf_counter()
+    found = work(*args, **kwargs)
+    return found, perf_counter() - started

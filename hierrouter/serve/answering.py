@@ -50,6 +50,7 @@ class Settings:
         log: where a line a question goes; None is nowhere.
         seed: draw calls from the stochastic policy; None takes the likeliest.
         reroute: where a model gives no answer, take the next likeliest action, and say so.
+        max_requests: that are under way at once; more are refused.
     """
 
     names: Names
@@ -58,6 +59,7 @@ class Settings:
     log: Path | None = None
     seed: int | None = None
     reroute: bool = False
+    max_requests: int = 256
 
 
 @dataclass
@@ -78,7 +80,8 @@ class Answering:
     Attributes:
         server: what answers.
         name: id of the completion.
-        request: what was asked.
+        request: what was asked for.
+        question: what its messages ask.
         http: the request as it came, which tells when the client leaves.
         hops: the calls so far.
     """
@@ -86,6 +89,7 @@ class Answering:
     server: Server
     name: str
     request: ChatRequest
+    question: str
     http: Request
     hops: list[Hop] = field(default_factory=list)
 
@@ -115,7 +119,7 @@ class Answering:
         asked = Asked(alpha, wishes.max_cost, server.rng, server.settings.reroute)
         try:
             follow = Follow(on_text, self._on_hop)
-            routed = await server.router.aroute(self.request.messages, asked, follow)
+            routed = await server.router.aroute(self.question, asked, follow)
         except CallFailed as error:
             server.metrics.failed(error.model)
             server.log.failed(self.name, model, status_of(error), str(error), self.hops)

@@ -52,7 +52,9 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
 
     # No pages of documentation: they would load scripts from elsewhere.
     app = FastAPI(title="hierrouter", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(Guard, key=settings.key, metrics=server.metrics)
+    app.add_middleware(
+        Guard, key=settings.key, metrics=server.metrics, max_requests=settings.max_requests
+    )
     _add_errors(app)
     _add_routes(app, server)
     return app
@@ -114,9 +116,9 @@ def _add_routes(app: FastAPI, server: Server) -> None:
     async def chat(request: ChatRequest, http: Request) -> Response:
         names.alpha(request.model)
         request.require_text()
-        question_of(request.messages)  # refused before a stream begins
+        question = question_of(request.messages)
         name = f"chatcmpl-{secrets.token_hex(12)}"
-        return await Answering(server, name, request, http).response()
+        return await Answering(server, name, request, question, http).response()
 
 
 def _model(name: str) -> dict[str, Any]:

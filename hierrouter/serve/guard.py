@@ -1,4 +1,4 @@
-"""Who is let in, and how much is read.
+"""Who is let in, how many at once, and how much is read.
 
 In: every request. Out: the same to the application, or a refusal; its status and time go to the
 metrics. Not covered: what a request asks for (`app`).
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import secrets
 from time import perf_counter
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hierrouter.endpoint import is_loopback
 from hierrouter.serve.errors import error_response
 from hierrouter.serve.metrics import Metrics
 
 MOST_BYTES = 8_000_000  # of a request
 OPEN = "/health"  # to everybody
 COUNTED = "/v1/"
+BUSY_S = 1  # after which a client may come again
 TOO_LARGE = f"a request may have {MOST_BYTES:,} bytes at most"
 
 
@@ -30,12 +33,15 @@ class Guard:
         app: what answers.
         key: clients must send it; None lets everybody in.
         metrics: told of each request below `/v1/`.
+        max_requests: of these that are under way; more are refused, so that none waits without end.
     """
 
-    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, max_requests: int) -> None:
         self._app = app
         self._key = key
         self._metrics = metrics
+        self._most = max_requests
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's start and end."""
@@ -50,15 +56,27 @@ class Guard:
                 status = message["status"]
             await send(message)
 
+        is_counted = scope["path"].startswith(COUNTED)
+        answers = self._refusal(scope) or (self._busy() if is_counted else None) or self._app
+        self._under_way += is_counted
         try:
-            answers = self._refusal(scope) or self._app
             await answers(scope, _limited(receive), noted)
         except Exception:
             status = 500  # which is sent further out
             raise
         finally:
-            if scope["path"].startswith(COUNTED):
+            self._under_way -= is_counted
+            if is_counted:
                 self._metrics.ended(status, perf_counter() - started)
+
+    def _busy(self) -> Response | None:
+        """Why a request has to come again; None where there is room."""
+        if self._under_way < self._most:
+            return None
+        said = f"{self._most} requests are under way; come again"
+        response = error_response(503, said, "server_error", "overloaded")
+        response.headers["Retry-After"] = str(BUSY_S)
+        return response
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Why a request is not even read; None lets it in."""
@@ -68,6 +86,9 @@ class Guard:
             if not secrets.compare_digest(given.encode(), self._key.encode()):
                 said = "the API key is missing or wrong; send Authorization: Bearer KEY"
                 return error_response(401, said, "authentication_error", "invalid_api_key")
+        if self._key is None and not _is_here(headers.get("host", "")):
+            said = "without a key only this machine may ask; send Host: localhost"
+            return error_response(421, said)
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MOST_BYTES:
             return error_response(413, TOO_LARGE)
@@ -75,6 +96,14 @@ class Guard:
             # Nor could a page in a browser ask without asking the user's leave first.
             return error_response(415, "send Content-Type: application/json")
         return None
+
+
+def _is_here(host: str) -> bool:
+    """Whether a request names this machine: that of a page whose name was bent to it does not."""
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
 
 
 def _is_json(kind: str) -> bool:

@@ -9,7 +9,6 @@ bits. Not covered: measuring the result, which `hierrouter report` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -23,6 +22,7 @@ from hierrouter.testbed.families import Draw, Model
 from hierrouter.testbed.lessons import Lesson, drill, lesson
 from hierrouter.testbed.muon import Muon
 from hierrouter.testbed.tokenizer import BLANK_LINE, CONTEXT_TOKENS, build_tokenizer
+from hierrouter.threads import torch_threads
 
 IGNORED = -100
 BATCHES_SORTED_TOGETHER = 16
@@ -70,7 +70,7 @@ def train_specialist(
     loss is in nats per response token. Raises `KeyError` for a name without a recipe.
     """
     recipe, tokenizer = RECIPES[name], build_tokenizer()
-    with _one_thread(), torch.random.fork_rng(devices=[]):
+    with torch_threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(recipe, tokenizer)
         rng = Random(seed)  # noqa: S311
@@ -204,14 +204,3 @@ def _rate(step: int, steps: int) -> float:
     """Warm up, hold for the first half, then fall in a straight line."""
     warm = min(1.0, (step + 1) / WARM_UP_STEPS)
     return warm * min(1.0, max(0.02, 2 * (steps - step) / steps))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums over several threads have no fixed order of additions."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

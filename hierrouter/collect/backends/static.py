@@ -9,7 +9,6 @@ come. Not covered: text, see `local`; the shapes, see `shapes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from hierrouter.collect.backends.devices import give_back_memory, is_out_of_memo
 from hierrouter.collect.backends.sampling import processors
 from hierrouter.collect.backends.shapes import Limits, Shape, batches
 from hierrouter.pool import Generation
+from hierrouter.threads import torch_threads
 
 ROWS = {"cpu": 32, "cuda": 512}
 PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
@@ -56,7 +56,8 @@ class StaticBatches:
         self._pad = pad
         self._generation = generation
         self.limits = limits
-        self._is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
+        is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
+        self._threads = 1 if is_tiny else torch.get_num_threads()
 
     def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
         """(key, response tokens) of each prompt; longest prompts first.
@@ -106,7 +107,7 @@ class StaticBatches:
         if following:
             shape = replace(shape, height=len(prompts))
         try:
-            with _threads(1 if self._is_tiny else torch.get_num_threads()):
+            with torch_threads(self._threads):
                 return self._decode_batch(prompts, shape, following)
         except (RuntimeError, MemoryError) as error:
             has_told = following is not None and following.has_told
@@ -200,13 +201,3 @@ def cache_bytes(config: Any, dtype: torch.dtype) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

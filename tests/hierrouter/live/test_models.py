@@ -10,6 +10,8 @@ import pytest
 
 from hierrouter.collect.backends import Answer, Failure, Response, answers_in_order, backend
 from hierrouter.collect.backends.endpoint import patience
+from hierrouter.collect.backends.endpoint.caller import Caller
+from hierrouter.collect.backends.endpoint.engine import endpoint_of
 from hierrouter.endpoint import Endpoint
 from hierrouter.live.batched import BatchedModel
 from hierrouter.live.models import CallFailed
@@ -26,6 +28,10 @@ CALC = ModelSpec("calc", "testbed:calc", 0.03, generation=Generation(12))
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(patience, "FIRST_BACKOFF_S", 0.005)
+
+
+def served_model(spec: ModelSpec) -> ServedModel:
+    return ServedModel(spec, Caller(spec, endpoint_of(spec)))
 
 
 async def all_of(model: BatchedModel | ServedModel, prompts: list[str]) -> list[Response]:
@@ -107,7 +113,7 @@ def ask(spec: ModelSpec, prompt: str, texts: list[str] | None = None) -> Respons
     """One answer, followed where there is a list to follow it with."""
 
     async def one() -> Response:
-        model = ServedModel(spec)
+        model = served_model(spec)
         try:
             return await model.answer(prompt, None if texts is None else texts.append)
         finally:
@@ -118,7 +124,7 @@ def ask(spec: ModelSpec, prompt: str, texts: list[str] | None = None) -> Respons
 
 def test_served_answers_are_those_of_the_server() -> None:
     with served(lambda prompt, before: good(prompt), concurrency=4) as (server, spec):
-        answers = asyncio.run(all_of(ServedModel(spec), PROMPTS))
+        answers = asyncio.run(all_of(served_model(spec), PROMPTS))
         assert answers == [told(MODEL, prompt) for prompt in PROMPTS]
         assert set(server.asked.values()) == {1}
         assert server.widest <= 4

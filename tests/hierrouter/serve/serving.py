@@ -40,15 +40,18 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
             thread.join()
 
 
-def with_server(run: Path, name: str, upstream: Server, **endpoint: Any) -> Pool:
-    """The run's pool, one of its models answered for by a server."""
+def with_server(
+    run: Path, name: str, upstream: Server, pool: Pool | None = None, **endpoint: Any
+) -> Pool:
+    """The run's pool, or another one, one of its models answered for by a server."""
     bundle = load_bundle(run)
     assert bundle
+    pool = pool or bundle.pool
     where = Endpoint(upstream.url, **endpoint)
     models = tuple(
         replace(model, model=MODEL, backend="openai", endpoint=where)
         if model.name == name
         else model
-        for model in bundle.pool.models
+        for model in pool.models
     )
-    return replace(bundle.pool, models=models)
+    return replace(pool, models=models)

@@ -4,8 +4,10 @@ import asyncio
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -430,3 +432,36 @@ def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Ru
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["episodes"] == len(answered)
     assert f"{12 - len(answered)} lines are left out" in done.stderr
+
+
+def test_who_comes_when_all_places_are_taken_is_told_to_come_again(live_run: Path) -> None:
+    come, go = threading.Event(), threading.Event()
+
+    def held(prompt: str, before: int) -> Reply:
+        come.set()
+        assert go.wait(60)
+        return good(prompt)
+
+    with serving(Server(held)) as upstream, ThreadPoolExecutor(1) as other:
+        every = with_server(live_run, "facts", upstream)
+        every = with_server(live_run, "text", upstream, pool=every)
+        pool = with_server(live_run, "calc", upstream, pool=every)
+        with served(Router.from_run(live_run, pool), max_requests=1) as url:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+
+            def ask() -> str:
+                found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+                return found.choices[0].message.content
+
+            first = other.submit(ask)
+            assert come.wait(60)
+            with pytest.raises(
+                openai.InternalServerError, match="1 requests are under way"
+            ) as busy:
+                ask()
+            assert busy.value.status_code == 503
+            assert busy.value.code == "overloaded"
+            assert busy.value.response.headers["Retry-After"] == "1"
+            assert httpx2.get(f"{url}/health").status_code == 200
+            go.set()
+            assert first.result() == ask()

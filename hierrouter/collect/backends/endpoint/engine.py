@@ -82,12 +82,15 @@ class EndpointGenerator:
         spec: its served name and decoding settings.
         endpoint: the server.
         key: for the server, where it wants one.
+
+    Attributes:
+        caller: how it is asked.
     """
 
     def __init__(self, spec: ModelSpec, endpoint: Endpoint, key: str | None) -> None:
         self._endpoint = endpoint
         self._key = key
-        self._caller = Caller(spec, endpoint)
+        self.caller = Caller(spec, endpoint)
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         """The answers as they come.
@@ -127,7 +130,7 @@ class EndpointGenerator:
             raise outage
 
     def _patience(self, client: Client, stopping: Event, callers: int) -> Patience:
-        probe = partial(self._caller.probe, client)
+        probe = partial(self.caller.probe, client)
         attempts = self._endpoint.attempts
         # One call alone, failing at every attempt, is no outage.
         failures = max(ROUNDS * callers, attempts + 1)
@@ -136,7 +139,7 @@ class EndpointGenerator:
     async def _answer(self, client: Client, patience: Patience, prompt: str) -> Answer | None:
         """The final answer to one prompt; None where the collection stops without one."""
         try:
-            return await patience.tried(partial(self._caller.complete, client, prompt))
+            return await patience.tried(partial(self.caller.complete, client, prompt))
         except GaveUp as error:
             return Failure("error", str(error))
         except Stopped:
