@@ -202,8 +202,9 @@ def test_a_client_that_leaves_in_the_middle_disturbs_nobody(
     body = json.dumps({**GOOD, "stream": True}).encode()
     for _ in range(5):
         with socket.create_connection((address.hostname, address.port)) as connection:
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
-            connection.sendall(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address.netloc}\r\n"
+            kind = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
+            connection.sendall((head + kind).encode() + body)
             connection.recv(10)
     found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
     assert found.choices[0].message.content
@@ -255,18 +256,25 @@ def test_a_key_is_asked_for(live_run: Path) -> None:
     ],
 )
 def test_an_upstream_fault_is_502_and_no_other_model_answers(
-    live_run: Path, fault: Reply | None, said: str, stream: bool
+    live_run: Path, tmp_path: Path, fault: Reply | None, said: str, stream: bool
 ) -> None:
+    log = tmp_path / "requests.jsonl"
     with serving(Server(lambda prompt, before: fault or good(prompt))) as upstream:
         pool = with_server(live_run, "calc", upstream, timeout_s=0.5, attempts=2)
         router = Router.from_run(live_run, pool)
         if fault is None:
             upstream.stop()
-        with served(router) as url:
+        with served(router, log=log) as url:
             body = {**GOOD, "stream": stream}
             found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
             after = httpx2.get(f"{url}/health")
+            metrics = httpx2.get(f"{url}/metrics").text
     assert found.status_code == 502, found.text
+    [line] = map(json.loads, log.read_text().splitlines())
+    assert (line["status"], line["steps"]) == (502, [])
+    assert "instead_of" not in log.read_text()
+    assert 'hierrouter_failed_calls_total{model="calc"} 1.0' in metrics
+    assert "hierrouter_calls_total{" not in metrics  # nobody answered in its place
     error = found.json()["error"]
     assert error["type"] == "upstream_error"
     assert re.search(f"calc gave no answer: .*({said})", error["message"])
