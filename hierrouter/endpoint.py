@@ -73,8 +73,8 @@ class Endpoint:
         for name in ("deployment", "answers_as", "tokenizer"):
             if getattr(self, name) == "":
                 raise InputError(f"{name} must not be empty: {place}")
-        if self.api_key_env is not None and not VARIABLE.fullmatch(self.api_key_env):
-            raise InputError(f"api_key_env must be the name of an environment variable: {place}")
+        if self.api_key_env is not None:
+            _require_variable(self.api_key_env, place)
         if not self.base_url:
             return
         parts = _checked_url(self.base_url, place)
@@ -102,16 +102,35 @@ class Endpoint:
         """The key, from the environment; None where none is wanted.
 
         Raises:
-            InputError: the variable is not set, or holds what no header takes.
+            InputError: see `key_in`.
         """
-        if self.api_key_env is None:
-            return None
-        value = os.environ.get(self.api_key_env, "").strip()
-        if not value:
-            raise InputError(f"{self.api_key_env} is not set: {place}; it must hold the API key")
-        if not KEY.fullmatch(value):
-            raise InputError(f"{self.api_key_env} holds characters that no key has: {place}")
-        return value
+        return None if self.api_key_env is None else key_in(self.api_key_env, place)
+
+
+def key_in(variable: str, place: str) -> str:
+    """The key that an environment variable holds.
+
+    Args:
+        place: what wants it, for messages.
+
+    Raises:
+        InputError: no variable has this name, it is not set, or it holds what no header takes.
+    """
+    _require_variable(variable, place)
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise InputError(f"{variable} is not set: {place}; it must hold the API key")
+    if not KEY.fullmatch(value):
+        raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
+    return value
+
+
+def _require_variable(name: str, place: str) -> None:
+    """Without repeating it: a key may have been given in its place."""
+    if not VARIABLE.fullmatch(name):
+        raise InputError(
+            f"api_key_env must be the name of an environment variable: {place}; not the key itself"
+        )
 
 
 def _checked_url(url: str, place: str) -> SplitResult:
@@ -121,7 +140,7 @@ def _checked_url(url: str, place: str) -> SplitResult:
         parts = urlsplit(url)
         host = parts.port != 0 and parts.hostname
     except ValueError:
-        host = None
+        parts, host = urlsplit(""), None
     if not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https"):
         raise InputError(f"base_url must be http:// or https:// and a host: {place}; {example}")
     if parts.username is not None or parts.password is not None:
@@ -138,7 +157,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        return host == "localhost"  # some machines ask a server where names below it lead
 
 
 def _is_link_local(host: str) -> bool:

@@ -47,16 +47,19 @@ def number(
     """An int or a float, as `kind` says; without a default it must be there.
 
     Raises:
-        InputError: it is not there, or no number.
+        InputError: it is not there, no number, or one that no float holds.
     """
     value = raw.get(key, default)
     if value is None:
-        raise InputError(f"{key} is missing: {where}")
+        raise InputError(f"{key} is missing: {where}; write one")
     accepted = (int, float) if kind is float else (int,)
     if isinstance(value, bool) or not isinstance(value, accepted):
         name = "an integer" if kind is int else "a number"
         raise InputError(f"{key} must be {name}, got {value!r}: {where}")
-    return kind(value)
+    try:
+        return kind(value)
+    except OverflowError:
+        raise InputError(f"{key} is too great: {where}; give a smaller one") from None
 
 
 def require_known(raw: Mapping[str, Any], keys: Iterable[str], where: str) -> None:

@@ -52,6 +52,8 @@ def explain(
         CacheError: nothing there, damaged, or not the cache of this tree.
         InputError: a router made for another tree.
     """
+    if not rows:  # a router may have no regret anywhere
+        return []
     chosen = tree.select(np.array(rows, dtype=np.int64))
     stop = trained is not None and trained.objective.allow_stop
     train = tree.split("train")
@@ -169,7 +171,7 @@ def _way(
         lost: regret by hop.
     """
     names = actions.names(models)
-    state, choices = 0, []
+    state, node, choices = 0, 0, []
     for regret in lost:
         action = taken[state]
         made = tuple(probabilities[state].tolist())

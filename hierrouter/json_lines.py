@@ -39,10 +39,15 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             while line := file.readline(MAX_LINE + 1):
                 number += 1
                 if len(line) > MAX_LINE:
-                    raise InputError(f"line longer than {MAX_LINE:,} bytes: {path}:{number}")
+                    raise InputError(
+                        f"line longer than {MAX_LINE:,} bytes: {path}:{number}; "
+                        "write one JSON object per line"
+                    )
                 yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
     except OSError as error:
-        raise InputError(f"cannot be read: {path}: {error.strerror}") from None
+        raise InputError(
+            f"cannot be read: {path}: {error.strerror}; give a file of JSON lines"
+        ) from None
 
 
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
@@ -54,9 +59,10 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
-        raise InputError(f"not UTF-8: {where}; is it compressed or binary?") from None
+        raise InputError(f"not UTF-8: {where}; save it as text, not compressed or binary") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {where}: {error}; write one JSON object per line") from None
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+        raise InputError(f"not JSON: {where}: {reason}; write one JSON object per line") from None
     if not isinstance(row, dict):
-        raise InputError(f"not a JSON object: {where}; one JSON object per line, no array")
+        raise InputError(f"not a JSON object: {where}; write one JSON object per line, no array")
     return row

@@ -8,7 +8,7 @@ those of the plan is the plan's model. Not covered: finding its calls (`hierrout
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from hierrouter.collect.identity import named_folder, weights_of
 from hierrouter.collect.scheduler import identify
@@ -126,7 +126,7 @@ def _what_changed(
 
 
 def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
-    before, now = old.generation.settings, new.generation.settings
-    changed = [name for name in now if before.get(name) != now[name]]
+    before, now = asdict(old.generation), new.generation.settings
+    changed = [name for name in now if before[name] != now[name]]
     fields = ("model", "revision", "dtype", "backend")
     return changed + [name for name in fields if getattr(old, name) != getattr(new, name)]

@@ -30,7 +30,8 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with pq.ParquetFile(path) as file:
             if file.metadata.num_rows > MAX_ROWS:
                 raise InputError(
-                    f"{file.metadata.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}"
+                    f"{file.metadata.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}; "
+                    "split the file"
                 )
             for batch in file.iter_batches(batch_size=BATCH):
                 for row in batch.to_pylist():
@@ -39,4 +40,5 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         place = f"{path}: after row {number}" if number else f"{path}"
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"not readable as parquet: {place}: {said[:120]}") from None
+        reason = said[:120].rstrip(".")
+        raise InputError(f"not readable as parquet: {place}: {reason}; write it again") from None

@@ -115,6 +115,6 @@ def _read(path: Path) -> Mapping[str, Any]:
     """A JSON object; an empty one where there is none."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -65,7 +65,9 @@ def new_run(command: str, out: Path | None) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WorldError(f"cannot make the output folder: {out}: {error.strerror}") from error
+        raise WorldError(
+            f"cannot make the output folder: {out}: {error.strerror}; choose another --out"
+        ) from error
     return out
 
 
@@ -125,7 +127,7 @@ def _begun(run: Path | None) -> dict[str, Any] | None:
     """What a run in this folder was asked for; None where none was begun."""
     try:
         found = json.loads((run / BEGUN).read_text("utf-8")) if run else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

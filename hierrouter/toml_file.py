@@ -6,11 +6,16 @@ In: a path. Out: its text, or its tables. Not covered: what has to stand in them
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from hierrouter_cache.errors import InputError
+
+AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+TWICE = re.compile(r"Cannot overwrite a value|Cannot declare .* twice")
+NAME = re.compile(r"\s*(\[[^\]]*\]|[^=\s]+)")  # what a line names: a table or a key
 
 
 def read_text(name: str, what: str) -> str:
@@ -22,13 +27,15 @@ def read_text(name: str, what: str) -> str:
     try:
         return Path(name).read_text("utf-8")
     except FileNotFoundError:
-        raise InputError(f"{what} not found: {name}") from None
+        raise InputError(f"{what} not found: {name}; give the path of a .toml file") from None
     except IsADirectoryError:
         raise InputError(f"{what} is a directory: {name}; name a .toml file") from None
     except UnicodeDecodeError:
-        raise InputError(f"{what} is not UTF-8: {name}") from None
+        raise InputError(f"{what} is not UTF-8: {name}; save it as UTF-8") from None
     except OSError as error:
-        raise InputError(f"{what} cannot be read: {name}: {error.strerror}") from None
+        raise InputError(
+            f"{what} cannot be read: {name}: {error.strerror}; give another one"
+        ) from None
 
 
 def parse_text(text: str, what: str, where: str) -> dict[str, Any]:
@@ -38,8 +45,22 @@ def parse_text(text: str, what: str, where: str) -> dict[str, Any]:
         InputError: it is empty or no TOML.
     """
     if not text.strip():
-        raise InputError(f"{what} is empty: {where}")
+        raise InputError(f"{what} is empty: {where}; give one with tables in it")
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{what} is not TOML: {where}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        line, reason = _fault(text, str(error))
+        raise InputError(f"{what} is not TOML: {where}:{line}: {reason}; mend that line") from None
+    except RecursionError:
+        raise InputError(f"{what} is nested too deeply: {where}; write it flat") from None
+
+
+def _fault(text: str, said: str) -> tuple[int, str]:
+    """The line that the parser stopped at, and why; what stands twice is named."""
+    lines = text.splitlines()
+    at = AT.search(said)
+    number = int(at[1]) if at and at[1] else len(lines)
+    reason = AT.sub("", said)
+    name = NAME.match(lines[number - 1])
+    twice = f"duplicate key {name[1]}" if name and TWICE.fullmatch(reason) else None
+    return number, twice or reason

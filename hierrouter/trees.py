@@ -160,7 +160,9 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
         f" --pool {selection.pool}`" if selection.pool else "`"
     )
     if opened.changed:
-        raise IncompleteTree(f"not collected with this configuration ({opened.changed}); {again}")
+        raise IncompleteTree(
+            f"not collected with this configuration: {root}: {opened.changed}; run {again}"
+        )
     if not len(rows):
         raise IncompleteTree(
             f"no query is complete: {lack}; open fewer models or hops (--models, --hops), "

@@ -8,12 +8,15 @@ deleted and rebuilt at will. Not covered: computing vectors (`hierrouter.collect
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 import secrets
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import TRIES, file_sha16, sha16
+from hierrouter_cache.parts import TRIES, file_sha16
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import writable, write_derived
 
@@ -34,7 +37,7 @@ NAME = re.compile(
 CONTEXTS = "contexts"  # a question and all answers so far; `next_context`
 ANSWERS = "answers"  # one answer alone; `text_digest`
 
-CHUNK = 65_536  # rows looked at together
+CHUNK = 16_384  # rows looked at or written together
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,24 @@ def require_sound(file: EmbeddingFile) -> None:
 def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
     """The rows, mapped; or why these are none."""
     try:
+        if not stat.S_ISREG(file.path.lstat().st_mode):
+            return "not a regular file"
         rows: NDArray[np.void] = np.load(file.path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:
-        return f"not readable ({str(error).splitlines()[0][:60]}), expected {file.rows} rows"
-    if rows.dtype.names != ("context", "vector") or rows.shape != (file.rows,):
+    except Exception as error:  # a damaged header takes numpy's parser of Python anywhere
+        return f"not readable ({' '.join(str(error).split())[:60]}), expected {file.rows} rows"
+    if not _is_ours(rows.dtype) or rows.shape != (file.rows,):
         return f"expected {file.rows} rows of context and vector, found {rows.shape}"
     return rows
+
+
+def _is_ours(found: np.dtype[Any]) -> bool:
+    """Whether a row is a digest and a vector: of others Arrow would read beyond the end."""
+    if found.names != ("context", "vector"):
+        return False
+    context, vector = found["context"], found["vector"]
+    return context == f"S{DIGEST_LENGTH}" and vector.base == "<f4" and vector.ndim == 1
 
 
 def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
@@ -166,15 +179,18 @@ class EmbeddingStore:
             WorldError: a vector is not finite, or the disk is full or failed.
         """
         if not np.isfinite(vectors).all():
-            raise WorldError(f"the encoder gives vectors that are not finite: {self.encoder}")
+            raise WorldError(
+                f"the encoder gives vectors that are not finite: {self.encoder}; take another"
+            )
         rows = np.empty(
             len(contexts),
             dtype=[("context", f"S{DIGEST_LENGTH}"), ("vector", "<f4", (vectors.shape[1],))],
         )
         rows["context"] = list(contexts)
         rows["vector"] = vectors
-        _write(self.folder, len(self._arrays), rows)
-        self._index(rows)
+        written = _write(self.folder, len(self._arrays), [rows])
+        # What is on the disk need not be held: all files together may be larger than the memory.
+        self._index(rows if written is None else _mapped(written))
 
     def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[*contexts.shape]: row of `vectors()` of each context.
@@ -240,9 +256,7 @@ def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
         require_sound(file)
     arrays = [_mapped(file) for file in files]
     _require_one_width(arrays, folder)
-    rows = np.concatenate(arrays)
-    _, first = np.unique(rows["context"], return_index=True)
-    _write(folder, len(files), rows[np.sort(first)])
+    _write(folder, len(files), _first_of_each(arrays))
     try:
         for file in reversed(files):
             file.path.unlink()
@@ -253,6 +267,15 @@ def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
     return len(files) - 1
 
 
+def _first_of_each(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
+    """The rows but for those whose digest stood before; copied only where there is one."""
+    contexts = np.concatenate([rows["context"] for rows in arrays])
+    first = np.zeros(len(contexts), bool)
+    first[np.unique(contexts, return_index=True)[1]] = True
+    kept = np.split(first, np.cumsum([len(rows) for rows in arrays])[:-1])
+    return [rows if here.all() else rows[here] for rows, here in zip(arrays, kept, strict=True)]
+
+
 def _require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
     if len({rows.dtype for rows in arrays}) > 1:
         raise DamagedPart(
@@ -261,19 +284,40 @@ def _require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None
         )
 
 
-def _write(folder: Path, seq: int, rows: NDArray[np.void]) -> None:
-    """Commit rows as one file; a cache that cannot be written to is left as it is."""
+def _write(folder: Path, seq: int, arrays: Sequence[NDArray[np.void]]) -> EmbeddingFile | None:
+    """Commit all rows as one file; None where the cache cannot be written to, and is left as it is.
+
+    Mapped rows are read twice, for the name and for the file, and never held together.
+    """
     if not writable(folder.parents[1]):
-        return
+        return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WorldError(f"cannot write embeddings: {folder}: {error.strerror}") from error
-    buffer = io.BytesIO()
-    np.save(buffer, rows, allow_pickle=False)
-    data = buffer.getvalue()
-    name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{len(rows)}-{sha16(data)}.npy"
-    write_derived(folder.parents[1], folder / name, data)
+        raise WorldError(
+            f"cannot write embeddings: {folder}: {error.strerror}; make room or mend the disk"
+        ) from error
+    rows, total = sum(len(array) for array in arrays), hashlib.sha256()
+    for piece in _pieces(arrays):
+        total.update(piece)
+    sha = total.hexdigest()[:16]
+    name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{rows}-{sha}.npy"
+    write_derived(folder.parents[1], folder / name, _pieces(arrays))
+    return EmbeddingFile(folder / name, rows, sha)
+
+
+def _pieces(arrays: Sequence[NDArray[np.void]]) -> Iterator[bytes]:
+    """The bytes that `np.save` makes of all rows together, a few rows at a time."""
+    header = io.BytesIO()
+    description = np.lib.format.dtype_to_descr(arrays[0].dtype)
+    rows = sum(len(array) for array in arrays)
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": description, "fortran_order": False, "shape": (rows,)}
+    )
+    yield header.getvalue()
+    for array in arrays:
+        for at in range(0, len(array), CHUNK):
+            yield array[at : at + CHUNK].tobytes()
 
 
 def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:

@@ -21,14 +21,14 @@ Choices = Sequence[tuple[str, str]]  # (label, text) of each
 DIGEST_LENGTH = 32
 # Bump when the text of a prompt is laid out in another way: old answers then stop matching.
 PROMPT_LAYOUT = 1
+CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 
 
 def digest(value: Any) -> str:
     """Digest of a JSON value in canonical form; floats must be finite."""
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+    return text_digest(CANONICAL.encode(value))
 
 
 def text_digest(text: str) -> str:

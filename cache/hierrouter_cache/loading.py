@@ -50,10 +50,12 @@ def load_tree(
         IncompleteTree: a node, a direct call or a score is missing.
     """
     if lack := holes(forest, spec.routes):
-        raise IncompleteTree(f"the tree is incomplete: {lack}: {reader.root}")
+        raise IncompleteTree(f"the tree is incomplete: {reader.root}: {lack}; collect again")
     for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
         if np.isnan(values).any():
-            raise IncompleteTree(f"{np.isnan(values).sum()} calls are not scored: {reader.root}")
+            raise IncompleteTree(
+                f"{np.isnan(values).sum()} calls are not scored: {reader.root}; score them first"
+            )
     routes = spec.routes
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree, direct = forest.tree, forest.direct

@@ -17,6 +17,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from hierrouter_cache.errors import CacheLocked, WorldError
 from hierrouter_cache.writer import not_writable
@@ -111,7 +112,7 @@ def shards_at_work(root: Path) -> list[tuple[int, int]]:
 
 
 def _held(path: Path) -> bool:
-    with path.open("a+") as file:
+    with _opened(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
@@ -122,7 +123,7 @@ def _held(path: Path) -> bool:
 @contextlib.contextmanager
 def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[None]:
     try:
-        lock = path.open("a+")
+        lock = _opened(path)
     except OSError as error:
         raise not_writable(path.parent, error) from error
     with lock as file:
@@ -144,6 +145,12 @@ def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[Non
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), _holder(kind).encode())
         yield
+
+
+def _opened(path: Path) -> IO[str]:
+    """The lock's own file, made where there is none: what a link names would be emptied."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o666), "a+")
 
 
 def _holder(kind: int) -> str:

@@ -30,7 +30,7 @@ NAME = re.compile(
 METADATA_KEY = b"hierrouter"
 # Far beyond a part that is written here; a file that declares more is not one of ours.
 MAX_ROWS = 2_000_000
-TOO_MANY = f"{{}} rows, the limit is {MAX_ROWS}"
+TOO_MANY = f"{{:,}} rows, the limit is {MAX_ROWS:,}"
 # `fault` of a part that is not there any more: moved aside, or merged into another one.
 GONE = "the file is gone"
 BATCH = 1024  # rows read together

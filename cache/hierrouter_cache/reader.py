@@ -162,7 +162,7 @@ class CacheReader:
         Raises:
             CacheError: some are not there.
         """
-        rows = self.sql(f"SELECT hash(query) AS h, {', '.join(columns)} FROM queries_rows")  # noqa: S608
+        rows = self.sql(f"SELECT hash(query) AS h, {', '.join(columns)} FROM queries_rows")  # noqa: S608 - our own names
         place = first_match(self.hashes(keys), rows["h"].to_numpy())
         if (place < 0).any():
             raise CacheError(
@@ -175,7 +175,7 @@ class CacheReader:
         """The texts of some calls, by the hash of their key."""
         wanted = pa.table({"h": np.unique(calls)})
         rows = self.sql(
-            "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608
+            "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608 - our own names
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=wanted,
         ).to_pylist()
@@ -189,7 +189,7 @@ class CacheReader:
         """
         wanted = pa.table({"h": np.unique(calls)})
         rows = self.columns(
-            "SELECT hash(key) AS call, "  # noqa: S608
+            "SELECT hash(key) AS call, "  # noqa: S608 - our own names
             f"hash(left(sha256(response), {DIGEST_LENGTH})) AS answer FROM calls_rows "
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=wanted,
@@ -233,7 +233,7 @@ def _create_views(
     if parts:
         files = ", ".join("'" + str(part.path).replace("'", "''") + "'" for part in parts)
         connection.execute(
-            f"CREATE VIEW {view}_rows AS SELECT * FROM read_parquet([{files}], "  # noqa: S608
+            f"CREATE VIEW {view}_rows AS SELECT * FROM read_parquet([{files}], "  # noqa: S608 - paths are quoted
             f"filename = true, file_row_number = true, union_by_name = true){_added(kind)}"
         )
     else:
@@ -241,9 +241,9 @@ def _create_views(
         for name, type in (("filename", pa.string()), ("file_row_number", pa.int64())):
             nothing = nothing.append_column(name, pa.array([], type))
         with _Registered(connection, {"nothing": nothing}):
-            connection.execute(f"CREATE TABLE {view}_rows AS SELECT * FROM nothing")  # noqa: S608
+            connection.execute(f"CREATE TABLE {view}_rows AS SELECT * FROM nothing")  # noqa: S608 - our own names
     connection.execute(
-        f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608
+        f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608 - our own names
         f"FROM {view}_rows QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY {order}) = 1"
     )
 

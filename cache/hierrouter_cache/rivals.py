@@ -36,11 +36,11 @@ def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], li
         return [], []
     reader = CacheReader(root)
     rows = reader.sql(
-        "SELECT parse_filename(filename) AS name, key, outcome FROM calls_rows "  # noqa: S608
+        "SELECT parse_filename(filename) AS name, key, outcome FROM calls_rows "  # noqa: S608 - our own names
         f"WHERE key IN ({DISPUTED})"
     ).to_pylist()
     scores = reader.sql(
-        "SELECT DISTINCT parse_filename(filename) AS name FROM scores_rows "  # noqa: S608
+        "SELECT DISTINCT parse_filename(filename) AS name FROM scores_rows "  # noqa: S608 - our own names
         f"WHERE call IN ({DISPUTED})"
     )
     rivals = _rivals(((row["name"], row["key"], row["outcome"]) for row in rows), copied)

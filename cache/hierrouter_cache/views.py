@@ -111,7 +111,7 @@ def _create_tables(
     asked = pa.table({"position": np.arange(len(forest.keys)), "query": list(forest.keys)})
     for name, table in (("asked", asked), ("found", _found(spec, forest, prices))):
         connection.register("arriving", table)
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")  # noqa: S608
+        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")  # noqa: S608 - our own names
         connection.unregister("arriving")
     connection.execute(VIEWS)
 

@@ -130,7 +130,7 @@ class _Calls:
         )
         marks = ", ".join("?" * len(steps))
         columns = reader.columns(
-            "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608
+            "SELECT hash(step) AS step, hash(context) AS context, hash(outcome) AS outcome, "  # noqa: S608 - our own names
             f"hash(key) AS key, tokens_in, tokens_out FROM calls_rows WHERE step IN ({marks})",
             steps,
         )

@@ -16,7 +16,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,6 +34,7 @@ Steps = Callable[[str], None]
 OnPart = Callable[[str, memoryview], None]
 DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
 OLD_DRAFT_S = 24 * 3600.0
+ELSEWHERE = "give another --cache, or ask its owner"
 
 
 def no_steps(_: str) -> None:
@@ -82,7 +83,7 @@ class PartWriter:
         except OSError as error:
             raise not_writable(root, error) from error
         if not writable(root):
-            raise CacheError(f"the cache is not writable: {root}: permission denied")
+            raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
         self._writer = secrets.token_hex(4)
 
     def append(self, kind: str, table: pa.Table) -> Path:
@@ -147,9 +148,10 @@ def sweep_drafts(root: Path) -> None:
 
     Drafts of others that live are left alone: shards work side by side, and embeddings are written
     without a lock. Nobody here can tell which processes of another machine live, so its drafts go
-    when they are old.
+    when they are old. Behind a link are files of somebody else.
     """
-    for draft in (root / "tmp").glob("*.tmp"):
+    folder = root / "tmp"
+    for draft in () if folder.is_symlink() else folder.glob("*.tmp"):
         with contextlib.suppress(FileNotFoundError):  # a sibling may sweep too
             if _abandoned(draft):
                 draft.unlink()
@@ -177,14 +179,19 @@ def _another_lives(pid: int) -> bool:
     return pid != os.getpid()
 
 
-def write_derived(root: Path, path: Path, data: bytes) -> None:
+def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file of derived data below the cache at `root`, wholly or not at all.
+
+    Args:
+        pieces: its bytes, one after the other.
 
     Raises:
         WorldError: the disk is full or failed.
     """
     (root / "tmp").mkdir(exist_ok=True)
-    _place(data, draft_path(root, path.name), path)
+    with _placing(draft_path(root, path.name), path) as file:
+        for piece in pieces:
+            _write_all(file.fileno(), piece)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -249,7 +256,7 @@ def not_writable(root: Path, error: OSError) -> CacheError | WorldError:
     """The error to raise where the cache at `root` refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return WorldError(f"cannot write: {root}: {error.strerror}; make room and run again")
-    return CacheError(f"the cache is not writable: {root}: {error.strerror}")
+    return CacheError(f"the cache is not writable: {root}: {error.strerror}; {ELSEWHERE}")
 
 
 def _make_folder(path: Path) -> None:

@@ -70,10 +70,12 @@ def model_rows(
         figures = zip(found[:count], found[count:], worths.error.tolist(), strict=True)
         by_reward = [Worth(*row) for row in figures]
     calls = call_mix(fold.routes, oracle_endings(fold, alpha, allow_stop)).sum(axis=(0, 1))
-    columns = (fold.models, by_reward, _areas(fold, arms), (calls / calls.sum()).tolist())
+    shares: list[float] = (calls / calls.sum()).tolist()
     return tuple(
-        _row(price_mix(fold, model, alpha, allow_stop), *figures)
-        for model, *figures in zip(*columns, strict=True)
+        _row(price_mix(fold, model, alpha, allow_stop), reward, area, share)
+        for model, reward, area, share in zip(
+            fold.models, by_reward, _areas(fold, arms), shares, strict=True
+        )
     )
 
 

@@ -37,6 +37,6 @@ def best_predicted(predict: Predict, train: Arms, alpha: float) -> Fitted:
         predicted = np.where(always, learned[0], predict(seen.question))
         quality, cost = np.split(predicted, 2, axis=1)
         utility = np.round(quality - alpha * cost, DIGITS)
-        return Play.of(seen, cheapest_best(utility, np.round(cost, DIGITS)))
+        return Play.of(seen, cheapest_best(utility, cost.round(DIGITS)))
 
     return play

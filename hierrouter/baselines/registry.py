@@ -28,7 +28,7 @@ from hierrouter.baselines.vote import MajorityVote
 from hierrouter.pool import suggestion
 from hierrouter_cache.errors import InputError
 
-BUILT_IN: tuple[Baseline, ...] = (
+BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for properties
     Random(),
     Cheapest(),
     Largest(),

@@ -46,7 +46,7 @@ def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
     usable = tuple(name for name in names if name not in lacking)
     if not usable:
         why = "; ".join(f"set {name}: {reason}" for name, reason in lacking.items())
-        raise InputError(f"no arms to compare: --sets {','.join(names)}: {why or 'name one'}")
+        raise InputError(f"no arms to compare: --sets {','.join(names)}; {why or 'name one'}")
     return usable
 
 

@@ -96,11 +96,17 @@ class SentenceEncoder:
             raise InputError(f"unknown way with long contexts: {long_context}; use windows")
         try:
             content, source, commit = _resolved(name)
-            self._model = SentenceTransformer(source, revision=commit, trust_remote_code=False)
+            self._model = SentenceTransformer(
+                source,
+                revision=commit,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True},
+            )
         except (OSError, ValueError, WorldError) as error:
+            reason = " ".join(str(error).split())[:160]
             raise WorldError(
-                f"cannot load encoder {name}: not found on this machine and the hub cannot be "
-                "reached; give the folder of a saved model or use the built-in encoder"
+                f"cannot load encoder {name}: {reason}; give the folder of a saved model, or use "
+                f"{BUILT_IN}"
             ) from error
         self.description = f"{content}-{long_context}"
         self._windows = long_context == "windows"
@@ -147,7 +153,7 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
     if folder.is_dir():
         return folder_digest(folder), str(folder), None
     if folder.is_absolute() or name.startswith(("./", "../", "~")):
-        raise InputError(f"encoder folder not found: {folder}")
+        raise InputError(f"encoder folder not found: {folder}; give the folder of a saved encoder")
     # Names without an owner are those of the library's own models.
     model = name if "/" in name else f"sentence-transformers/{name}"
     try:

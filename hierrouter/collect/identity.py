@@ -52,9 +52,13 @@ def local_folder(spec: ModelSpec) -> Path | None:
     if folder is None:
         return None
     if not folder.is_dir():
-        raise InputError(f"model folder not found: {folder}: model {spec.name}")
+        raise InputError(
+            f"model folder not found: {folder}: model {spec.name}; give the folder of a saved model"
+        )
     if not (folder / "config.json").is_file():
-        raise InputError(f"not a saved model, config.json is missing: {folder}")
+        raise InputError(
+            f"not a saved model, config.json is missing: {folder}; give the folder that holds it"
+        )
     return folder
 
 

@@ -41,7 +41,9 @@ def overridden(
             f"unknown backend: --backend {backend}; {suggestion(backend, CALLED)}".rstrip("; ")
         )
     if base_url is not None and backend not in (None, OPENAI):
-        raise InputError(f"--base-url needs --backend {OPENAI}, got --backend {backend}")
+        raise InputError(
+            f"--base-url needs --backend {OPENAI}, got --backend {backend}; leave one of them out"
+        )
     if device is not None:
         check_device(device, "--device")
     given = {
@@ -58,10 +60,12 @@ def overridden(
     if _stated(given) and OPENAI not in used:
         raise InputError(
             "no model of the pool is answered for by a server: --base-url, --api-key-env, "
-            "--timeout and --insecure are for backend openai"
+            "--timeout and --insecure are for backend openai; leave them out"
         )
     if device is not None and used == {OPENAI}:
-        raise InputError(f"all models of the pool run on servers: --device {device} has no effect")
+        raise InputError(
+            f"all models of the pool run on servers: --device {device} has no effect; leave it out"
+        )
     models, references = (
         tuple(_changed(model, _stated(called), _stated(given)) for model in group)
         for group in (pool.models, pool.references)

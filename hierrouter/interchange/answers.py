@@ -115,5 +115,6 @@ def _require_parents(found: Mapping[Route, Answer]) -> None:
     for path, answer in found.items():
         if len(path) > 1 and path[:-1] not in found:
             raise InputError(
-                f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: {answer.where}"
+                f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: {answer.where}; "
+                "add that row"
             )

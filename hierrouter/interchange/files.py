@@ -90,7 +90,7 @@ def write_frame(table: pa.Table, path: Path) -> None:
         WorldError: the disk is full or failed.
     """
     if path.suffix not in (".parquet", ".csv"):
-        raise InputError(f"a frame is written as .parquet or .csv: --out {path}")
+        raise InputError(f"a frame is written as .parquet or .csv: --out {path}; name such a file")
     with atomic_file(path) as file:
         if path.suffix == ".parquet":
             pq.write_table(table, file)

@@ -73,7 +73,7 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
     """
     reader = CacheReader(root)
     counts = Counter(
-        {kind: reader.number(f"SELECT count(*) FROM {kind}") for kind in LINES.values()}  # noqa: S608
+        {kind: reader.number(f"SELECT count(*) FROM {kind}") for kind in LINES.values()}  # noqa: S608 - our own names
     )
     total = hashlib.sha256()
     with atomic_file(out) as file:
@@ -118,7 +118,7 @@ def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
 def _last_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
     """The rows of a kind of which there are few, each once, where it stands last."""
     names = ", ".join(f'"{name}"' for name in KINDS[kind].names)
-    rows = reader.sql(f"SELECT {names} FROM {kind}_rows").to_pylist()  # noqa: S608
+    rows = reader.sql(f"SELECT {names} FROM {kind}_rows").to_pylist()  # noqa: S608 - our own names
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         identity = tuple(row[name] for name in IDENTITY[kind])

@@ -40,7 +40,7 @@ def read_llmrouter(path: Path) -> Iterator[Answer]:
         return
     files = [(file, split) for split in ("train", "test") for file in path.glob(f"*{split}*.jsonl")]
     if not files:
-        raise InputError(f"no *train*.jsonl and no *test*.jsonl: {path}")
+        raise InputError(f"no *train*.jsonl and no *test*.jsonl: {path}; give their folder")
     for file, split in sorted(files):
         yield from _read(file, split)
 

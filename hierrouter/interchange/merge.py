@@ -97,7 +97,7 @@ class Merge:
             return {}
         names = ", ".join(f'"{name}"' for name in IDENTITY[kind])
         content = CONTENT.get(kind, "NULL")
-        table = self.reader.sql(f"SELECT {names}, {content} AS content FROM {kind}_rows")  # noqa: S608
+        table = self.reader.sql(f"SELECT {names}, {content} AS content FROM {kind}_rows")  # noqa: S608 - our own names
         # Read backwards, so that the first part's row is the one that stays.
         *identity, values = (column.to_pylist()[::-1] for column in table.columns)
         return dict(zip(zip(*identity, strict=True), values, strict=True))

@@ -63,7 +63,9 @@ def import_answers(
     """
     found, rate = READERS[name](path)
     if rate and rates:
-        raise InputError(f"a {name} file says what calls cost, it has no token counts: no --price")
+        raise InputError(
+            f"a {name} file says what calls cost and has no token counts: --price; leave it out"
+        )
     answers = gather(found, seed)
     pool = pool_of(answers, hops)
     if rate:

@@ -91,7 +91,7 @@ def _answers(path: Path, frame: Frame) -> Iterator[Answer]:
 def _query(row: Row, frame: Frame) -> Query:
     question = _text(row, PROMPT, frame)
     if not question.strip():
-        raise InputError(f"{PROMPT} is blank: {row.where}")
+        raise InputError(f"{PROMPT} is blank: {row.where}; take the row out")
     return Query(
         id=row.label("sample_id"),
         dataset=row.label("eval_name"),
@@ -104,7 +104,7 @@ def _query(row: Row, frame: Frame) -> Query:
 def _answer(row: Row, query: Query, model: str, frame: Frame) -> Answer:
     score, cost = row.share(model), row.number(model + COST)
     if score is None or cost is None or cost < 0:
-        raise InputError(f"{model} needs a score and a cost >= 0: {row.where}")
+        raise InputError(f"{model} has no score or no cost >= 0: {row.where}; give both")
     return Answer(
         where=row.where,
         query=query,

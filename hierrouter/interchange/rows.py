@@ -59,7 +59,7 @@ class Row:
         """
         text = self.text(name, default)
         if not text.strip():
-            raise InputError(f"{name} is blank: {self.where}")
+            raise InputError(f"{name} is blank: {self.where}; give a text")
         return text
 
     def label(self, name: str, default: str | None = None) -> str:
@@ -136,9 +136,11 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield Row(f"{path}: row {number}", values)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         place = f"{path}: after row {number}" if number else f"{path}"
-        raise InputError(f"not readable as {path.suffix[1:]}: {place}: {_cause(error)}") from None
+        raise InputError(
+            f"not readable as {path.suffix[1:]}: {place}: {_cause(error)}; save it again"
+        ) from None
     if not number:
-        raise InputError(f"no rows: {path}")
+        raise InputError(f"no rows: {path}; give one for each answer")
 
 
 def _cause(error: Exception) -> str:
@@ -161,11 +163,11 @@ def require_file(path: Path) -> None:
             f"a pickle can run any code and is not read: {path}; save the frame as .parquet or .csv"
         )
     if not path.exists():
-        raise InputError(f"file not found: {path}")
+        raise InputError(f"file not found: {path}; name one that exists")
     if not path.is_file():
         raise InputError(f"not a regular file: {path}; name a file")
     if not path.stat().st_size:
-        raise InputError(f"file is empty: {path}")
+        raise InputError(f"file is empty: {path}; save it again")
 
 
 def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -88,10 +88,13 @@ def _split(row: Row) -> str:
 def _path(row: Row, model: str, base: int) -> tuple[str, ...]:
     length = 1 if row.values.get("hop") is None else row.count("hop") - base + 1
     if length > MAX_HOPS:
-        raise InputError(f"hop {length} is beyond the limit of {MAX_HOPS}: {row.where}")
+        raise InputError(f"hop {length} is beyond the limit: {row.where}; {MAX_HOPS} hops at most")
     if row.values.get("path") is None:
         return (model,) * length
     path = tuple(name.strip() for name in row.words("path").split(SEPARATOR))
     if path[-1] != model or (row.values.get("hop") is not None and len(path) != length):
-        raise InputError(f"path {'>'.join(path)} does not end at this model and hop: {row.where}")
+        raise InputError(
+            f"path {'>'.join(path)} does not end at this model and hop: {row.where}; "
+            "it lists the models called, the row's own last"
+        )
     return path

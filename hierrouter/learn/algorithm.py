@@ -7,14 +7,15 @@ stands inside the network. Not covered: rollouts and the training loop, see `ppo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
-from tianshou.algorithm import PPO
 from tianshou.algorithm.modelfree.a2c import A2CTrainingStats
+from tianshou.algorithm.modelfree.ppo import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import OptimizerFactory, ParamsType
 from tianshou.data import SequenceSummaryStats
@@ -82,8 +83,8 @@ class RouterPolicy(DiscreteActorPolicy):  # type: ignore[misc]
 class EpisodePPO(PPO):  # type: ignore[misc]
     """Tianshou's PPO for buffers of complete episodes, each of them in consecutive rows."""
 
-    def compute_episodic_return(
-        self,
+    @staticmethod
+    def compute_episodic_return(  # pyright: ignore[reportIncompatibleMethodOverride]  no defaults
         batch: Any,
         buffer: Any,
         indices: NDArray[np.int64],
@@ -134,7 +135,7 @@ class EpisodePPO(PPO):  # type: ignore[misc]
 
     def _terms(self, rows: Transitions) -> Tensor:
         """float32[3]: clipped surrogate, value loss and entropy, each its mean over the rows."""
-        trunk = self.policy.actor.trunk
+        trunk = cast(SharedTrunk, self.policy.actor.trunk)
         features, legal = trunk(rows.state)
         log_policy = torch.log_softmax(trunk.router.logits(features, legal), dim=1)
         ratio = (log_policy.gather(1, rows.action[:, None])[:, 0] - rows.log_prob).exp()
@@ -189,13 +190,13 @@ class AdamFactory(OptimizerFactory):  # type: ignore[misc]
         self.steps = steps
 
     def _create_optimizer_for_params(self, params: ParamsType) -> torch.optim.Optimizer:
-        return make_adam(params, self.config, self.steps)
+        return make_adam(cast(Iterable[nn.Parameter], params), self.config, self.steps)
 
 
 def build_algorithm(trunk: SharedTrunk, config: PPOConfig, steps: int) -> EpisodePPO:
     """PPO for the trunk's router with the numbers of `config`, over `steps` gradient steps."""
     policy = RouterPolicy(
-        actor=Actor(trunk),
+        actor=cast(Any, Actor(trunk)),  # it has what Tianshou calls, but not its base class
         action_space=Discrete(trunk.router.shape.actions),
         dist_fn=lambda logits: Categorical(logits=logits, validate_args=False),
     )

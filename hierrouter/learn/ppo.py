@@ -109,5 +109,6 @@ class PPOLearner:
 
     @property
     def _adam(self) -> torch.optim.Adam:
-        adam: torch.optim.Adam = self._algorithm.optim._optim
+        adam = self._algorithm.optim._optim
+        assert isinstance(adam, torch.optim.Adam)
         return adam

@@ -132,7 +132,7 @@ def live_states(
 def _compact(part: StatePart) -> tuple[Tensor, Tensor]:
     """The vectors that are used, and which of them each state has."""
     used, place = np.unique(part.row.ravel(), return_inverse=True)
-    return torch.from_numpy(np.array(part.vectors[used])), torch.from_numpy(place)
+    return torch.from_numpy(part.vectors[used]), torch.from_numpy(place)
 
 
 class NoisyTable:

@@ -159,7 +159,7 @@ class TrainedRouter:
         self.origin.check_matches(tree, self.router.shape.dim)
         table = state_table(tree, self.objective, self.ceilings)
         probabilities = action_probabilities(self.router, table)
-        return probabilities.reshape(len(tree), tree.routes.states, self.actions.count)
+        return probabilities.reshape(len(tree), tree.routes.states, -1)
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.

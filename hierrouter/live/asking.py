@@ -35,15 +35,18 @@ def question_in(row: dict[str, Any], where: str) -> Question:
     """
     given = [name for name in ("question", "messages") if row.get(name) is not None]
     if len(given) != 1:
-        raise InputError(f"give either question or messages: {where}")
+        raise InputError(
+            f"{'both' if given else 'neither'} of question and messages: {where}; give one of them"
+        )
     found = row[given[0]]
     if not isinstance(found, str if given[0] == "question" else list):
         kind = "a text" if given[0] == "question" else "a list of messages"
-        raise InputError(f"{given[0]} is not {kind}: {where}")
+        raise InputError(f"{given[0]} is not {kind}: {where}; give one")
     try:
         question_of(found)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        said, _, remedy = str(error).partition("; ")
+        raise InputError(f"{said}: {where}; {remedy}") from None
     return found
 
 

@@ -99,7 +99,7 @@ def load_bundle(folder: Path) -> Bundle | None:
     try:
         text = file.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read: {file}: {error}") from error
+        raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
         found = json.loads(text)
         if found["format"] != FORMAT:

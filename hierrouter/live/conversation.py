@@ -78,9 +78,9 @@ def _text(content: Any, where: str) -> str:
 
 def _checked(question: str) -> str:
     if not question.strip():
-        raise InputError("an empty question: give a text")
+        raise InputError("an empty question; give a text")
     if len(question) > MOST_CHARACTERS:
         raise InputError(
-            f"a question of {len(question):,} characters: at most {MOST_CHARACTERS:,} are taken"
+            f"a question of {len(question):,} characters; at most {MOST_CHARACTERS:,} are taken"
         )
     return storable(question)

@@ -72,12 +72,13 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     * v0: first version.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore
 
     def __init__(self, tree: RouteTree, alpha: float, allow_stop: bool = False) -> None:
         self.tree = tree
         self.alpha = alpha
-        self.action_space = spaces.Discrete(Actions(tree.routes, allow_stop).count)
+        self._actions = Actions(tree.routes, allow_stop).count
+        self.action_space = spaces.Discrete(self._actions)
         self.observation_space = feature_space(tree)
         self._query = 0
         self._node = 0
@@ -105,8 +106,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         """
         if self._ended:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
-        if not 0 <= action < self.action_space.n:
-            raise gymnasium.error.InvalidAction(f"no action {action} among {self.action_space.n}")
+        if not 0 <= action < self._actions:
+            raise gymnasium.error.InvalidAction(f"no action {action} among {self._actions}")
         stop, model = divmod(int(action), len(self.tree.models))
         self._node = self.tree.routes.child(self._node, model)
         self._stage += 1

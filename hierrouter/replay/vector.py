@@ -56,7 +56,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     * `observation`: "state" or "features".
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
+    metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore
         "render_modes": [],
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }

@@ -163,7 +163,7 @@ def _simultaneous(contest: Contest, bootstrap: Bootstrap) -> dict[int, Estimate]
 
 def _values(contest: Contest, bootstrap: Bootstrap) -> tuple[Value, ...]:
     """With the best baselines as the fold shown has them, and as validation has them."""
-    pairs = [
+    pairs: list[tuple[What, str, int, int]] = [
         (what, fold, first, second)
         for fold in dict.fromkeys((contest.split, "validation"))
         for what, first, second in _compared(contest, fold)

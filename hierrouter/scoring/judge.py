@@ -48,7 +48,7 @@ class Judge:
             return False
 
     def _started(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603 - our own file, no shell
             [sys.executable, "-P", str(self._worker)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

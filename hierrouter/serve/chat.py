@@ -67,7 +67,7 @@ class ChatRequest(BaseModel):
         extra = self.model_extra or {}
         for name in REFUSED:
             if name in extra and not _asks_for_nothing(extra[name]):
-                raise InputError(f"{name} is not supported: the models of a pool answer in text")
+                raise InputError(f"{name} is not supported; the models of a pool answer in text")
 
     @property
     def ignored(self) -> str:

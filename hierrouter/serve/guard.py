@@ -89,6 +89,11 @@ class Guard:
         if self._key is None and not _is_here(headers.get("host", "")):
             said = "without a key only this machine may ask; send Host: localhost"
             return error_response(421, said)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Where one ends and the next begins is seen otherwise by what stands before us.
+            response = error_response(400, "send Content-Length or Transfer-Encoding, not both")
+            response.headers["Connection"] = "close"
+            return response
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MOST_BYTES:
             return error_response(413, TOO_LARGE)

@@ -41,7 +41,9 @@ class RequestLog:
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
-            raise WorldError(f"cannot write the log: {path}: {error.strerror}") from error
+            raise WorldError(
+                f"cannot write the log: {path}: {error.strerror}; give another --log"
+            ) from error
 
     def answered(self, name: str, model: str, policy: str, routed: Routed) -> None:
         """A question has its answer.

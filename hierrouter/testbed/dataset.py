@@ -46,7 +46,7 @@ def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
 
 def _distinct(family: str, split: Split, seed: int) -> Iterator[Task]:
     """Tasks with new question texts until none has turned up for `_PATIENCE` draws."""
-    draw = Draw(Random(f"{family} {split} {seed}"), split)  # noqa: S311
+    draw = Draw(Random(f"{family} {split} {seed}"), split)  # noqa: S311 - draws questions
     seen: set[str] = set()
     misses = 0
     while misses < _PATIENCE:

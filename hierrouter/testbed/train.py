@@ -73,7 +73,7 @@ def train_specialist(
     with torch_threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(recipe, tokenizer)
-        rng = Random(seed)  # noqa: S311
+        rng = Random(seed)  # noqa: S311 - draws lessons
         fit(model, _batches(name, recipe, tokenizer, rng), recipe, on_step)
     save(model, tokenizer, out)
 

@@ -96,7 +96,9 @@ class TransformersBackend:
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:160]
-            raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
+            raise WorldError(
+                f"cannot load model {spec.name}: {spec.model}: {reason}; give another one"
+            ) from error
         # Greedy decoding needs no random numbers; hashing large weights once more takes time.
         weights = weights_of(spec) if spec.generation.temperature else ""
         return TransformersGenerator(model.eval(), tokenizer, spec, weights)
@@ -200,9 +202,13 @@ class TransformersGenerator:
 
     def _encode(self, prompt: str) -> list[int]:
         message = [{"role": "user", "content": prompt}]
-        encoded = self._tokenizer.apply_chat_template(
-            message, add_generation_prompt=True, tokenize=True, return_dict=True
-        )
+        try:
+            encoded = self._tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, tokenize=True, return_dict=True
+            )
+        except Exception as error:  # it is a program of others, in a sandbox
+            reason = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"its chat template fails: {reason}") from error
         return list(encoded["input_ids"])
 
     def _response(self, tokens_in: int, generated: list[int]) -> Response:

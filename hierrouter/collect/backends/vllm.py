@@ -64,7 +64,7 @@ class VllmBackend:
             WorldError: vLLM cannot load the model.
         """
         import torch
-        from vllm import LLM
+        from vllm import LLM  # pyright: ignore  it takes this very file for the package
 
         folder = local_folder(spec)
         devices = torch.cuda.device_count() if spec.device == BALANCED else 1
@@ -75,10 +75,13 @@ class VllmBackend:
                 dtype=spec.dtype,
                 tensor_parallel_size=devices,
                 trust_remote_code=False,
+                load_format="safetensors",
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:160]
-            raise WorldError(f"cannot load model {spec.name}: {spec.model}: {reason}") from error
+            raise WorldError(
+                f"cannot load model {spec.name}: {spec.model}: {reason}; use --backend transformers"
+            ) from error
         return VllmGenerator(engine, spec, weights_of(spec) if spec.generation.temperature else "")
 
 
@@ -127,7 +130,7 @@ class VllmGenerator:
         return len(encoded["input_ids"])
 
     def _settings(self, prompt: str) -> Any:
-        from vllm import SamplingParams
+        from vllm import SamplingParams  # pyright: ignore
 
         wanted = self._generation
         return SamplingParams(

@@ -1,7 +1,7 @@
 """Questions in files: JSON lines and Parquet.
 
-In: a .jsonl or .parquet file with one question a row. Out: `Query` values, with the first bad row
-named by its number. Not covered: what a row holds (`shape`).
+In: a .jsonl or .parquet file with one question a row. Out: `Query` values, or one line that names
+the bad rows by their numbers. Not covered: what a row holds (`shape`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hierrouter.query import Query
 from hierrouter_cache.errors import InputError
 
 SUFFIXES = (".jsonl", ".parquet")
+NAMED = 4  # bad rows in a line, besides the first
 
 
 def is_file(name: str) -> bool:
@@ -28,7 +29,7 @@ def read_file(path: Path) -> list[Query]:
     """The queries of one file; `split` is "" where the file does not say.
 
     Raises:
-        InputError: no such file, or its first bad row.
+        InputError: no such file, it cannot be read, or its bad rows.
     """
     if path.is_dir():
         raise InputError(f"dataset is a directory: {path}; name a .jsonl or .parquet file")
@@ -38,15 +39,36 @@ def read_file(path: Path) -> list[Query]:
         )
     queries = []
     places: dict[tuple[str, str], str] = {}
+    faults: list[tuple[int, str]] = []
     for number, where, row in _rows(path):
-        query = query_of(row, where, path.stem, number)
-        first = places.setdefault((query.dataset, query.id), where)
-        if first != where:
-            raise InputError(f"duplicate id {query.id:.40}: {first} and {where}")
-        queries.append(query)
+        try:
+            query = query_of(row, where, path.stem, number)
+            _require_new(query, where, places)
+        except InputError as error:
+            faults.append((number, str(error)))
+        else:
+            queries.append(query)
+    if faults:
+        raise InputError(_bad_rows(faults))
     if not queries:
-        raise InputError(f"dataset has no rows: {path}")
+        raise InputError(f"dataset has no rows: {path}; put the questions there")
     return queries
+
+
+def _require_new(query: Query, where: str, places: dict[tuple[str, str], str]) -> None:
+    first = places.setdefault((query.dataset, query.id), where)
+    if first != where:
+        raise InputError(f"duplicate id {query.id:.40}: {first} and {where}; ids must differ")
+
+
+def _bad_rows(faults: list[tuple[int, str]]) -> str:
+    """What is wrong with the first row in full, with others in brief."""
+    (_, first), *others = faults
+    if not others:
+        return first
+    brief = ", ".join(f"{number} ({said.partition(':')[0]})" for number, said in others[:NAMED])
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    return f"{first}; bad too: {brief}{more}"
 
 
 def count_rows(path: Path) -> int:

@@ -22,6 +22,7 @@ PAPER_DATASETS = ("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge")
 MAX_QUESTION = 1_000_000  # characters; more is a mistake in the file, not a question
 LETTERS = "ABCDEFGHIJ"
 SPLITS = ("", "train", "validation", "test")
+REMEDY = "mend the row or take it out"
 
 
 def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
@@ -39,7 +40,8 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
     question = _text(row, "question", where)
     if len(question) > MAX_QUESTION:
         raise InputError(
-            f"question too long: {where}: {len(question):,} characters, limit {MAX_QUESTION:,}"
+            f"question too long: {where}: {len(question):,} characters, limit {MAX_QUESTION:,}; "
+            f"{REMEDY}"
         )
     split = row.get("split", "")
     if split not in SPLITS:
@@ -80,7 +82,7 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
         raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
     value = row[key]
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{key} is empty or not a text: {where}")
+        raise InputError(f"{key} is empty or not a text: {where}; {REMEDY}")
     return value
 
 
@@ -97,9 +99,9 @@ def _given(row: Row, where: str) -> list[str]:
         return [_number_or_text(row, "answer", where)]
     answers = row["answers"]
     if not isinstance(answers, list) or not answers:
-        raise InputError(f"answers is empty or not a list: {where}")
+        raise InputError(f"answers is empty or not a list: {where}; {REMEDY}")
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise InputError(f"answers holds something empty or not a text: {where}")
+        raise InputError(f"answers holds something empty or not a text: {where}; {REMEDY}")
     return answers
 
 
@@ -116,7 +118,7 @@ def _choices(row: Row, where: str) -> Pairs:
     if not isinstance(given, dict | list):
         raise InputError(f"choices must be an object or a list, got {given!r:.40}: {where}")
     if len(given) > len(LETTERS):
-        raise InputError(f"{len(given)} choices, {len(LETTERS)} at most: {where}")
+        raise InputError(f"{len(given)} choices, {len(LETTERS)} at most: {where}; {REMEDY}")
     texts = list(given.values() if isinstance(given, dict) else given)
     if not all(isinstance(text, str) for text in texts):
         raise InputError(
@@ -140,6 +142,7 @@ def _lettered(choices: Pairs, answers: list[str], where: str) -> tuple[Pairs, li
     labels = [label for label, _ in choices]
     if not any(answer in labels for answer in answers):
         raise InputError(
-            f"answer {answers[0]!r:.40} is none of the labels {', '.join(labels)}: {where}"
+            f"answer {answers[0]!r:.40} is none of the labels {', '.join(labels)}: {where}; "
+            f"{REMEDY}"
         )
     return choices, answers

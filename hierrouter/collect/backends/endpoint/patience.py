@@ -81,6 +81,7 @@ class Patience:
             Outage: the server answers nobody, or asks for too long a wait.
             Stopped: the collection stops.
         """
+        detail = ""
         for attempt in range(self._attempts):
             if attempt:
                 await self._sleep(self._backoff(attempt))

@@ -29,7 +29,9 @@ def counter(tokenizer: str, place: str) -> Count:
         loaded = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise WorldError(f"cannot load tokenizer {tokenizer}: {place}: {reason}") from error
+        raise WorldError(
+            f"cannot load tokenizer {tokenizer}: {place}: {reason}; name another"
+        ) from error
     if loaded.chat_template is None:
         raise WorldError(f"tokenizer {tokenizer} has no chat template: {place}; name another")
 

@@ -1,0 +1,9 @@
+"""Live: new questions, routed by a trained policy.
+
+In the order of reading:
+
+    router, routed, way                  one question, and what its route was
+    policy, bundle, runs                 the policy, and the files that it is read from
+    deployment, models, batched, served  the models of the pool, ready for one prompt at a time
+    conversation, asking, together       chat messages, many questions, decisions taken together
+"""

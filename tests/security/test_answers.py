@@ -1,0 +1,64 @@
+"""What a model answers is text: it is never run, and no scorer takes for ever on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hierrouter.scoring import SCORERS
+from tests.conftest import environment
+
+CODE = (
+    "__import__('os').system('touch pwned')",
+    "```python\nopen('pwned', 'w')\n```",
+    "$(touch pwned) `touch pwned`; touch pwned",
+    r"\boxed{__import__('pathlib').Path('pwned').touch()}",
+    r"\input{|touch pwned} \write18{touch pwned}",
+    "#### __import__('os').system('touch pwned')",
+)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_no_answer_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for answer in CODE:
+        for reference in (r"\boxed{x+1}", "#### 7", "A", answer):
+            assert 0 <= SCORERS[name](answer, [reference], [("A", answer), ("B", "x")]) <= 1
+    assert not list(tmp_path.iterdir())
+
+
+# What a pattern could try again and again, at each of its places.
+REPEATED = (
+    *("a", " ", "\n", "1,", "1/", "-", "$", "{", "(A) ", "*", "`", "#### ", "\nA. ", ". "),
+    *(r"\boxed{", r"\frac{", r"\(", r"\[", r"\text ", "answer is ", "the answer is (", "so it is "),
+    *("is the most ", "option ", "context ", "maximum ", "content "),
+)
+SCORE = """
+import resource, sys
+from hierrouter.collect.backends.endpoint.refusals import FILTERED, TOO_LONG
+from hierrouter.report.text import markdown_text
+from hierrouter.scoring import SCORERS
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+for unit in sys.argv[1:]:
+    for end in ("x", "\\n!"):
+        text = unit * (20_000 // len(unit)) + end
+        for scorer in SCORERS.values():
+            scorer(text, [r"\\boxed{x+1}" if scorer.name == "boxed" else "7"], [("A", "x")])
+        TOO_LONG.search(text), FILTERED.search(text), markdown_text(text)
+print("done")
+"""
+
+
+def test_no_answer_takes_a_pattern_for_ever(tmp_path: Path) -> None:
+    """20 s of processor time for 54 texts of 20,000 characters; it takes two."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCORE, *REPEATED],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "done\n", done.stderr

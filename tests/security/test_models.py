@@ -1,0 +1,110 @@
+"""Folders of models that others made: their code is never run, their templates in a sandbox."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from hierrouter.collect.backends import backend
+from hierrouter.collect.encoders import SentenceEncoder
+from hierrouter.pool import Generation, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError
+from tests.conftest import Run
+from tests.models import save_random_model
+
+REACHES_OUT = "{{ cycler.__init__.__globals__.os.system('touch pwned') }}"
+TEMPLATES = {
+    "an attribute": "{{ ''.__class__.__mro__ }}",
+    "a system call": REACHES_OUT,
+    "a format": "{{ '{0.__class__.__init__.__globals__}'.format(messages) }}",
+    "a file": "{% include '/etc/passwd' %}",
+    "a change": "{% set _ = messages.append(1) %}x",
+    "a great range": "{% for i in range(10**9) %}x{% endfor %}",
+    "its own error": "{{ raise_exception('\x1b]0;x\x07 no') }}",
+    "no syntax": "{% for %}",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(tmp_path_factory.mktemp("model") / "m", "llama")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_chat_template_reaches_nothing(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (folder / "chat_template.jinja").write_text(TEMPLATES[name])
+    spec = ModelSpec("m", str(folder), 0.01, generation=Generation(4))
+    model = backend("transformers").load(spec)
+    with pytest.raises(RuntimeError, match="its chat template fails"):
+        list(model.generate(["a question"]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_template_that_fails_is_one_line(folder: Path, tmp_path: Path, hierrouter: Run) -> None:
+    model = shutil.copytree(folder, tmp_path / "m")
+    (model / "chat_template.jinja").write_text(TEMPLATES["its own error"])
+    entry = f'[[models]]\nname = "a"\nmodel = "{model}"\nbase_rate = 1\n'
+    (tmp_path / "pool.toml").write_text(f"[pool]\nhops = 1\n{entry}")
+    (tmp_path / "d.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    asked = ("collect", "--pool", "pool.toml", "--datasets", "d.jsonl")
+    done = hierrouter(*asked, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "model a failed" in done.stderr.splitlines()[-1]
+    assert "its chat template fails: TemplateError: \\x1b]0;x" in done.stderr.splitlines()[-1]
+
+
+def test_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(folder, tmp_path / "m")
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    changed = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (model / "tokenizer_config.json").write_text(json.dumps(config | changed))
+    (model / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
+    try:
+        backend("transformers").load(ModelSpec("m", str(model), 0.01))
+    except WorldError as error:
+        assert "trust_remote_code" in str(error) or "custom code" in str(error)
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.fixture
+def encoder(folder: Path, tmp_path: Path) -> Path:
+    """A folder with one module of a sentence encoder's."""
+    return shutil.copytree(folder, tmp_path / "encoder")
+
+
+def test_code_of_an_encoder_is_never_run(encoder: Path, tmp_path: Path) -> None:
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "evil.Evil"}]
+    (encoder / "modules.json").write_text(json.dumps(modules))
+    (encoder / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
+    with pytest.raises(WorldError, match=r"cannot load encoder .* not part of Sentence"):
+        SentenceEncoder(str(encoder))
+    assert not (tmp_path / "pwned").exists()
+
+
+class Evil:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.file,)
+
+
+def test_pickled_weights_are_never_loaded(encoder: Path, tmp_path: Path) -> None:
+    (encoder / "model.safetensors").rename(encoder / "other.safetensors")
+    torch.save(Evil(tmp_path / "pwned"), encoder / "pytorch_model.bin")
+    with pytest.raises((WorldError, InputError)):
+        SentenceEncoder(str(encoder))
+    with pytest.raises((WorldError, InputError)):
+        backend("transformers").load(ModelSpec("m", str(encoder), 0.01))
+    assert not (tmp_path / "pwned").exists()
+    torch.load(encoder / "pytorch_model.bin", weights_only=False)
+    assert (tmp_path / "pwned").exists()  # had it been, it would have run

@@ -1,0 +1,73 @@
+"""A cache and a dataset in which every text that others wrote means harm to a terminal."""
+
+import json
+import re
+from itertools import cycle
+from pathlib import Path
+from zlib import crc32
+
+from hierrouter.collect.backends import Response
+from hierrouter.collect.scheduler import collect
+from hierrouter.pool import ModelSpec, Pool
+from hierrouter.query import Query
+from tests.engines import Scripted
+
+# What would steer a terminal, or be obeyed by rich or by a spreadsheet; by family.
+FAMILIES = {
+    "colour": "\x1b[31;5mred\x1b[2J\x1b[H",
+    "title": "\x1b]0;owned\x07",
+    "clipboard": "\x1b]52;c;aGFybQ==\x1b\\",
+    "link": "\x1b]8;;http://127.0.0.1:9/\x1b\\click\x1b]8;;\x1b\\",
+    "device": "\x1bP+q544e\x1b\\\x1b_Gi=1;\x1b\\",
+    "eight bits": "\x9b31m\x9d0;owned\x9c\x90q\x9c",
+    "back": "right\b\b\b\b\bwrong\r\x7fnew line\x85\x0b\x0c",
+    "bidi": "\u202egpj\u202c\u2066x\u2069\u202a\u200f",
+    "unseen": "a\u200bb\u2060\ufeff\U000e0041",
+    "markup": "[/INST] [red]x[i] [link=file:///etc/passwd]y[/link] [bold",
+    "formula": '=HYPERLINK("http://127.0.0.1:9/")',
+    "formula after a space": " \t@SUM(1+1)*cmd|' /C calc'!A0",
+}
+STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+FORMULA = re.compile(r"\s*[=+\-@]")
+NUMBER = re.compile(r"-?[\d.]+(e[+-]?\d+)?")
+MODELS = ("m\x1b[31m\x9b1m\u202e", "[/INST] [red]")
+DATASET = "data\x1b]0;x\x07\u2066[/b]"
+FIRST = f"0-{FAMILIES['colour']}"  # a query's id
+
+
+def collect_steering(root: Path) -> None:
+    """Two models and hops, three queries of each family in three folds."""
+    texts, folds = list(FAMILIES.values()), cycle(("train", "validation", "test"))
+
+    def said(model: str, prompt: str) -> Response:
+        number, chance = int(re.findall(r"\d+", prompt)[0]), crc32(f"{model}{prompt}".encode())
+        return Response(texts[(number + chance % 2) % len(texts)], 5, 5, "stop")
+
+    models = tuple(ModelSpec(name, "weights", 1.0 + place) for place, name in enumerate(MODELS))
+    pool = Pool(models, hops=2, stage_prompts=("", "Check."))
+    queries = [
+        Query(f"{number}-{text}", DATASET, f"{number} {text}", (text,), next(folds))
+        for number, text in enumerate(texts * 3)
+    ]
+    collect(pool, queries, root, engines=Scripted(said))
+
+
+def write_questions(path: Path) -> None:
+    """The same texts as a dataset."""
+    rows = [
+        {"id": f"{number}-{text}", "question": f"{number} {text}?", "answer": text}
+        for number, text in enumerate(FAMILIES.values())
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def served_pool(url: str, endpoint: str = "", stages: str = '["", ""]') -> str:
+    """A pool file: the models of the testbed, by name, all answered for by one server."""
+    entry = (
+        '[[models]]\nname = "{name}"\nmodel = "served"\nbase_rate = 0.03\nbackend = "openai"\n'
+        f'[models.endpoint]\nbase_url = "{url}"\nattempts = 1\n{endpoint}\n'
+    )
+    head = f"[pool]\nhops = 2\nstage_prompts = {stages}\n"
+    return head + "".join(entry.format(name=name) for name in ("calc", "text", "facts"))
