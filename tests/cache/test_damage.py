@@ -200,7 +200,7 @@ def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(
 ) -> None:
     name = f"scores-00000001-00000000-r{MAX_ROWS + 1}-{'0' * 16}.parquet"
     (folder / name).write_bytes(b"never looked at")
-    with pytest.raises(DamagedPart, match=rf"{MAX_ROWS + 1} rows, the limit is {MAX_ROWS}"):
+    with pytest.raises(DamagedPart, match=rf"{MAX_ROWS + 1:,} rows, the limit is {MAX_ROWS:,}"):
         CacheReader(tmp_path)
 
 

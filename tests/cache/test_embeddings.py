@@ -121,6 +121,15 @@ def test_a_hundred_damages_and_none_is_silent(reader: CacheReader, how: str) -> 
     assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
 
 
+def test_no_damage_of_a_header_is_a_trace(reader: CacheReader) -> None:
+    (file,) = embedding_files(filled(reader).folder.parents[1])
+    sound = file.path.read_bytes()
+    for at in range(128):
+        for byte in (0, ord("(")):
+            file.path.write_bytes(bytes([*sound[:at], byte, *sound[at + 1 :]]))
+            assert embedding_fault(file) or byte == sound[at]
+
+
 def test_another_width_is_refused(reader: CacheReader) -> None:
     filled(reader)
     EmbeddingStore(reader, "e").append(["a" * 32], np.ones((1, 5), np.float32))

@@ -38,7 +38,7 @@ def test_shipped_pools_are_sound(name: str) -> None:
         ("hops = 2", 'hops = "two"', "hops must be an integer, got 'two'"),
         ("hops = 2", "hops = 0", "hops must be at least 1 and"),
         ("hops = 2", "hops = 14", r"32,766 nodes per query"),
-        ("hops = 2", "hops = 2\nhops = 3", "not TOML"),
+        ("hops = 2", "hops = 2\nhops = 3", r"not TOML: p.toml:\d: duplicate key hops; mend"),
         ("base_rate = 0.002", "base_rate = nan", "base_rate must be finite"),
         ("base_rate = 0.002", "base_rate = -1", "base_rate must be finite and >= 0"),
         ("base_rate = 0.002", "", 'base_rate is missing.*p.toml, model a; .*parameters = "3B"'),

@@ -68,7 +68,7 @@ def test_a_flag_wins_over_a_file_and_a_file_over_the_pool(tmp_path: Path) -> Non
         ("calc = 1", "unknown key calc: .*below \\[prices\\]"),
         ("[prices]", "no prices"),
         ("prices = 3", "no prices"),
-        ("[prices]\ncalc = 1\ncalc = 2", "not TOML.*Cannot overwrite a value"),
+        ("[prices]\ncalc = 1\ncalc = 2", "not TOML: .*list.toml:3: duplicate key calc; mend"),
         ("[prices]\nclac = 1", "unknown model: clac: price file list.toml; did you mean calc"),
         ("[prices]\ncalc = true", "price of calc must be a number, got True"),
         ("[prices]\ncalc = 'x'", "price of calc must be a number, got 'x'"),

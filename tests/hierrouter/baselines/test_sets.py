@@ -54,11 +54,11 @@ def test_too_many_routes_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) 
     said = "9 routes, more than 8; take fewer --models or --hops"
     assert left_out(tree, BOTH) == {"B": said}
     assert f"Set B is left out: {said}." in contest(tree, 0.005, (BestStatic(),)).notes
-    with pytest.raises(InputError, match="no arms to compare: --sets B: set B: 9 routes"):
+    with pytest.raises(InputError, match="no arms to compare: --sets B; set B: 9 routes"):
         usable_sets(tree, ["B"])
     assert MOST_ROUTES > 125  # five models, three hops
 
 
 def test_no_set_is_refused() -> None:
-    with pytest.raises(InputError, match="no arms to compare: --sets : name one"):
+    with pytest.raises(InputError, match="no arms to compare: --sets ; name one"):
         usable_sets(planted_tree(**SMALL), [])

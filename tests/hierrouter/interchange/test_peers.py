@@ -217,7 +217,7 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     assert tree.direct.tokens_in.sum() == 0
     with pytest.raises(InputError, match="needs reference answers"):
         open_tree(tmp_path / "cache")
-    with pytest.raises(InputError, match="no token counts: no --price"):
+    with pytest.raises(InputError, match="no token counts: --price; leave"):
         import_answers(
             "routerbench", file, tmp_path / "cache", None, 42, {"lab-a": Rate(1, 1)}, silent
         )
@@ -287,9 +287,9 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
 
 
 BAD_FRAMES = {
-    "no score": ({"lab/a": None}, "lab/a needs a score and a cost"),
-    "no cost": ({"lab/b|total_cost": None}, "lab/b needs a score and a cost"),
-    "negative": ({"lab/b|total_cost": -1.0}, "lab/b needs a score and a cost"),
+    "no score": ({"lab/a": None}, "lab/a has no score or no cost"),
+    "no cost": ({"lab/b|total_cost": None}, "lab/b has no score or no cost"),
+    "negative": ({"lab/b|total_cost": -1.0}, "lab/b has no score or no cost"),
     "no question": ({"prompt": "['']"}, "prompt is blank"),
     "score of 10": ({"lab/b": 10.0}, "lab/b must be from 0 to 1"),
 }

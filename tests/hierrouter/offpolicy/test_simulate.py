@@ -64,7 +64,7 @@ def test_the_ends_of_the_range() -> None:
     ],
 )
 def test_no_logging_policy(text: str) -> None:
-    with pytest.raises(InputError, match=r"unknown logging policy|not a number from"):
+    with pytest.raises(InputError, match=r"unknown logging policy|not a number: "):
         LoggingPolicy.named(text)
 
 

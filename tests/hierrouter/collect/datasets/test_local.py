@@ -25,7 +25,7 @@ def test_lone_surrogates_are_replaced_before_anything_is_paid_for(tmp_path: Path
     ("line", "change", "message"),
     [
         (3, '{"id": "q3", ', r"\.jsonl:3.*"),
-        (1, "[1, 2]", r"not a JSON object: .*:1; one JSON object per line"),
+        (1, "[1, 2]", r"not a JSON object: .*:1; write one JSON object per line"),
         (2, '{"id": "x", "question": "q", "anwser": "a"}', r"answer is missing: .*:2"),
         (2, '{"id": "x", "question": "  ", "answer": "a"}', r"question is empty.*:2"),
         (2, '{"id": "x", "question": "q", "answers": []}', r"answers is empty.*:2"),
