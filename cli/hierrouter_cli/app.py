@@ -18,6 +18,7 @@ from hierrouter_cli import (
     collect,
     compare,
     datasets,
+    doctor,
     explain,
     explore,
     off_policy,
@@ -30,39 +31,57 @@ from hierrouter_cli import (
     testbed,
     train,
 )
-from hierrouter_cli.console import MAX_ERROR, say_error
+from hierrouter_cli.console import MAX_ERROR, say, say_error
+from hierrouter_cli.help_page import PAGE_WIDTH, GroupPage, add
 
 DEBUG_FLAG = "--debug"
 INTERRUPTED = 130
 
+EXIT_CODES = """\
+0    done
+1    the world failed: disk, server, model, memory
+2    the input is wrong: flag, file, dataset, checkpoint
+3    the cache cannot serve it: missing, incomplete, damaged, locked, newer
+130  Ctrl-C; what was committed or saved is safe"""
+JOB, LOOK, LIVE, AROUND = "The job", "Look closer", "With live models", "What is there"
+
 app = typer.Typer(
     name="hierrouter",
-    help="Multi-hop routing of language models, learned on a cached tree of every route.",
+    cls=GroupPage,
+    epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: rich costs half of the start-up
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": PAGE_WIDTH},
 )
-app.command("quickstart", short_help="The whole job on the testbed, in one command.")(
-    quickstart.quickstart
+for path, command, short_help, group in (
+    ("quickstart", quickstart.quickstart, "The whole job on the testbed, in one command.", JOB),
+    ("collect", collect.collect, "Run every route of every query, once.", JOB),
+    ("train", train.train, "Train a router on what was collected.", JOB),
+    ("sweep-alpha", sweep.sweep_alpha, "Train a router for each price of cost.", JOB),
+    ("report", report.report, "Evaluate on the test fold: tables, figures, page.", JOB),
+    ("explain", explain.explain, "One query's tree, route and regret.", LOOK),
+    ("explore", explore.explore, "A page: drag alpha, walk a query's tree.", LOOK),
+    ("compare", compare.compare, "The usual routers beside the learned one.", LOOK),
+    ("off-policy", off_policy.off_policy, "A router's value from another policy's log.", LOOK),
+    ("route", route.route, "Answer questions with the models themselves.", LIVE),
+    ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
+    ("pools", pools.pools, "The pools that come with the package.", AROUND),
+    ("datasets", datasets.datasets, "Known datasets, and samples of their questions.", AROUND),
+    ("doctor", doctor.doctor, "What of this installation works, and what does not.", AROUND),
+):
+    add(app, path, short_help, group)(command)
+app.add_typer(
+    cache.app,
+    name="cache",
+    short_help="Look into a cache: info, verify, repair.",
+    rich_help_panel=AROUND,
 )
-app.command("collect", short_help="Run every route of every query, once.")(collect.collect)
-app.command("train", short_help="Train a router on what was collected.")(train.train)
-app.command("sweep-alpha", short_help="Train a router for each price of cost.")(sweep.sweep_alpha)
-app.command("report", short_help="Evaluate on the test fold: tables, figures, page.")(report.report)
-app.command("explain", short_help="One query's tree, route and regret.")(explain.explain)
-app.command("explore", short_help="A page: drag alpha, walk a query's tree.")(explore.explore)
-app.command("compare", short_help="The usual routers beside the learned one.")(compare.compare)
-app.command("off-policy", short_help="A router's value from another policy's log.")(
-    off_policy.off_policy
+app.add_typer(
+    testbed.app,
+    name="testbed",
+    short_help="The specialists of the testbed: train.",
+    rich_help_panel=AROUND,
 )
-app.command("route", short_help="Answer questions with the models themselves.")(route.route)
-app.command("serve", short_help="The same behind an OpenAI-compatible address.")(serve.serve)
-app.add_typer(cache.app, name="cache", short_help="Look into a cache: info, verify, repair.")
-app.command("pools", short_help="The pools that come with the package.")(pools.pools)
-app.command("datasets", short_help="Known datasets, and samples of their questions.")(
-    datasets.datasets
-)
-app.add_typer(testbed.app, name="testbed", short_help="The specialists of the testbed: train.")
 
 
 def _version(show: bool) -> None:
@@ -113,12 +132,12 @@ def _run(arguments: list[str], debug: bool) -> int:
         result = INTERRUPTED
     except HierRouterError as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc())
         say_error(str(error))
         return _exit_code(error)
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc())
         text = f"{type(error).__name__}: {error}".splitlines()[0][: MAX_ERROR - 60]
         say_error(f"unexpected: {text}; run again with --debug for the trace")
         return 1

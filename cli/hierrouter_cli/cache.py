@@ -10,14 +10,12 @@ from typing import Annotated
 import typer
 
 from hierrouter_cli import console, interchange, options, sql
+from hierrouter_cli.help_page import GroupPage, add
 
-app = typer.Typer(help="Look into a trajectory cache, repair it, ask it questions.")
-app.command("sql")(sql.sql)
-app.command("import")(interchange.import_file)
-app.command("export")(interchange.export_file)
+app = typer.Typer(cls=GroupPage, help="Look into a trajectory cache, repair it, ask it questions.")
 
 
-@app.command("info")
+@add(app, "cache info")
 def info(
     cache: options.Cache = options.DEFAULT_CACHE,
     pool: options.PoolName = None,
@@ -47,9 +45,14 @@ def info(
         console.put(safe_text(line) + "\n")
 
 
-@app.command("verify")
-def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) -> None:
-    """Check every byte and row, with --rescore every score; exit 3 names what is damaged."""
+@add(app, "cache verify")
+def verify(
+    cache: options.Cache = options.DEFAULT_CACHE,
+    rescore: Annotated[
+        bool, typer.Option("--rescore", help="Compute every score again, too.")
+    ] = False,
+) -> None:
+    """Check every byte and every row; exit 3 names what is damaged."""
     from hierrouter.inspection import damaged_files, verify_cache
     from hierrouter_cache.errors import DamagedPart
 
@@ -66,14 +69,14 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE, rescore: bool = False) 
         if not damaged:  # the bytes are right, what they say is not
             raise
         raise DamagedPart(
-            f"{len(damaged)} damaged files: {cache}; move them aside with "
+            f"damaged files: {len(damaged)} in {cache}; move them aside with "
             f"`hierrouter cache repair --cache {cache}`, then collect again"
         ) from None
     for line in lines:
         console.put(line + "\n")
 
 
-@app.command("compact")
+@add(app, "cache compact", "Merge many small files into few large ones.")
 def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Merge many small files into few large ones; everything is served as before."""
     from hierrouter_cache.compact import compact as merge
@@ -91,7 +94,7 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     )
 
 
-@app.command("repair")
+@add(app, "cache repair", "Move damaged parts aside.")
 def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
     from hierrouter_cache.parts import quarantined_plan
@@ -108,10 +111,13 @@ def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     console.put(f"{len(moved)} damaged parts moved; the others are sound\n")
 
 
+add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes.")(sql.sql)
+add(app, "cache import", "Add the answers in a file.")(interchange.import_file)
+add(app, "cache export", "Write it as JSON lines, or in a peer's format.")(interchange.export_file)
 Mirror = Annotated[str, typer.Argument(metavar="URL", help="A folder, s3://, gs://, abfs://, ...")]
 
 
-@app.command("push")
+@add(app, "cache push", "Copy to a mirror what it lacks.")
 def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Copy every part that a mirror lacks; nothing there is changed."""
     from hierrouter_cache.remote import push as copy
@@ -123,7 +129,7 @@ def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     console.put(f"{copied:,} parts copied to {store}\n")
 
 
-@app.command("pull")
+@add(app, "cache pull", "Copy from a mirror what is lacking here.")
 def pull(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Copy every part of a mirror that this cache lacks; nothing here is changed."""
     from hierrouter_cache.remote import pull as copy

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import collect_options, console, options
 from hierrouter_cli.collecting import Machines, make_calls, meet_mirror, say_standing
 from hierrouter_cli.dry_run import dry_run as show_estimate
 from hierrouter_cli.opening import open_tree, select
@@ -21,27 +21,27 @@ ENGINES = ("local", "ray")
 
 
 def collect(
-    datasets: options.Datasets = None,
-    pool: options.PoolName = None,
+    datasets: options.DatasetsOfDraw = None,
+    pool: options.AnyPool = None,
     cache: options.Cache = options.DEFAULT_CACHE,
-    limit: options.Limit = None,
+    limit: options.LimitOfDraw = None,
     seed: options.SeedOfDraw = None,
     data: options.Data = Path("data"),
     encoder: options.Encoder = None,
-    dry_run: options.DryRun = False,
+    dry_run: collect_options.DryRun = False,
     format: options.ShortFormat = "text",
-    yes: options.Yes = False,
-    backend: options.Backend = None,
-    base_url: options.BaseUrl = None,
-    api_key_env: options.ApiKeyEnv = None,
-    timeout: options.Timeout = None,
-    insecure: options.Insecure = False,
-    device: options.Device = None,
-    shard: options.ShardOf = None,
-    engine: options.Engine = "local",
-    workers: options.Workers = None,
-    ray_address: options.RayAddress = None,
-    remote: options.Remote = None,
+    yes: collect_options.Yes = False,
+    backend: collect_options.Backend = None,
+    base_url: collect_options.BaseUrl = None,
+    api_key_env: collect_options.ApiKeyEnv = None,
+    timeout: collect_options.Timeout = None,
+    insecure: collect_options.Insecure = False,
+    device: collect_options.Device = None,
+    shard: collect_options.ShardOf = None,
+    engine: collect_options.Engine = "local",
+    workers: collect_options.Workers = None,
+    ray_address: collect_options.RayAddress = None,
+    remote: collect_options.Remote = None,
 ) -> None:
     """Run every model sequence for each query and store what came back.
 
@@ -123,9 +123,9 @@ def _machines(
         raise InputError(f"unknown engine: {engine}; {suggestion(engine, ENGINES)}".rstrip("; "))
     on_ray = engine == "ray"
     if on_ray and shard:
-        raise InputError("--shard and --engine ray exclude each other: Ray makes shards itself")
+        raise InputError("--shard and --engine ray: Ray makes shards itself; leave --shard out")
     if not on_ray and (workers or address):
-        raise InputError("--workers and --ray-address need --engine ray")
+        raise InputError("--workers and --ray-address are for Ray; add --engine ray")
     if address and address != "auto" and not address.startswith("ray://"):
         raise InputError(f"not a cluster: --ray-address {address}; use auto or ray://HOST:10001")
     return Machines(parse_shard(shard) if shard else None, on_ray, workers, address, remote)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
+from hierrouter_cli.completing import BASELINES, some_of
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks
 from hierrouter_cli.opening import make_importable
@@ -35,7 +36,10 @@ def compare(
     baselines: Annotated[
         str | None,
         typer.Option(
-            "--baselines", metavar="A,B|MODULE:CLASS", help="Names, or your own; default: all."
+            "--baselines",
+            metavar="A,B|MODULE:CLASS",
+            autocompletion=some_of(BASELINES),
+            help="Names, or your own; default: all.",
         ),
     ] = None,
     sets: Annotated[

@@ -6,6 +6,7 @@ models, datasets and errors passes through `safe_text` on its way.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-MAX_ERROR = 300
+MAX_ERROR = 300  # characters of the line, `error: ` included
 PIPE_WIDTH = 160  # columns where the output is not a terminal
 
 
@@ -32,8 +33,22 @@ def say(message: str) -> None:
 
 def say_error(message: str) -> None:
     """The one line in which a failed command says what is wrong."""
-    line = " ".join(safe_text(message).split())
-    say(f"error: {line if len(line) <= MAX_ERROR else line[: MAX_ERROR - 3] + '...'}")
+    line = " ".join(safe_text(f"error: {message}").split())
+    say(line if len(line) <= MAX_ERROR else line[: MAX_ERROR - 3] + "...")
+
+
+class SafeFormatter(logging.Formatter):
+    """Log lines and traces in which foreign text steers no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return safe_text(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Show what libraries warn of, and their traces."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def put(text: str) -> None:
@@ -104,19 +119,25 @@ def progress_bars() -> Iterator[Progress]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
+
+    class SafeColumn(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(safe_text(self.text_format.format(task=task)))
 
     console = Console(stderr=True)
     with Progress(
-        TextColumn("{task.description:<16}"),
+        SafeColumn("{task.description:<16}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        SafeColumn("{task.fields[note]}"),
         console=console,
         disable=not console.is_terminal,
         transient=True,

@@ -24,8 +24,8 @@ Near = Annotated[
 
 
 def datasets(
-    names: options.Datasets = None,
-    limit: options.Limit = None,
+    names: options.DatasetsOfDraw = None,
+    limit: options.LimitOfDraw = None,
     seed: options.Seed = options.DEFAULT_SEED,
     data: options.Data = Path("data"),
     show: Show = 2,

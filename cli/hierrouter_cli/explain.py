@@ -38,13 +38,13 @@ def explain(
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            "--split", metavar="train|validation|test", help=f"Of --worst; default {SPLIT}."
-        ),
+        options.choice("--split", options.FOLDS, f"Of --worst; default {SPLIT}."),
     ] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
-    format: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))] = "text",
+    format: Annotated[
+        str, options.choice("--format", FORMATS, "Format of what is printed.")
+    ] = "text",
 ) -> None:
     """Show one query: every answer, what it is worth, the router's route and what it lost.
 

@@ -27,15 +27,21 @@ def explore(
     selected: Selected,
     checkpoint: options.Checkpoint = None,
     sweep: Annotated[
-        Path | None, typer.Option("--sweep", metavar="DIR", help="Default: the latest sweep.")
+        Path | None,
+        typer.Option("--sweep", metavar="DIR", help="Folder of a sweep; default: the latest."),
     ] = None,
     split: options.Split = "test",
     texts: Annotated[
-        int, typer.Option("--texts", metavar="N", min=0, help="Queries with question and answers.")
+        int,
+        typer.Option(
+            "--texts", metavar="N", min=0, help="So many queries with question and answers."
+        ),
     ] = TEXTS,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.html", help=f"Default: runs/<time>-explore/{PAGE}."),
+        typer.Option(
+            "--out", metavar="FILE.html", help=f"The page; default runs/<time>-explore/{PAGE}."
+        ),
     ] = None,
 ) -> None:
     """Write a page on which alpha, prices and models can be changed, query by query.

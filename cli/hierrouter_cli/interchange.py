@@ -24,12 +24,17 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to read.")],
     format: Annotated[
         str | None,
-        typer.Option("--format", metavar="|".join(IMPORTS), help="Default: by the columns."),
+        options.choice("--format", IMPORTS, "Format of the file; default: by its columns."),
     ] = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     hops: Annotated[
         int | None,
-        typer.Option("--hops", metavar="N", min=1, help="Default: 2, or that of the chains."),
+        typer.Option(
+            "--hops",
+            metavar="N",
+            min=1,
+            help="Hops of the trees; default: 2, or those of the chains.",
+        ),
     ] = None,
     seed: options.Seed = options.DEFAULT_SEED,
     price: options.Price = None,
@@ -73,7 +78,7 @@ def _import_own(file: Path, cache: Path) -> Merge:
 
 def export_file(
     out: Annotated[Path, typer.Option("--out", metavar="PATH", help="File or folder to make.")],
-    format: Annotated[str, typer.Option("--format", metavar="|".join(EXPORTS))] = OWN,
+    format: Annotated[str, options.choice("--format", EXPORTS, "Format of the file.")] = OWN,
     cache: options.Cache = options.DEFAULT_CACHE,
     models: options.Models = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
@@ -92,10 +97,12 @@ def export_file(
     if format != OWN:
         _export_direct(format, out, cache, models, scorer, encoder, allow_incomplete)
     elif models or encoder or allow_incomplete:
-        raise InputError("jsonl holds a whole cache: no --models, --encoder, --allow-incomplete")
+        raise InputError(
+            "jsonl holds a whole cache: --models, --encoder, --allow-incomplete; leave them out"
+        )
     else:
         if out.suffix != ".jsonl":
-            raise InputError(f"jsonl is written as .jsonl: --out {out}")
+            raise InputError(f"jsonl is written as .jsonl: --out {out}; name such a file")
         _export_own(out, cache)
     console.put(f"{out}\n")
 

@@ -10,6 +10,7 @@ import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
+from hierrouter_cli.completing import SIMULATED, one_of
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks, warn_of_test
 from hierrouter_cli.routers import say_remarks
@@ -39,6 +40,7 @@ def off_policy(
         typer.Option(
             "--simulate",
             metavar="uniform|epsilon=E|temperature=T",
+            autocompletion=one_of(SIMULATED),
             help="Play logs of this policy on the cache, where the exact value is known.",
         ),
     ] = None,
@@ -46,16 +48,20 @@ def off_policy(
     alpha: options.ShownAlpha = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            "--split", metavar="train|validation|test", help=f"Of --simulate; default {SPLIT}."
-        ),
+        options.choice("--split", options.FOLDS, f"Of --simulate; default {SPLIT}."),
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option("--episodes", metavar="N", min=FEWEST, help="Default: one for each question."),
+        typer.Option(
+            "--episodes",
+            metavar="N",
+            min=FEWEST,
+            help="Length of a log; default: one for each question.",
+        ),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option("--repeats", metavar="N", min=1, help="Fresh logs; default 1.")
+        int | None,
+        typer.Option("--repeats", metavar="N", min=1, help="How many fresh logs; default 1."),
     ] = None,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FILE", help="Write the first log there.")

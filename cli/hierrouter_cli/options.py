@@ -6,14 +6,23 @@ Scripts rely on these names; see the contract in docs/cli.md before changing one
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hierrouter.learn.config import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
 from hierrouter.runs import CACHE
 from hierrouter_cache.errors import InputError
+from hierrouter_cli.completing import (
+    DATASETS,
+    ENCODERS,
+    POOLS,
+    SCORERS,
+    one_of,
+    some_of,
+)
 
 DEFAULT_CACHE = CACHE
 DEFAULT_ALPHA = PAPER_ALPHA
@@ -21,192 +30,228 @@ DEFAULT_SEED = PAPER_SEED
 DEFAULT_SCORER = PAPER_SCORER
 POINTS = 6  # of an automatic grid of alphas
 FORMATS = ("text", "json", "md", "latex", "csv")
+STATES = ("context", "query+answer", "query", "stage")
+PRESETS = ("default", "paper")
+ALGORITHMS = ("ppo", "exact")
+FOLDS = ("train", "validation", "test")
+MAX_SEED = 2**31 - 1
 
-Cache = Annotated[
-    Path, typer.Option("--cache", metavar="DIR", help="Folder of the trajectory cache.")
-]
+# The heading, on a long page of flags, of what several commands share; see `help_page`.
+WORKS_ON = "What it works on"
+TRAINING = "Training"
+
+
+def value(flag: str, metavar: str, help: str, group: str | None = None, **more: Any) -> Any:
+    """A flag with a value.
+
+    Args:
+        group: its heading on a long page.
+        more: as typer has them.
+    """
+    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel=group, **more)
+
+
+def choice(flag: str, names: Sequence[str], help: str, group: str | None = None) -> Any:
+    """A flag with one of a few words; the shell offers them. The command checks the word."""
+    return value(flag, "|".join(names), help, group, autocompletion=one_of(names))
+
+
+def switch(flag: str, help: str, group: str | None = None) -> Any:
+    """A flag without a value, off by default."""
+    return typer.Option(flag, help=help, rich_help_panel=group)
+
+
+Cache = Annotated[Path, value("--cache", "DIR", "Folder of the trajectory cache.", WORKS_ON)]
 PoolName = Annotated[
     str | None,
-    typer.Option("--pool", metavar="NAME|FILE.toml", help="Models, hops, instructions, prices."),
+    value(
+        "--pool",
+        "NAME|FILE.toml",
+        "Models, hops, instructions, prices; default: that of the cache.",
+        WORKS_ON,
+        autocompletion=one_of(POOLS),
+    ),
+]
+AnyPool = Annotated[
+    str | None,
+    value(
+        "--pool",
+        "NAME|FILE.toml",
+        "Models, hops, instructions and prices.",
+        WORKS_ON,
+        autocompletion=one_of(POOLS),
+    ),
 ]
 Datasets = Annotated[
     str | None,
-    typer.Option("--datasets", metavar="A,B", help="Names, or .jsonl or .parquet files."),
+    value(
+        "--datasets",
+        "A,B",
+        "Names, or .jsonl or .parquet files; default: all collected last.",
+        WORKS_ON,
+        autocompletion=some_of(DATASETS),
+    ),
+]
+DatasetsOfDraw = Annotated[
+    str | None,
+    value(
+        "--datasets",
+        "A,B",
+        "Names, or .jsonl or .parquet files.",
+        WORKS_ON,
+        autocompletion=some_of(DATASETS),
+    ),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="At most N queries a dataset.")
+    int | None, value("--limit", "N", "At most N queries of each dataset.", WORKS_ON, min=1)
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**31 - 1)]
+LimitOfDraw = Annotated[
+    int | None,
+    value(
+        "--limit",
+        "N",
+        "At most N queries of each dataset; default 300, of a file all.",
+        WORKS_ON,
+        min=1,
+    ),
+]
+Seed = Annotated[int, value("--seed", "N", "Seed of all that is drawn.", min=0, max=MAX_SEED)]
 SeedOfDraw = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", min=0, max=2**31 - 1, help="Of draw and folds; 42."),
+    value(
+        "--seed",
+        "N",
+        f"Seed of the draw and of the folds; default {DEFAULT_SEED}.",
+        WORKS_ON,
+        min=0,
+        max=MAX_SEED,
+    ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Where results go; default runs/<time>-<command>."),
+    Path | None, value("--out", "DIR", "Where results go; default runs/<time>-<command>.")
 ]
-Alpha = Annotated[
-    str, typer.Option("--alpha", metavar="X", help="Price of cost in R = Q - alpha * C.")
-]
+Alpha = Annotated[str, value("--alpha", "X", "Price of cost in R = Q - alpha * C.")]
 AlphaOrBudget = Annotated[
     str | None,
-    typer.Option("--alpha", metavar="X", help=f"Price of cost in R; default {DEFAULT_ALPHA:g}."),
+    value("--alpha", "X", f"Price of cost in R = Q - alpha * C; default {DEFAULT_ALPHA:g}."),
 ]
 Encoder = Annotated[
     str | None,
-    typer.Option(
+    value(
         "--encoder",
-        metavar="NAME|DIR",
-        help="hashed-ngrams (built in), paper, or a sentence-transformers model.",
+        "NAME|DIR",
+        "hashed-ngrams (built in, the default), paper, or a sentence-transformers model.",
+        WORKS_ON,
+        autocompletion=one_of(ENCODERS),
     ),
 ]
 State = Annotated[
     str | None,
-    typer.Option(
+    choice(
         "--state",
-        metavar="context|query+answer|query|stage",
-        help="Texts of a state that a policy sees; stage and cost it always sees.",
+        STATES,
+        "Texts of a state that a policy sees, default context; stage and cost it always sees.",
+        WORKS_ON,
     ),
 ]
 Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="Folder of <dataset>.jsonl or .parquet files.")
+    Path, value("--data", "DIR", "Folder of <dataset>.jsonl or .parquet files.", WORKS_ON)
 ]
-Format = Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))]
-ShortFormat = Annotated[str, typer.Option("--format", metavar="text|json")]
+Format = Annotated[str, choice("--format", FORMATS, "Format of what is printed.")]
+ShortFormat = Annotated[str, choice("--format", ("text", "json"), "Format of what is printed.")]
 Models = Annotated[
     str | None,
-    typer.Option("--models", metavar="A,B", help="Only these models of the pool, in this order."),
+    value("--models", "A,B", "Only these models of the pool, in this order.", WORKS_ON),
 ]
-Hops = Annotated[int | None, typer.Option("--hops", metavar="N", min=1, help="Fewer hops.")]
+Hops = Annotated[
+    int | None, value("--hops", "N", "Fewer hops than the pool's: the first N.", WORKS_ON, min=1)
+]
 Scorer = Annotated[
     str,
-    typer.Option(
+    value(
         "--scorer",
-        metavar="NAME|MODULE:FUNCTION",
-        help="Q: token_f1, exact_match, numeric, boxed, choice, accuracy, given, or yours.",
+        "NAME|MODULE:FUNCTION",
+        f"What Q is: {', '.join(SCORERS)}, or yours.",
+        WORKS_ON,
+        autocompletion=one_of(SCORERS),
     ),
 ]
 AllowIncomplete = Annotated[
-    bool,
-    typer.Option("--allow-incomplete", help="Leave out queries whose trees have holes."),
+    bool, switch("--allow-incomplete", "Leave out queries whose trees have holes.", WORKS_ON)
 ]
 PriceFiles = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--prices", metavar="FILE.toml", help="Prices instead of the pool's; several: side by side."
+    value(
+        "--prices",
+        "FILE.toml",
+        "Prices instead of the pool's; `report` takes several, side by side.",
+        WORKS_ON,
     ),
 ]
 Price = Annotated[
     list[str] | None,
-    typer.Option(
-        "--price", metavar="MODEL=RATE|IN:OUT", help="Price per token of one model; repeatable."
-    ),
+    value("--price", "MODEL=RATE|IN:OUT", "Price of one token of one model; repeatable.", WORKS_ON),
 ]
-Preset = Annotated[
-    str, typer.Option("--preset", metavar="default|paper", help="Training hyperparameters.")
-]
+Preset = Annotated[str, choice("--preset", PRESETS, "Training hyperparameters.", TRAINING)]
 Algo = Annotated[
     str | None,
-    typer.Option(
-        "--algo", metavar="ppo|exact", help="ppo samples episodes; exact enumerates the tree."
+    choice(
+        "--algo",
+        ALGORITHMS,
+        "ppo (the default) samples episodes; exact enumerates the tree.",
+        TRAINING,
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option("--epochs", metavar="N", min=1, help="Length of the training.")
+    int | None,
+    value("--epochs", "N", "Length of the training; default: the preset's.", TRAINING, min=1),
 ]
-AllowStop = Annotated[
-    bool, typer.Option("--allow-stop", help="The router may stop before the last hop.")
-]
+AllowStop = Annotated[bool, switch("--allow-stop", "The router may stop before the last hop.")]
 Budget = Annotated[
     str | None,
-    typer.Option(
-        "--budget", metavar="C", help="Mean cost of a query: finds the alpha that meets it."
+    value(
+        "--budget",
+        "C",
+        "Mean cost of a query, in the prices of the pool: finds the alpha that meets it.",
     ),
 ]
 MaxCost = Annotated[
     str | None,
-    typer.Option("--max-cost", metavar="C", help="Limit for each query: dearer calls are masked."),
+    value(
+        "--max-cost",
+        "C",
+        "Most that one query may cost, in the prices of the pool: dearer calls are masked.",
+    ),
 ]
 TensorBoard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write the learning curve into the run's folder.")
+    bool, switch("--tensorboard", "Write the learning curve into the run's folder.", TRAINING)
 ]
 DeferTo = Annotated[
-    str | None,
-    typer.Option(
-        "--defer-to", metavar="MODEL", help="Hand over to its direct calls when in doubt."
-    ),
+    str | None, value("--defer-to", "MODEL", "Hand over to its direct calls when in doubt.")
 ]
 DeferShare = Annotated[
     str | None,
-    typer.Option(
-        "--defer-share", metavar="S", help="At most this share, 0 to 1; default: the highest R."
+    value(
+        "--defer-share",
+        "S",
+        "At most this share, 0 to 1; default: as many as give the highest R on validation.",
     ),
 ]
 Sample = Annotated[
-    bool,
-    typer.Option("--sample", help="Draw each call from the policy, so that logs can be judged."),
+    bool, switch("--sample", "Draw each call from the policy, so that logs can be judged.")
 ]
 Reroute = Annotated[
-    bool,
-    typer.Option("--reroute", help="Where a model fails, take the next likeliest; says so."),
+    bool, switch("--reroute", "Where a model fails, take the next likeliest; says so.")
 ]
 Checkpoint = Annotated[
-    Path | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Default: that of the latest run."),
+    Path | None, value("--checkpoint", "DIR", "Folder of a router; default: the latest run.")
 ]
 ShownAlpha = Annotated[
     str | None,
-    typer.Option("--alpha", metavar="X", help="Default: the alpha the router was trained at."),
+    value("--alpha", "X", "Price of cost; default: the one that the router was trained at."),
 ]
-Split = Annotated[str, typer.Option("--split", metavar="train|validation|test")]
-CheckOnly = Annotated[bool, typer.Option("--dry-run", help="Check everything, then stop.")]
-
-Backend = Annotated[
-    str | None,
-    typer.Option("--backend", metavar="NAME", help="transformers, openai or vllm, for all models."),
-]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option("--base-url", metavar="URL", help="An OpenAI-compatible server with all models."),
-]
-ApiKeyEnv = Annotated[
-    str | None,
-    typer.Option("--api-key-env", metavar="VAR", help="Environment variable that holds its key."),
-]
-Timeout = Annotated[
-    float | None, typer.Option("--timeout", metavar="S", help="Seconds for one call of a server.")
-]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Send the key over plain http to another machine.")
-]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or balanced."),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print calls, tokens, time, cost and disk; call nothing.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Start even a very large collection.")]
-ShardOf = Annotated[
-    str | None,
-    typer.Option("--shard", metavar="I/N", help="Only this share of the queries, beside others."),
-]
-Engine = Annotated[
-    str, typer.Option("--engine", metavar="local|ray", help="Here, or on a Ray cluster.")
-]
-Workers = Annotated[
-    int | None, typer.Option("--workers", metavar="N", min=1, help="Of the Ray cluster.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--ray-address", metavar="ADDRESS", help="auto or ray://...; else one is started."
-    ),
-]
-Remote = Annotated[
-    str | None,
-    typer.Option("--remote", metavar="URL", help="Mirror of the cache: fetch first, copy parts."),
-]
+Split = Annotated[str, choice("--split", FOLDS, "The fold to evaluate on.")]
+CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
 
 
 def split_names(text: str | None) -> list[str] | None:

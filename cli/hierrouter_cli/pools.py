@@ -8,7 +8,7 @@ from dataclasses import asdict
 from hierrouter_cli import console, options
 
 
-def pools(pool: options.PoolName = None, format: options.ShortFormat = "text") -> None:
+def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") -> None:
     """List the pools that come with the package; with --pool check and show that one.
 
     Tells of each model its size, price per token, window, and whether its weights are on this

@@ -18,11 +18,15 @@ from hierrouter_cli.train import report_line
 
 def quickstart(
     alpha: options.Alpha = str(options.DEFAULT_ALPHA),
-    limit: options.Limit = None,
+    limit: options.LimitOfDraw = None,
     seed: options.Seed = options.DEFAULT_SEED,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Default: caches/default and runs/quickstart-*."),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="For everything; default caches/default and runs/quickstart-*.",
+        ),
     ] = None,
 ) -> None:
     """Collect, train, sweep alpha and report on three tiny models that come with the package.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options
+from hierrouter_cli.completing import FIGURES, some_of
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks
 from hierrouter_cli.opening import open_trees
@@ -31,7 +32,8 @@ def report(
     selected: Selected,
     checkpoint: options.Checkpoint = None,
     sweep: Annotated[
-        Path | None, typer.Option("--sweep", metavar="DIR", help="Default: the latest sweep.")
+        Path | None,
+        typer.Option("--sweep", metavar="DIR", help="Folder of a sweep; default: the latest."),
     ] = None,
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
@@ -41,7 +43,12 @@ def report(
     ] = False,
     figures: Annotated[
         str | None,
-        typer.Option("--figures", metavar="svg,pdf,png", help="Also the figures, a file each."),
+        typer.Option(
+            "--figures",
+            metavar="svg,pdf,png",
+            autocompletion=some_of(FIGURES),
+            help="Also the figures, a file each.",
+        ),
     ] = None,
     format: options.Format = "text",
     out: options.Out = None,

@@ -182,6 +182,8 @@ def _questions(file: Path, ids: list[Any]) -> Iterator[Question]:
             where = f"{'stdin' if from_stdin else file}:{number}"
             row = parse_object(line, where)
             found = question_in(row, where)
+            if not isinstance(row.get("id"), str | int | None):
+                raise InputError(f"id is neither a text nor a whole number: {where}; change it")
             ids.append(row.get("id"))
             yield found
 

@@ -164,6 +164,9 @@ def _run(app: FastAPI, listener: socket.socket, where: str) -> None:
 
     Args:
         where: people reach it; said once they do.
+
+    Raises:
+        WorldError: nobody can listen there any more.
     """
     import uvicorn
 
@@ -172,15 +175,20 @@ def _run(app: FastAPI, listener: socket.socket, where: str) -> None:
             await super().startup(sockets)
             console.say(f"serve: {where}")
 
+    console.log_to_stderr()
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        log_config=None,
         access_log=False,
         ws="none",
         timeout_graceful_shutdown=LAST_SECONDS,
     )
     try:
         Telling(config).run(sockets=[listener])
+    except OSError as error:  # somebody else was quicker to listen
+        raise WorldError(
+            f"cannot listen: {where}: {error.strerror}; give another --port"
+        ) from error
     except KeyboardInterrupt:  # how a server is ended
         console.say("serve: ended")
         raise typer.Exit(INTERRUPTED) from None

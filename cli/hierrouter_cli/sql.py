@@ -24,7 +24,9 @@ CELL_SHOWN = 60
 def sql(
     question: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement.")],
     cache: options.Cache = options.DEFAULT_CACHE,
-    format: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS))] = "text",
+    format: Annotated[
+        str, options.choice("--format", FORMATS, "Format of what is printed.")
+    ] = "text",
 ) -> None:
     """Answer a SELECT over the views nodes, queries, scores and routes; nothing can be changed.
 

@@ -32,20 +32,27 @@ def sweep_alpha(
     *,
     alphas: Annotated[
         str,
-        typer.Option("--alphas", metavar="A,B|auto", help="auto: from the data's break-points."),
+        typer.Option(
+            "--alphas",
+            metavar="A,B|auto",
+            help="Prices of cost; auto: from the data's break-points.",
+        ),
     ] = "auto",
     selected: Selected,
     algo: Annotated[
         str,
-        typer.Option(
-            "--algo", metavar="exact|ppo", help="exact: one network for all; ppo: one for each."
+        options.choice(
+            "--algo",
+            ("exact", "ppo"),
+            "exact: one network for all alphas; ppo: one for each.",
+            options.TRAINING,
         ),
     ] = "exact",
     preset: options.Preset = "default",
     epochs: options.Epochs = None,
     allow_stop: options.AllowStop = False,
     seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, help="Trainings, with following seeds.")
+        int, typer.Option("--seeds", metavar="N", min=1, help="How many trainings, from --seed on.")
     ] = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from hierrouter_cli import console, options
+from hierrouter_cli.help_page import GroupPage, add
 
-app = typer.Typer(help="The three tiny specialists of the testbed.")
+app = typer.Typer(cls=GroupPage, help="The three tiny specialists of the testbed.")
 
 
 @app.callback()
@@ -17,7 +18,7 @@ def testbed() -> None:
     """The three tiny specialists of the testbed."""
 
 
-@app.command("train")
+@add(app, "testbed train")
 def train(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for the three models.")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
@@ -85,11 +84,11 @@ class Together:
                 future.set_exception(error)
 
     async def _decided(self, states: Sequence[LiveState]) -> list[Decided]:
-        embed = partial(_timed, self._policy.embed, states)
-        embedded, encoder_s = await to_thread.run_sync(embed)
-        decide = partial(_timed, self._policy.decide, states, embedded)
+        embedded, encoder_s = await to_thread.run_sync(lambda: _timed(self._policy.embed, states))
         loop = asyncio.get_running_loop()
-        decisions, network_s = await loop.run_in_executor(self._thread, decide)
+        decisions, network_s = await loop.run_in_executor(
+            self._thread, lambda: _timed(self._policy.decide, states, embedded)
+        )
         return [(decision, encoder_s + network_s) for decision in decisions]
 
 

@@ -3,13 +3,12 @@
 import json
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, SOURCES, Run, environment
+from tests.conftest import SOURCES, Run, Start
 from tests.models import ARCHITECTURES, save_random_model
 
 REAL_QUESTIONS = SOURCES.parent / "shared" / "data"
@@ -58,14 +57,16 @@ ARGUMENTS = ["collect", "--datasets", "gsm8k,math", "--pool", "pool.toml", "--li
 
 
 def test_twelve_nodes_a_query(home: Path, hierrouter: Run) -> None:
-    done = hierrouter(*ARGUMENTS, cwd=home)
+    done = hierrouter(*ARGUMENTS, "--format", "json", cwd=home)
     assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["queries"], found["wanted"], found["missing"]) == (20, 20 * 15, 0)
     info = json.loads(hierrouter("cache", "info", "--format", "json", cwd=home).stdout)
     assert info["datasets"] == ["gsm8k", "math"]
     assert (info["queries"], info["nodes"], info["direct"]) == (20, 20 * 12, 20 * 3)
     assert (info["complete_queries"], info["missing_nodes"]) == (20, 0)
     # With stage instructions a direct call is no node of the tree: 15 calls, few of them alike.
-    assert info["calls"] > 20 * 12
+    assert info["calls"] == found["calls"] + found["earlier"] > 20 * 12
 
 
 def test_train_and_report_on_it(home: Path, hierrouter: Run) -> None:
@@ -78,22 +79,18 @@ def test_train_and_report_on_it(home: Path, hierrouter: Run) -> None:
     assert all(row["n"] == 6 for row in rows)
 
 
-def test_ctrl_c_commits_and_says_how_to_go_on(home: Path, tmp_path: Path, hierrouter: Run) -> None:
+def test_ctrl_c_commits_and_says_how_to_go_on(
+    home: Path, tmp_path: Path, hierrouter: Run, start: Start
+) -> None:
     cache = str(tmp_path / "cache")
-    process = subprocess.Popen(
-        [*COMMAND, *ARGUMENTS, "--cache", cache],
-        cwd=home,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(*ARGUMENTS, "--cache", cache, cwd=home)
     while not list(Path(cache).glob("parts/calls-*")):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=300)[1]
-    assert process.returncode == 130, rest
-    assert "rerun the same command" in rest
+    done = process.result()
+    assert done.returncode == 130, done.stderr
+    assert "rerun the same command" in done.stderr
     assert list((Path(cache) / "tmp").iterdir()) == []
     again = hierrouter(*ARGUMENTS, "--cache", cache, cwd=home)
     assert again.returncode == 0, again.stderr

@@ -1,0 +1,53 @@
+"""`hierrouter doctor`: what of an installation works."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hierrouter_cache.errors import HierRouterError
+from hierrouter_cli import console, options
+
+if TYPE_CHECKING:
+    from hierrouter.doctor import Finding
+
+
+def doctor(
+    cache: options.Cache = options.DEFAULT_CACHE, format: options.ShortFormat = "text"
+) -> None:
+    """Look at packages, devices, models, hub, disk, cache and router; say what to do.
+
+    Nothing is changed. A note is good to know. With a problem something does not work, and the exit
+    code is that of the first one; else it is 0.
+    """
+    from hierrouter.doctor import examine
+
+    options.check_format(format, ("text", "json"))
+    found = []
+    for finding in examine(cache):
+        found.append(finding)
+        if format == "text":
+            console.put(_line(finding))
+    if format == "json":
+        console.put(_as_json(found))
+    if problems := [finding.error for finding in found if finding.error]:
+        raise _together(problems)
+
+
+def _together(problems: Sequence[HierRouterError]) -> HierRouterError:
+    """An error of the first one's kind."""
+    first, *more = problems
+    return type(first)(f"{len(problems)} problems, the first: {first}") if more else first
+
+
+def _line(finding: Finding) -> str:
+    from hierrouter.report.text import safe_text
+
+    return safe_text(f"{finding.state:<9}{finding.subject:<16}{finding.text}") + "\n"
+
+
+def _as_json(found: Sequence[Finding]) -> str:
+    shown = [{"subject": each.subject, "state": each.state, "text": each.text} for each in found]
+    works = not any(each.error for each in found)
+    return json.dumps({"findings": shown, "works": works}) + "\n"

@@ -1,0 +1,75 @@
+"""What a shell offers, asked as bash asks."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hierrouter_cli import completing
+from tests.conftest import environment
+
+TYPED = {
+    "hierrouter doc": ["doctor"],
+    "hierrouter train --pool ": ["cpu", "paper", "testbed"],
+    "hierrouter report --format j": ["json"],
+    "hierrouter collect --datasets arith,fa": ["arith,fact"],
+    "hierrouter train --checkp": [],
+}
+
+# Runs the program as a shell does, and its own script as a person pastes it.
+SCRIPT = """
+hierrouter() { "$PYTHON" -m hierrouter_cli "$@"; }
+eval "$(hierrouter --show-completion)"
+complete -p hierrouter >&2
+for typed in "$@"; do
+    COMP_WORDS=($typed); [[ "$typed" == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    COMPREPLY=($(COMP_WORDS="$typed" COMP_CWORD=$COMP_CWORD \\
+        _HIERROUTER_COMPLETE=complete_bash hierrouter))
+    echo "$typed|${COMPREPLY[*]}"
+done
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", SCRIPT, "bash", *TYPED],
+        cwd=tmp_path,
+        env={**environment(), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "complete -o default -F _hierrouter_completion hierrouter" in done.stderr
+    offered = dict(line.split("|") for line in done.stdout.splitlines())
+    assert {typed: names.split() for typed, names in offered.items()} == TYPED
+
+
+def test_the_offered_names_are_those_there_are() -> None:
+    from hierrouter.baselines.registry import BASELINES
+    from hierrouter.collect.datasets import dataset_names
+    from hierrouter.pool_file import CALLED, pool_names
+    from hierrouter.report.export import FORMATS
+    from hierrouter.scoring import SCORERS
+
+    assert sorted(completing.POOLS) == sorted(pool_names())
+    assert sorted(completing.BASELINES) == sorted(BASELINES)
+    assert sorted(completing.DATASETS) == sorted(dataset_names())
+    assert sorted(completing.SCORERS) == sorted([*SCORERS, "given"])
+    assert sorted(completing.BACKENDS) == sorted(CALLED)
+    assert sorted(completing.FIGURES) == sorted(FORMATS)
+
+
+def test_the_offered_words_of_a_choice_are_those_there_are() -> None:
+    from hierrouter.collect.views import VIEWS
+    from hierrouter.learn.config import PRESETS
+    from hierrouter_cache.tree import SPLITS
+    from hierrouter_cli import options
+
+    assert tuple(SPLITS) == options.FOLDS
+    assert tuple(VIEWS) == options.STATES
+    assert {*options.PRESETS} == {name for name, _ in PRESETS}
+    assert {*options.ALGORITHMS} == {algo for _, algo in PRESETS}
