@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, routers
 
 if TYPE_CHECKING:
     from hierrouter.live.asking import Question
@@ -101,7 +101,7 @@ async def _router(run: Path, pool: Pool | None, calls: bool = True) -> AsyncIter
 
     found = Deployment.from_run(run, pool)
     router = Router(found.policy, found.pool, found.load_models() if calls else {})
-    console.say(f"route: {run}, {', '.join(router.policy.origin.models)}")
+    routers.say_called("route", run, found.pool)
     try:
         yield router
     finally:

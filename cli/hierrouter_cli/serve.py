@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, routers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -86,7 +86,7 @@ def serve(
         rng_seed = seed if sample else None
         settings = Settings(names, str(run), key, log, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
-        console.say(f"serve: {run}, {', '.join(router.policy.origin.models)}")
+        routers.say_called("serve", run, found.pool)
         _run(app, listener, f"http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
 
 

@@ -47,6 +47,7 @@ def test_route_lets_no_family_of_a_server_through(
         done = hierrouter(*asked, cwd=tmp_path)
     assert done.returncode == fails, done.stderr
     assert "x1b]0;owned" in done.stdout + done.stderr
+    assert f"calc at {server.url}" in done.stderr.splitlines()[0]  # where questions go
     for shown in (done.stdout, done.stderr):
         assert not STEERING.search(shown)
 
