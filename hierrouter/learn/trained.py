@@ -189,7 +189,9 @@ class TrainedRouter:
 
         Args:
             embedding: float32[n, dim], the encoder's vectors of the view.
-            paths, costs, prompts: of each state, as `decide` has them.
+            paths: of each state, as `decide` has it.
+            costs: of each state.
+            prompts: of each state.
 
         Raises:
             ValueError: prompts are needed, and are not given or not M.

@@ -1,23 +1,29 @@
-"""What the README shows, runs."""
+"""What the README and the pages show, runs."""
 
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hierrouter.collect.datasets import PAPER_DATASETS
 from hierrouter_cli import options
-from tests.conftest import SOURCES, Run, environment
+from tests.cli.pages import (
+    DOCS,
+    PAGES,
+    README,
+    blocks,
+    commands,
+    files,
+    follow,
+    only_shown,
+    run_python,
+)
+from tests.cli.test_help import COMMANDS, context
+from tests.conftest import Run
 
-README = (SOURCES / "README.md").read_text()
-
-
-def blocks(language: str, page: Path = SOURCES / "README.md") -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
+TUTORIALS = DOCS / "tutorials"  # followed in test_tutorials.py
+FOLLOWED = [page for page in PAGES if commands(page) and page.parent != TUTORIALS]
 
 
 def test_the_two_marked_commands_are_there() -> None:
@@ -25,60 +31,47 @@ def test_the_two_marked_commands_are_there() -> None:
         ("main", "hierrouter quickstart"),
         ("test", "pytest -n auto --dist loadfile"),
     ]:
-        found = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.S)
+        found = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README.read_text(), re.S)
         assert found
         assert found[1].splitlines()[-1] == command
 
 
-def test_the_commands_after_the_quickstart_run(home: Path, tmp_path: Path, hierrouter: Run) -> None:
-    work = shutil.copytree(home, tmp_path / "work")
-    shown = [block for block in blocks("bash") if "pip install" not in block]
-    commands = "".join(shown).splitlines()
-    assert len(commands) == 10
-    for command in commands:
-        name, *arguments = shlex.split(command, comments=True)
-        assert name == "hierrouter"
-        done = hierrouter(*arguments, cwd=work)
-        assert done.returncode == 0, done.stderr
-
-
-PAGES = sorted((SOURCES / "docs").glob("*.md"))
-FILE = re.compile(r"# (\w+\.\w+)\b")  # how a block begins that is a file of its own
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(
     page: Path, home: Path, tmp_path: Path, hierrouter: Run
 ) -> None:
-    """A block that begins with a comment that names a file is that file."""
-    work = shutil.copytree(home, tmp_path / "work")
-    for language in ("toml", "python", "json"):
-        for block in blocks(language, page):
-            if named := FILE.match(block):
-                (work / named[1]).write_text(block)
-    for command in "".join(blocks("bash", page)).splitlines():
-        name, *arguments = shlex.split(command, comments=True)
-        assert name == "hierrouter"
-        done = hierrouter(*arguments, cwd=work)
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+    follow(page, shutil.copytree(home, tmp_path / "work"), hierrouter)
 
 
-def run_python(code: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def test_how_much_of_the_pages_runs() -> None:
+    """A page that is no longer found, or a block that is no longer read, would pass in silence."""
+    shown = [page for page in PAGES if commands(page)]
+    assert len(shown) == 15
+    assert sum(len(blocks("bash", page)) for page in shown) == 41
+    assert sum(len(commands(page)) for page in shown) == 75
+    assert sum(len(files(page)) for page in shown) == 8
+    assert sum(len(blocks("python", page)) for page in PAGES) == 18
 
 
-def test_the_python_example_runs(home: Path) -> None:
-    (example,) = blocks("python")
+def test_commands_that_are_only_shown_can_be_typed() -> None:
+    typed = [words for page in PAGES for words in only_shown(page)]
+    assert len(typed) == 33
+    for _, *words in typed:
+        if words[0].startswith("--"):  # of the program itself
+            continue
+        path = next(path for path in COMMANDS if words[: len(path.split())] == path.split())
+        context(path, words[len(path.split()) :])
+
+
+def test_the_python_examples_of_the_readme_and_of_training_run(home: Path) -> None:
+    (example,) = blocks("python", README)
     assert ">" in run_python(example, home)
+    (example,) = blocks("python", DOCS / "train.md")
+    assert float(run_python(example, home)) > -3
 
 
 def test_the_examples_of_the_environment_run_from_top_to_bottom(home: Path) -> None:
-    page = SOURCES / "docs" / "env.md"
-    told = run_python("".join(blocks("python", page)), home)
+    told = run_python("".join(blocks("python", DOCS / "env.md")), home)
     exact = {name: float(value) for value, name in re.findall(r"exact, test: (\S+) (.+)", told)}
     fixed, learned, best = exact.values()
     assert list(exact)[1:] == ["own loop", "oracle"]
@@ -86,8 +79,7 @@ def test_the_examples_of_the_environment_run_from_top_to_bottom(home: Path) -> N
 
 
 def test_the_examples_beyond_the_pool_run_from_top_to_bottom(home: Path) -> None:
-    page = SOURCES / "docs" / "beyond.md"
-    told = run_python("".join(blocks("python", page)), home)
+    told = run_python("".join(blocks("python", DOCS / "beyond.md")), home)
     helped = re.search(r"test: alone (\S+), helped (\S+)", told)
     joined = re.search(r"without facts (\S+), with (\S+)", told)
     assert helped
@@ -97,13 +89,7 @@ def test_the_examples_beyond_the_pool_run_from_top_to_bottom(home: Path) -> None
 
 
 def test_the_documented_defaults_are_the_real_ones() -> None:
-    table = (SOURCES / "docs" / "cli.md").read_text()
+    table = (DOCS / "cli.md").read_text()
     assert f"| `--cache DIR` | `{options.DEFAULT_CACHE}` |" in table
     assert f"| `--alpha X` | {options.DEFAULT_ALPHA} |" in table
     assert "gsm8k" in PAPER_DATASETS
-
-
-def test_links_lead_somewhere() -> None:
-    for page in [SOURCES / "README.md", *(SOURCES / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -1,0 +1,78 @@
+"""The pages of the documentation, and doing what one of them shows.
+
+A page is followed as a reader would: a block that begins with a comment that names a file is that
+file, and each line of a `bash` block is a command. Blocks without a language, and `sh`, are shown
+only: they install, need a network, a GPU or a cluster, or go on for ever.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import SOURCES, Run, environment
+
+README = SOURCES / "README.md"
+DOCS = SOURCES / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+FILE = re.compile(r"# (\w+\.\w+)\b")
+SYNOPSIS = re.compile(r"[\[…]|\b[A-Z]{4,}\b(?<!SLURM_ARRAY_TASK_ID)")
+INSTALL = "pip install"  # .ci/run does what these blocks of the README say
+
+
+def blocks(language: str, page: Path) -> list[str]:
+    """The text of each block of a language."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.S | re.M)
+    return [block for name, block in fences if name == language]
+
+
+def files(page: Path) -> dict[str, str]:
+    """Name and text of each block that is a file."""
+    found = [block for name in ("toml", "python", "json") for block in blocks(name, page)]
+    return {named[1]: block for block in found if (named := FILE.match(block))}
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The commands of a page, each as its words."""
+    shown = [block for block in blocks("bash", page) if INSTALL not in block]
+    return [shlex.split(line, comments=True) for line in "".join(shown).splitlines()]
+
+
+def only_shown(page: Path) -> list[list[str]]:
+    """The commands of a page that are not run, each as its words; no synopses."""
+    fenced = [block for name in ("", "sh") for block in blocks(name, page)]
+    indented = re.findall(r"^    hierrouter .*$", page.read_text(), re.M)
+    lines = [line.strip() for line in "\n".join([*fenced, *indented]).splitlines()]
+    typed = [line for line in lines if line.startswith("hierrouter ") and not SYNOPSIS.search(line)]
+    return [shlex.split(line.partition(" > ")[0], comments=True) for line in typed]
+
+
+def follow(page: Path, folder: Path, hierrouter: Run, **instead: str) -> None:
+    """Write the files of a page, then run its commands.
+
+    Args:
+        folder: where.
+        instead: what files say in place of an address, by the port that the page shows.
+    """
+    for name, text in files(page).items():
+        for port, address in instead.items():
+            text = text.replace(f"http://127.0.0.1:{port.lstrip('_')}/v1", address)
+        (folder / name).write_text(text)
+    for command, *arguments in commands(page):
+        if command == "python":
+            (script,) = arguments
+            run_python((folder / script).read_text(), folder)
+            continue
+        assert command == "hierrouter"
+        done = hierrouter(*arguments, cwd=folder)
+        assert done.returncode == 0, f"{arguments}\n{done.stderr}"
+
+
+def run_python(code: str, folder: Path) -> str:
+    """Run it in a folder; its stdout."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,129 @@
+"""The pages as a site: nothing dangles, nothing is forgotten, nothing is out of date."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.acceptance.table import read_rows
+from tests.cli import flags_page
+from tests.cli.pages import DOCS, PAGES
+from tests.conftest import SOURCES
+
+ROOMS = ("hierrouter", "cache", "cli")
+CONFIG = SOURCES / "mkdocs.yml"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading of a page is reached by."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+            place, _, anchor = link.partition("#")
+            target = page.parent / place if place else page
+            assert target.exists(), f"{page.name}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_pages_of_the_site_link_to_no_file_outside_of_it() -> None:
+    for page in PAGES[1:]:
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / link).resolve().is_relative_to(DOCS), f"{page.name}: {link}"
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = Counter(_leaves(yaml.safe_load(CONFIG.read_text())["nav"]))
+    assert listed == Counter(str(page.relative_to(DOCS)) for page in PAGES[1:])
+
+
+def _leaves(of: object) -> Iterator[str]:
+    if isinstance(of, str):
+        yield of
+    elif isinstance(of, dict):
+        yield from _leaves(list(of.values()))
+    elif isinstance(of, list):
+        for one in of:
+            yield from _leaves(one)
+
+
+def test_the_page_of_flags_is_what_the_commands_say() -> None:
+    """Else `python -m tests.cli.flags_page` writes it anew."""
+    assert flags_page.PAGE.read_text() == flags_page.text()
+
+
+def test_the_reference_names_modules_that_are_there() -> None:
+    named = re.findall(
+        r"^::: (\S+)$",
+        "".join(page.read_text() for page in (DOCS / "reference").glob("*.md")),
+        re.M,
+    )
+    assert len(named) == len(set(named)) == 52
+    for module in named:
+        place = Path(*module.split("."))
+        homes = [SOURCES / room / place for room in ("", "cache")]
+        assert any(home.with_suffix(".py").exists() or home.is_dir() for home in homes), module
+
+
+def messages() -> Iterator[tuple[int, str]]:
+    """(exit code, message) of the page of error messages; an ellipsis stands for anything."""
+    page = (DOCS / "errors.md").read_text()
+    for section in page.split("\n## Exit code ")[1:]:
+        for _, message in re.findall(r"^\| (`+) ?(.+?) ?\1 \|", section, re.M):
+            yield int(section.split(":")[0]), message
+
+
+def raised() -> Iterator[str]:
+    """What is raised in the code, an ellipsis for each value in it."""
+    for path in [path for room in ROOMS for path in (SOURCES / room).rglob("*.py")]:
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "").endswith("Error"):
+                yield from map(_template, call.args[:1])
+
+
+def _template(message: ast.expr) -> str:
+    parts = message.values if isinstance(message, ast.JoinedStr) else [message]
+    return "".join(
+        part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "…"
+        for part in parts
+    )
+
+
+def test_every_message_that_is_explained_is_given() -> None:
+    """By a row of the acceptance tests, with its exit code, or at least somewhere in the code."""
+    rows, code = read_rows(), list(raised())
+    explained = list(messages())
+    assert len(explained) == 48
+    for exit_code, message in explained:
+        shape = re.compile(".*".join(map(re.escape, message.split("…"))))
+        tried = [row for row in rows if row.exit == exit_code and shape.fullmatch(row.says)]
+        assert tried or any(shape.fullmatch(one) for one in code), message
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    shutil.copytree(DOCS, tmp_path / "docs")
+    settings = CONFIG.read_text()
+    sources = f"paths: [{SOURCES}, {SOURCES / 'cache'}]"
+    (tmp_path / CONFIG.name).write_text(settings.replace("paths: [., cache]", sources))
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = {path.stem for path in (tmp_path / "build" / "site").rglob("*.html")}
+    assert built >= {page.stem for page in PAGES[1:]}
+    assert "R = Q - alpha" in (tmp_path / "build/site/reference/trees.html").read_text()
