@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.warm import Warm
+from tests.warm import Running, Warm, WarmProcess
 
-# Nothing here may reach a hub; set before any test imports transformers.
+# Set before any test imports the libraries that read them. Nothing here may reach a hub; threads
+# of several workers and of what they start would wait for each other on a few cores.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# As many tests run as there are cores: threads of one would wait for those of the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Begun first and longest first: begun last, one would keep a worker busy after all others are done.
+LONG = (
+    "cli/test_readme.py",
+    "hierrouter/collect/test_shards.py",
+    "cli/test_resumed_training.py",
+    "contract/test_generator.py",
+    "cli/test_shards.py",
+    "cli/test_train.py",
+    "cli/test_quickstart.py",
+    "cli/test_route.py",
+    "hierrouter/collect/test_cluster.py",
+    "hierrouter/test_comparison.py",
+    "hierrouter/serve/test_serve.py",
+    "hierrouter/test_state_views.py",
+    "hierrouter/collect/test_kill.py",
+    "cli/test_both_engines.py",
+    "cli/test_endpoint.py",
+    "hierrouter/learn/test_views.py",
+)
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., Running]
+WARM = pytest.StashKey[WarmProcess]()
 COMMAND = [sys.executable, "-m", "hierrouter_cli"]
 SOURCES = Path(__file__).parents[1]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: half as many again as there are cores; the tests wait for processes often."""
     return max(1, (os.cpu_count() or 1) * 3 // 2)
@@ -45,22 +71,58 @@ def run_cold(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[s
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See `LONG`."""
+    place = {str(SOURCES / "tests" / name): number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(str(item.path), len(LONG)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start what `tests.warm` describes, one for all workers."""
+    config.option.loadscopereorder = False  # xdist: in the order of `LONG`, not by number of tests
+    if not hasattr(config, "workerinput"):
+        config.stash[WARM] = WarmProcess(environment(), SOURCES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker where it listens."""
+    node.workerinput["warm"] = node.config.stash[WARM].warm.address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if WARM in config.stash:
+        config.stash[WARM].close()
+
+
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
+def warm(pytestconfig: pytest.Config) -> Warm:
     """See `tests.warm`."""
-    started = Warm(environment(), SOURCES)
-    yield started
-    started.close()
+    if WARM in pytestconfig.stash:
+        return pytestconfig.stash[WARM].warm
+    return Warm(pytestconfig.workerinput["warm"])  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")
-def hierrouter(warm: Warm) -> Run:
+def start(warm: Warm) -> Start:
+    """Start the command as a process of its own; `cwd` says where."""
+
+    def started(*arguments: str | Path, cwd: Path, **more: Any) -> Running:
+        command = ("-m", "hierrouter_cli", *map(str, arguments))
+        return warm.start(*command, cwd=cwd, **{"env": environment(), **more})
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def hierrouter(start: Start) -> Run:
     """Run the command as a process of its own; `cwd` says where."""
+    before = at_import(environment())
 
     def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-        if _settings(environment()) != _settings(warm.environment):
+        if at_import(environment()) != before:
             return run_cold(*arguments, cwd=cwd)
-        return warm.run([str(argument) for argument in arguments], cwd)
+        return start(*arguments, cwd=cwd).result()
 
     return run
 
@@ -71,8 +133,26 @@ def cold() -> Run:
     return run_cold
 
 
-def _settings(of: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in of.items() if name != "PYTEST_CURRENT_TEST"}
+def at_import(env: dict[str, str]) -> dict[str, str]:
+    """Of an environment, what Python and libraries read when they start."""
+    read = ("HF_", "OMP_", "PYTHON")
+    return {name: value for name, value in env.items() if name.startswith(read)}
+
+
+def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """The worker's own copy of a folder that one worker builds for all."""
+    shared = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, done = shared / f"{name}-of-all", shared / f"{name}.done"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            build(folder)
+            done.touch()
+    return shutil.copytree(folder, factory.mktemp(name) / name)
 
 
 @pytest.fixture(scope="session")
@@ -82,9 +162,11 @@ def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hierrouter.collect.scheduler import collect
     from hierrouter.pool_file import load_pool
 
-    root = tmp_path_factory.mktemp("testbed") / "cache"
-    collect(load_pool("testbed"), load_queries(["testbed"], 20, 42, Path()), root)
-    return root
+    def build(folder: Path) -> None:
+        queries = load_queries(["testbed"], 20, 42, Path())
+        collect(load_pool("testbed"), queries, folder / "cache")
+
+    return once(tmp_path_factory, "testbed", build) / "cache"
 
 
 @pytest.fixture(scope="session")
@@ -97,9 +179,10 @@ def live_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     from hierrouter.live.bundle import bundle_of, save_bundle
     from hierrouter.trees import open_tree
 
-    folder = tmp_path_factory.mktemp("live") / "run"
-    tree = open_tree(testbed_cache)
-    config = shortened(preset("default", "exact"), 8)
-    save_checkpoint(train(tree, Objective(0.1), config, seed=1), folder)
-    save_bundle(bundle_of(testbed_cache, tree), folder)
-    return folder
+    def build(folder: Path) -> None:
+        tree = open_tree(testbed_cache)
+        config = shortened(preset("default", "exact"), 8)
+        save_checkpoint(train(tree, Objective(0.1), config, seed=1), folder / "run")
+        save_bundle(bundle_of(testbed_cache, tree), folder / "run")
+
+    return once(tmp_path_factory, "live", build) / "run"

@@ -1,9 +1,11 @@
-"""A process that has imported what the command imports, and forks for each run of it.
+"""A process that has imported what the tests import, and forks for each Python they start.
 
-The tests start the command some hundred times, and half of a run is imports. `Warm.run` is a run of
-`python -m hierrouter_cli` in a process of its own, with arguments, folder, output files and exit
-code of its own, but without that half. What must be seen from the first instruction on (start-up,
-another environment, equal bytes whatever the hash seed) starts cold; see `conftest`.
+The tests start some hundred Pythons, and half of what those do is imports. `Warm.start` is
+`python -m MODULE ...` or `python -c CODE ...` in a process of its own, with arguments, folder,
+environment, files and exit code of its own, but without that half: `Running` is what
+`subprocess.Popen` would be. One such process serves all workers of a run of the tests. What must
+be seen from the first instruction on (start-up, settings that libraries read while they are
+imported, equal bytes whatever the hash seed) starts cold; see `conftest`.
 """
 
 from __future__ import annotations
@@ -12,102 +14,201 @@ import atexit
 import gc
 import json
 import os
+import re
 import runpy
+import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 TIMEOUT = 600.0
 HEAVY = """
-    hierrouter.baselines.registry hierrouter.collect.backends.local
-    hierrouter.collect.backends.static hierrouter.collect.scheduler hierrouter.comparison
-    hierrouter.learn.conditioned hierrouter.learn.ppo hierrouter.learn.resume
-    hierrouter.report.page hierrouter.report.figures hierrouter.report.serialise hierrouter.trees
-    hierrouter_cli.app sklearn.feature_extraction.text transformers.models.qwen3
-    transformers.models.olmo2 transformers.models.hunyuan_v1_dense
+    hierrouter.baselines.registry hierrouter.collect.backends.endpoint
+    hierrouter.collect.backends.local hierrouter.collect.backends.static
+    hierrouter.collect.scheduler hierrouter.comparison hierrouter.learn.conditioned
+    hierrouter.learn.ppo hierrouter.learn.resume hierrouter.report.page
+    hierrouter.report.figures hierrouter.report.serialise hierrouter.trees hierrouter_cli.app
+    sklearn.feature_extraction.text transformers.models.qwen3 transformers.models.olmo2
+    transformers.models.hunyuan_v1_dense
 """
 
 
+@dataclass
+class Running:
+    """A Python under way."""
+
+    pid: int
+    returncode: int | None
+    _answer: socket.socket
+    _out: IO[bytes]
+    _err: IO[bytes]
+    _open: ExitStack
+
+    def poll(self) -> int | None:
+        """The exit code if it has ended."""
+        if self.returncode is None and select.select([self._answer], [], [], 0)[0]:
+            self.returncode = int(self._answer.recv(16) or b"-9")  # nothing: its parent was killed
+        return self.returncode
+
+    def send_signal(self, how: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, how)
+
+    def said(self) -> str:
+        """What stands on its stderr until now."""
+        return _text(self._err)
+
+    def wait_for(self, pattern: str) -> str:
+        """The first group, or all, of what it says on stderr; it must not end before."""
+        while not (found := re.search(pattern, self.said())):
+            assert self.poll() is None, self.said()
+            time.sleep(0.005)
+        return found[found.lastindex or 0]
+
+    def result(self, timeout: float = TIMEOUT) -> subprocess.CompletedProcess[str]:
+        """Wait for the end."""
+        if self.returncode is None and not select.select([self._answer], [], [], timeout)[0]:
+            self.send_signal(signal.SIGKILL)
+            raise TimeoutError(f"still at work after {timeout} s: {self.said()}")
+        code = self.poll()
+        assert code is not None
+        done = subprocess.CompletedProcess([], code, _text(self._out), self.said())
+        self._open.close()
+        return done
+
+
+@dataclass(frozen=True)
 class Warm:
-    """The client's side; the process ends with it."""
+    """The client's side: where the process listens."""
 
-    def __init__(self, environment: dict[str, str], sources: Path) -> None:
-        self.environment = environment
-        self._here, there = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", str(there.fileno())],
-            cwd=sources,
-            env=environment,
-            pass_fds=[there.fileno()],
-        )
-        there.close()
+    address: str
 
-    def run(self, arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` with captured text."""
-        mine, its = socket.socketpair()
-        with mine, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            asked = json.dumps([arguments, str(cwd)]).encode()
-            files = [its.fileno(), out.fileno(), err.fileno()]
-            socket.send_fds(self._here, [len(asked).to_bytes(4, "big") + asked], files)
-            its.close()
-            mine.settimeout(TIMEOUT)
-            code = int(mine.recv(16) or b"-9")  # nothing: whoever waits for it was killed too
-            return subprocess.CompletedProcess(arguments, code, _text(out), _text(err))
+    def start(
+        self,
+        *command: str,
+        cwd: Path,
+        env: dict[str, str],
+        stdin: str = "",
+        stderr: int | None = None,
+    ) -> Running:
+        """Start `-m MODULE` or `-c CODE` and arguments.
 
-    def close(self) -> None:
-        """Let the process end."""
-        self._here.close()
-        self._process.wait(timeout=30)
+        Args:
+            stdin: all of it.
+            stderr: a file to write to instead of one that `Running` reads.
+        """
+        with ExitStack() as opened:
+            answer = opened.enter_context(socket.socket(socket.AF_UNIX))
+            given = opened.enter_context(tempfile.TemporaryFile())
+            out = opened.enter_context(tempfile.TemporaryFile())
+            err = opened.enter_context(tempfile.TemporaryFile())
+            given.write(stdin.encode())
+            given.seek(0)
+            files = [given.fileno(), out.fileno(), err.fileno() if stderr is None else stderr]
+            asked = json.dumps([command, str(cwd), env]).encode()
+            answer.connect(self.address)
+            socket.send_fds(answer, [len(asked).to_bytes(4, "big")], files)
+            answer.sendall(asked)
+            pid = int.from_bytes(answer.recv(4, socket.MSG_WAITALL), "big")
+            return Running(pid, None, answer, out, err, opened.pop_all())
 
 
 def _text(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()
+    # Not by seek and read: whoever writes shares the position.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode()
 
 
-def serve(asking: socket.socket) -> None:
-    """Fork for each request until the client has gone."""
-    while received := socket.recv_fds(asking, 4, 3):
-        head, files, _, _ = received
-        if not head:
-            return
-        asked = asking.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
-        if os.fork() == 0:
-            asking.close()
-            _wait_for_the_run(json.loads(asked), *files)
+class WarmProcess:
+    """The process itself; whoever holds this ends it."""
+
+    def __init__(self, environment: dict[str, str], sources: Path) -> None:
+        self._folder = tempfile.mkdtemp()
+        self.warm = Warm(f"{self._folder}/asked")
+        listener = socket.socket(socket.AF_UNIX)
+        with listener:
+            listener.bind(self.warm.address)
+            listener.listen(64)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.warm", str(listener.fileno())],
+                cwd=sources,
+                env=environment,
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,
+            )
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        shutil.rmtree(self._folder)
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork for each request until whoever started this has gone."""
+    while listener in select.select([listener, sys.stdin], [], [])[0]:
+        asking, _ = listener.accept()
+        with asking:
+            _warm_up()
+            head, files, _, _ = socket.recv_fds(asking, 4, 3)
+            asked = asking.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+            if os.fork() == 0:
+                listener.close()
+                _wait_for_the_run(json.loads(asked), asking, files)
         for file in files:
             os.close(file)
 
 
-def _wait_for_the_run(asked: list[Any], answer: int, out: int, err: int) -> None:
-    """In a process of its own: fork once more, tell the exit code."""
+def _warm_up() -> None:
+    """Import, once and only if anything is asked for."""
+    if gc.get_freeze_count():
+        return
+    from hierrouter_cli.app import LIBRARY_SETTINGS
+
+    for name, value in LIBRARY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for module in HEAVY.split():
+        __import__(module)
+    gc.collect()
+    gc.freeze()
+
+
+def _wait_for_the_run(asked: list[Any], answer: socket.socket, files: list[int]) -> None:
+    """In a process of its own: fork once more, tell its number and its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if (pid := os.fork()) == 0:
-        os.close(answer)
-        _run(*asked, out, err)
+        answer.close()
+        _run(*asked, files)
+    answer.sendall(pid.to_bytes(4, "big"))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.write(answer, str(code).encode())
+    answer.sendall(str(code).encode())
     os._exit(0)
 
 
-def _run(arguments: list[str], cwd: str, out: int, err: int) -> None:
-    """Be the command."""
-    for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (err, 2)):
+def _run(command: list[str], cwd: str, env: dict[str, str], files: list[int]) -> None:
+    """Be that Python."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs behind a shell ignores it
+    for target, source in enumerate(files):
         os.dup2(source, target)
     os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
     sys.path[0] = cwd
-    sys.argv = ["hierrouter", *arguments]
     code = 1
     try:
-        runpy.run_module("hierrouter_cli", run_name="__main__", alter_sys=True)
+        _execute(*command)
+        code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = _exit_code(end.code)
     except BaseException:
         traceback.print_exc()
     threading._shutdown()
@@ -117,18 +218,26 @@ def _run(arguments: list[str], cwd: str, out: int, err: int) -> None:
     os._exit(code)
 
 
-def main() -> None:
-    from hierrouter_cli.app import LIBRARY_SETTINGS
+def _execute(flag: str, what: str, *arguments: str) -> None:
+    sys.argv = [flag, *arguments]
+    if flag == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
-    for name, value in LIBRARY_SETTINGS.items():
-        os.environ.setdefault(name, value)
-    for module in HEAVY.split():
-        __import__(module)
-    gc.collect()
-    gc.freeze()
+
+def _exit_code(told: object) -> int:
+    if told is None or isinstance(told, int):
+        return told or 0
+    sys.stderr.write(f"{told}\n")
+    return 1
+
+
+def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
-    with socket.socket(fileno=int(sys.argv[1])) as asking:
-        serve(asking)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        serve(listener)
+    os._exit(0)  # what is frozen cannot be taken down in order
 
 
 if __name__ == "__main__":

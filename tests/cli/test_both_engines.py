@@ -13,7 +13,7 @@ from tests.servers import servable, transformers_serve
 
 MODELS = ("calc", "text")
 WINDOW = 300  # characters; the testbed's models take 512 tokens, and servers never say too_long
-ARGUMENTS = ["collect", "--datasets", "gsm8k,math", "--pool", "pool.toml"]
+ARGUMENTS = ["collect", "--datasets", "gsm8k,math", "--pool", "pool.toml", "--limit", "20"]
 NODES = """SELECT query, route, hop, model, prompt, response, tokens_in, tokens_out, finish_reason
 FROM nodes ORDER BY query, hop, route"""
 SCORES = "SELECT query, route, hop, scorer, value FROM scores ORDER BY query, hop, route, scorer"
@@ -53,7 +53,7 @@ def test_the_trees_are_equal(home: Path, url: str, hierrouter: Run) -> None:
         assert done.returncode == 0, done.stderr
     here, there = (ask_cache(home / cache, NODES).to_pylist() for cache in ("here", "there"))
     queries = len({row["query"] for row in here})
-    assert queries > 50
+    assert queries > 30
     assert len(here) == queries * (2 + 4 + 2)  # both hops, and direct calls without instructions
     assert len({row["response"] for row in here}) > queries  # else equality would say little
     assert there == here

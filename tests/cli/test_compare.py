@@ -6,12 +6,11 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, SOURCES, Run, environment
+from tests.conftest import SOURCES, Run, Start
 
 FEW = "random,best-static,knn"
 SLOW = """
@@ -195,24 +194,14 @@ def test_what_ones_own_baseline_prints_is_no_result(work: Path, hierrouter: Run)
     assert "not a result" in done.stderr
 
 
-def test_ctrl_c_while_fitting_leaves_nothing(work: Path, tmp_path: Path) -> None:
+def test_ctrl_c_while_fitting_leaves_nothing(work: Path, tmp_path: Path, start: Start) -> None:
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [*COMMAND, "compare", "--baselines", "mine:Slow", "--out", str(out)],
-        cwd=work,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr
-    for line in process.stderr:
-        if line.startswith("fitting"):
-            break
+    process = start("compare", "--baselines", "mine:Slow", "--out", out, cwd=work)
+    before = process.wait_for(r"(?sm)\A.*?^fitting[^\n]*\n")
     process.send_signal(signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert printed == ""
+    done = process.result(timeout=60)
+    assert (done.returncode, done.stdout) == (130, "")
+    said = done.stderr.removeprefix(before)
     assert said.splitlines() == ["error: interrupted; what was committed or saved is safe"]
     assert not out.exists()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hierrouter_cache.reader import CacheReader
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import Run, Start
 from tests.servers import (
     JUNK,
     LISTED,
@@ -241,7 +241,7 @@ def test_a_moved_server_keeps_its_answers(collected: Path, hierrouter: Run) -> N
     assert " 0 calls made" in done.stderr
 
 
-def test_ctrl_c_commits_what_is_under_way(home: Path, hierrouter: Run) -> None:
+def test_ctrl_c_commits_what_is_under_way(home: Path, start: Start) -> None:
     def script(prompt: str, before: int) -> Reply:
         if server.asked.total() == 40:
             process.send_signal(signal.SIGINT)
@@ -249,15 +249,9 @@ def test_ctrl_c_commits_what_is_under_way(home: Path, hierrouter: Run) -> None:
 
     with scripted(script) as server:
         write_pool(home, server.url)
-        process = subprocess.Popen(
-            [*COMMAND, *ARGUMENTS, "big.jsonl"],
-            cwd=home,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        said = process.communicate(timeout=300)[1]
-        assert process.returncode == 130, said
+        process = start(*ARGUMENTS, "big.jsonl", cwd=home)
+        done = process.result()
+        assert done.returncode == 130, done.stderr
         asked = server.asked.total()
     assert 40 <= asked < 100
     assert calls(home) == asked

@@ -28,3 +28,16 @@ def test_an_encoder_is_wrong_only_where_the_hub_says_so(
     words = "no such encoder: nope; " if there else "encoder nope not found on this machine and"
     assert words in done.stderr
     assert not (tmp_path / "caches").exists()
+
+
+def test_ctrl_c_after_the_last_word_leaves_no_trace(tmp_path: Path, warm: Warm) -> None:
+    """While libraries clean up, the work is done and its exit code is not yet given."""
+    code = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.argv = ['hierrouter', 'pools']\n"
+        "from hierrouter_cli.app import main\nmain()\n"
+    )
+    done = warm.start("-c", code, cwd=tmp_path, env=environment()).result()
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert "testbed" in done.stdout

@@ -7,14 +7,13 @@ import io
 import json
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import Run, Start
 
 ROUTER = ("--checkpoint", "router")
 ESTIMATORS = ["IPS", "IPS per decision", "SNIPS", "SNIPS per decision", "FQE", "DR"]
@@ -192,21 +191,14 @@ def test_flags_that_make_no_sense(
     assert said in refused(hierrouter, place, *router, *flags)
 
 
-def test_an_interrupted_study_leaves_nothing(place: Path) -> None:
+def test_an_interrupted_study_leaves_nothing(place: Path, start: Start) -> None:
     flags = ["--simulate", "uniform", "--repeats", "100000", "--keep", "never.jsonl"]
-    command = [*COMMAND, "off-policy", *ROUTER, *flags]
-    process = subprocess.Popen(
-        command, cwd=place, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr
-    try:
-        while "off-policy: checkpoint" not in process.stderr.readline():
-            assert process.poll() is None
-        time.sleep(1)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert (process.returncode, said.count("\n")) == (130, 1)
+    process = start("off-policy", *ROUTER, *flags, cwd=place)
+    before = process.wait_for(r"(?s)\A.*?off-policy: checkpoint[^\n]*\n")
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    done = process.result(timeout=120)
+    said = done.stderr.removeprefix(before)
+    assert (done.returncode, said.count("\n")) == (130, 1)
     assert "interrupted" in said
     assert not (place / "never.jsonl").exists()

@@ -3,13 +3,12 @@
 import json
 import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import Run, Start, environment
+from tests.warm import Warm
 
 # The command's own progress with a shorter interval.
 SHORT = """
@@ -24,21 +23,14 @@ with progress(0, every_s={every_s}) as report:
 KEYS = ["progress", "done", "of", "failed", "tokens_per_s", "eta_s", "spent"]
 
 
-def said(cwd: Path, every_s: float) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT.format(every_s=every_s)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == ""
+def said(warm: Warm, cwd: Path, every_s: float) -> list[str]:
+    done = warm.start("-c", SHORT.format(every_s=every_s), cwd=cwd, env=environment()).result()
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return done.stderr.splitlines()
 
 
-def test_a_line_of_json_now_and_then(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in said(tmp_path, 0.05)]
+def test_a_line_of_json_now_and_then(tmp_path: Path, warm: Warm) -> None:
+    lines = [json.loads(line) for line in said(warm, tmp_path, 0.05)]
     assert lines
     assert all(list(line) == KEYS for line in lines)
     assert {line["progress"] for line in lines} <= {
@@ -51,23 +43,19 @@ def test_a_line_of_json_now_and_then(tmp_path: Path) -> None:
     assert any(line["tokens_per_s"] > 0 for line in lines)
 
 
-def test_a_short_collection_is_quiet(tmp_path: Path, hierrouter: Run) -> None:
-    assert said(tmp_path, 1000) == []
+def test_a_short_collection_is_quiet(tmp_path: Path, warm: Warm, hierrouter: Run) -> None:
+    assert said(warm, tmp_path, 1000) == []
     done = hierrouter("collect", "--datasets", "story", "--limit", "3", cwd=tmp_path)
     assert "progress" not in done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no terminals here")
-def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
+def test_a_terminal_gets_a_bar(tmp_path: Path, start: Start) -> None:
     master, slave = pty.openpty()
     shown = b""
-    process = subprocess.Popen(
-        [*COMMAND, "collect", "--datasets", "story", "--limit", "40"],
-        cwd=tmp_path,
-        env={**environment(), "TERM": "xterm", "COLUMNS": "120"},
-        stdout=subprocess.DEVNULL,
-        stderr=slave,
-    )
+    env = {**environment(), "TERM": "xterm", "COLUMNS": "120"}
+    command = ["collect", "--datasets", "story", "--limit", "40"]
+    process = start(*command, cwd=tmp_path, env=env, stderr=slave)
     os.close(slave)
     while True:
         try:
@@ -75,7 +63,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
         except OSError:  # the other side is closed
             break
     os.close(master)
-    assert process.wait() == 0
+    assert process.result().returncode == 0
     text = shown.decode()
     assert "direct calc" in text
     assert "tokens/s, spent" in text

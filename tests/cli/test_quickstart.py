@@ -103,13 +103,13 @@ def test_train_sweep_report_go_on_with_no_further_flag(home: Path, hierrouter: R
     assert learned == [0.01, 0.1]
 
 
-def test_same_seed_same_bytes(home: Path, cold: Run, tmp_path: Path) -> None:
+def test_same_seed_same_bytes(home: Path, hierrouter: Run, cold: Run, tmp_path: Path) -> None:
     found = []
-    for name in ("one", "two"):
+    for name, run in (("one", hierrouter), ("two", cold)):
         place = shutil.copytree(home, tmp_path / name)  # a second look counts where the first did
-        done = cold("train", "--seed", "7", "--epochs", "2", "--out", "again", cwd=place)
+        done = run("train", "--seed", "7", "--epochs", "2", "--out", "again", cwd=place)
         assert done.returncode == 0, done.stderr
-        done = cold("report", "--checkpoint", "again", "--format", "json", cwd=place)
+        done = run("report", "--checkpoint", "again", "--format", "json", cwd=place)
         files = ("policy.json", "policy.safetensors")
         found.append([done.stdout, *((place / "again" / file).read_bytes() for file in files)])
     assert found[0] == found[1]

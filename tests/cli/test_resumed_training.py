@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import Run, Start
+from tests.warm import Running
 
 # Each takes seconds on one core and offers several moments to go on from.
 TRAIN = ["train", "--epochs", "16"]
@@ -61,36 +61,35 @@ def advanced(run: Path) -> Callable[[], bool]:
 
 
 def interrupt(
-    place: Path,
-    arguments: list[str],
-    ready: Callable[[], bool],
-    how: signal.Signals,
-    later: float = 0.0,
+    process: Running, ready: Callable[[], bool], how: signal.Signals, later: float = 0.0
 ) -> tuple[int, str]:
-    """Start the command, end it `later` seconds after `ready`; its exit code and what it said."""
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=place, env=environment(), stderr=subprocess.PIPE, text=True
-    )
+    """End the command `later` seconds after `ready`; its exit code and what it said."""
     while not ready() and process.poll() is None:
         time.sleep(0.002)
     time.sleep(later)
     process.send_signal(how)
-    said = process.communicate(timeout=300)[1]
-    return process.returncode, said
+    done = process.result()
+    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
 def test_the_same_bytes_after_any_number_of_kills(
-    place: Path, tmp_path: Path, hierrouter: Run, command: list[str]
+    place: Path, tmp_path: Path, hierrouter: Run, cold: Run, start: Start, command: list[str]
 ) -> None:
+    """The undisturbed training is cold: another hash seed gives the same bytes too."""
     whole, run = tmp_path / "whole", tmp_path / "run"
-    assert hierrouter(*command, "--out", whole, cwd=place).returncode == 0
+    assert cold(*command, "--out", whole, cwd=place).returncode == 0
     arguments = [*command, "--out", str(run)]
     moment = random.Random(0)
-    ends = [interrupt(place, arguments, begun(run), signal.SIGKILL, moment.uniform(0, 0.1))[0]]
-    for how in (signal.SIGKILL, signal.SIGINT):
-        later = moment.uniform(0, 0.1)
-        ends.append(interrupt(place, arguments, advanced(run), how, later)[0])
+    ends = []
+    for ready, how in [
+        (begun, signal.SIGKILL),
+        (advanced, signal.SIGKILL),
+        (advanced, signal.SIGINT),
+    ]:
+        is_there = ready(run)
+        process = start(*arguments, cwd=place)
+        ends.append(interrupt(process, is_there, how, moment.uniform(0, 0.1))[0])
     # A machine that is quick may be done before the last signal comes.
     assert ends[:2] == [-signal.SIGKILL, -signal.SIGKILL] and ends[2] in (CTRL_C, 0)
     (run / ".policy.safetensors.0123abcd.tmp").write_bytes(b"as a kill in a save leaves it")
@@ -101,10 +100,10 @@ def test_the_same_bytes_after_any_number_of_kills(
     assert not [*run.rglob("training.safetensors"), *run.rglob("*.tmp")]
 
 
-def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path, start: Start) -> None:
     run = tmp_path / "run"
-    arguments = [*TRAIN, "--out", str(run)]
-    code, said = interrupt(place, arguments, advanced(run), signal.SIGINT)
+    process = start(*TRAIN, "--out", run, cwd=place)
+    code, said = interrupt(process, advanced(run), signal.SIGINT)
     assert code == CTRL_C
     assert f"train: to go on, give the same command with --out {run}" in said
     assert said.splitlines()[-1].startswith("error: interrupted")
@@ -112,10 +111,11 @@ def test_ctrl_c_says_how_to_go_on(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def unfinished(place: Path) -> Path:
+def unfinished(place: Path, start: Start) -> Path:
     """A run of `train` that was killed after its first moment to go on from."""
     run = place / "unfinished"
-    code, _ = interrupt(place, [*TRAIN, "--out", str(run)], advanced(run), signal.SIGKILL)
+    process = start(*TRAIN, "--out", run, cwd=place)
+    code, _ = interrupt(process, advanced(run), signal.SIGKILL)
     assert code == -signal.SIGKILL
     return run
 

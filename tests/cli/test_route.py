@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import httpx2
 import pytest
 
 from tests.cli.test_readme import blocks, run_python
-from tests.conftest import COMMAND, SOURCES, Run, environment
+from tests.conftest import SOURCES, Run, Start
 
 QUESTION = "compute 12+7"
 TRAIN, SWEEP = "runs/quickstart-train", "runs/quickstart-sweep-alpha/seed-42"
@@ -61,16 +60,9 @@ def test_lines_in_lines_out(home: Path, hierrouter: Run) -> None:
     assert found[-1]["answer"] == "19"
 
 
-def test_lines_from_stdin_end_at_a_bad_one(home: Path) -> None:
+def test_lines_from_stdin_end_at_a_bad_one(home: Path, start: Start) -> None:
     lines = f'{{"question": "{QUESTION}"}}\n{{"quest": 1}}\n{{"question": "never"}}\n'
-    done = subprocess.run(
-        [*COMMAND, "route", "--file", "-"],
-        input=lines,
-        cwd=home,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = start("route", "--file", "-", cwd=home, stdin=lines).result()
     assert done.returncode == 2
     assert [json.loads(line)["answer"] for line in done.stdout.splitlines()] == ["19"]
     assert "stdin:2" in done.stderr.splitlines()[-1]
@@ -139,32 +131,19 @@ def test_there_is_no_router_yet(tmp_path: Path, hierrouter: Run) -> None:
 
 
 @contextmanager
-def serving(home: Path, *flags: str) -> Iterator[str]:
+def serving(home: Path, start: Start, *flags: str) -> Iterator[str]:
     """The command, and the address that it says."""
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "--port", "0", *flags],
-        cwd=home,
-        env=environment(),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr
+    process = start("serve", "--port", "0", *flags, cwd=home)
     try:
-        said = ""
-        while not (found := re.search(r"(http://127.0.0.1:\d+)/v1", said)):
-            said = process.stderr.readline()
-            assert said, process.wait()
-        yield found[1]
-        process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[1]
-        assert (process.returncode, "Traceback" in rest) == (130, False)
+        yield process.wait_for(r"(http://127.0.0.1:\d+)/v1")
     finally:
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGINT)
+        done = process.result(timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (130, False)
 
 
-def test_the_server_answers_as_route_does(home: Path) -> None:
-    with serving(home, "--checkpoint", SWEEP, "--name", "fast=0.5") as url:
+def test_the_server_answers_as_route_does(home: Path, start: Start) -> None:
+    with serving(home, start, "--checkpoint", SWEEP, "--name", "fast=0.5") as url:
         names = [model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]]
         assert names == [
             "hierrouter",
@@ -180,9 +159,9 @@ def test_the_server_answers_as_route_does(home: Path) -> None:
             assert found["hierrouter"]["alpha"] == alpha
 
 
-def test_the_examples_of_the_page_run(home: Path) -> None:
+def test_the_examples_of_the_page_run(home: Path, start: Start) -> None:
     client, api = blocks("python", SOURCES / "docs" / "live.md")
-    with serving(home) as url:
+    with serving(home, start) as url:
         assert run_python(client.replace("http://127.0.0.1:8100", url), home).startswith("19 ")
     assert run_python(api, home).startswith("19 ")
 

@@ -193,7 +193,7 @@ def test_ctrl_c_on_a_cluster_commits_and_the_same_command_goes_on(
 ) -> None:
     """The signal goes to the whole group, as a terminal sends it."""
     pytest.importorskip("ray")
-    command = ["collect", "--limit", "80", "--cache", "c", "--engine", "ray", "--workers", "2"]
+    command = ["collect", "--limit", "30", "--cache", "c", "--engine", "ray", "--workers", "2"]
     process = subprocess.Popen(
         [*COMMAND, *command],
         cwd=work,

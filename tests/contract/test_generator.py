@@ -9,6 +9,7 @@ import pytest
 
 from hierrouter.collect.backends import (
     STATUSES,
+    Answer,
     Failure,
     Generator,
     Response,
@@ -65,17 +66,21 @@ def generator(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Gener
     return backend("transformers").load(spec(folders[name], dtype, generation))
 
 
-def test_one_response_a_prompt_in_order(generator: Generator) -> None:
+@pytest.fixture(scope="module")
+def together(generator: Generator) -> dict[str, Answer]:
+    """The answer to each of 70 prompts that were asked at once."""
     asked = prompts(70)
-    answers = answers_in_order(generator, asked)
-    assert len(answers) == len(asked)
-    for answer in answers:
+    return dict(zip(asked, answers_in_order(generator, asked), strict=True))
+
+
+def test_one_response_a_prompt_in_order(together: dict[str, Answer]) -> None:
+    for answer in together.values():
         assert isinstance(answer, Response)
         assert answer.finish_reason in ("stop", "length")
         assert answer.tokens_in > 0
         assert 1 <= answer.tokens_out <= NEW_TOKENS
         assert answer.text == answer.text.strip()
-    assert len(set(answers)) > 50  # else nothing below can fail
+    assert len(set(together.values())) > 50  # else nothing below can fail
 
 
 @pytest.mark.parametrize(
@@ -88,12 +93,12 @@ def test_one_response_a_prompt_in_order(generator: Generator) -> None:
     ],
 )
 def test_batch_composition_changes_no_response(
-    generator: Generator, companions: Callable[[list[str], random.Random], list[str]]
+    generator: Generator,
+    together: dict[str, Answer],
+    companions: Callable[[list[str], random.Random], list[str]],
 ) -> None:
-    asked = prompts(70)
-    alone = dict(zip(asked, answers_in_order(generator, asked), strict=True))
-    batch = companions(asked, random.Random(1))
-    assert answers_in_order(generator, batch) == [alone[prompt] for prompt in batch]
+    batch = companions(list(together), random.Random(1))
+    assert answers_in_order(generator, batch) == [together[prompt] for prompt in batch]
 
 
 def test_the_same_prompts_give_the_same_responses(generator: Generator) -> None:

@@ -66,7 +66,7 @@ def live(encoder: Encoder, view: str, states: list[tuple[str, list[str]]]) -> ND
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_stored_state_is_what_a_live_one_would_be(cache: Path, encoder: str, view: str) -> None:
     name = ENCODERS[encoder]()
-    tree = open_tree(cache, Selection(encoder=name, view=view, limit=3))
+    tree = open_tree(cache, Selection(encoder=name, view=view, limit=1))
     assert (tree.encoder, tree.view) == (name, view)
     expected = [live(load_encoder(name), view, states) for states in words(cache, tree)]
     np.testing.assert_allclose(tree.embedding, expected, atol=1e-5)

@@ -2,13 +2,14 @@
 
 import random
 import re
-import subprocess
+import signal
 import time
 from pathlib import Path
 
 from hierrouter_cache.errors import NoCache
 from hierrouter_cache.reader import CacheReader
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import Run, Start
+from tests.warm import Running
 
 KILLS = 10
 ARGUMENTS = ["collect", "--limit", "25", "--cache"]
@@ -34,7 +35,7 @@ def calls_made(stderr: str) -> int:
     return int(found[1])
 
 
-def wait_for_a_commit(process: subprocess.Popen[str], root: Path) -> None:
+def wait_for_a_commit(process: Running, root: Path) -> None:
     """Until a part more than now has been committed, or the process has ended."""
 
     def parts() -> int:
@@ -45,7 +46,7 @@ def wait_for_a_commit(process: subprocess.Popen[str], root: Path) -> None:
         time.sleep(0.005)
 
 
-def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run) -> None:
+def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -> None:
     whole = hierrouter(*ARGUMENTS, tmp_path / "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     expected = committed(tmp_path / "whole")
@@ -55,17 +56,11 @@ def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run) -> None:
     seen: dict[str, str] = {}
     sizes = []
     for _ in range(KILLS):
-        process = subprocess.Popen(
-            [*COMMAND, *ARGUMENTS, str(root)],
-            cwd=tmp_path,
-            env=environment(),
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        process = start(*ARGUMENTS, root, cwd=tmp_path)
         wait_for_a_commit(process, root)
         time.sleep(rng.uniform(0, 0.5))
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.result()
         now = committed(root)
         assert seen.items() <= now.items()
         seen = now

@@ -1,8 +1,6 @@
 """Batches of the local engine: their shapes, memory that runs out, devices."""
 
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import SOURCES, environment
 from tests.models import save_random_model
+from tests.warm import Warm
 
 LIMITS = Limits(rows=64, prompt_tokens=2_048, cache_tokens=10**9, new_tokens=16)
 
@@ -82,28 +81,24 @@ def test_the_cache_of_a_token_is_as_large_as_the_models_own(folder: Path) -> Non
     assert limits_for(model, 4).cache_tokens > 10**5  # two gigabytes free, and more
 
 
-def test_where_memory_runs_out_batches_are_halved(folder: Path) -> None:
+def test_where_memory_runs_out_batches_are_halved(folder: Path, warm: Warm) -> None:
     """300 prompts of 240 tokens at a time need more than 100 MiB."""
-    told = answered_with(folder, spare_mib=100, prompts=300, sums=60)
+    told = answered_with(warm, folder, spare_mib=100, prompts=300, sums=60)
     assert (told["answers"], told["still_well"]) == (300, True)
     assert told["limits"]["cache_tokens"] < 300 * 260
 
 
-def test_one_prompt_that_needs_too_much_is_named(folder: Path) -> None:
-    told = answered_with(folder, spare_mib=100, prompts=1, sums=12_000)
+def test_one_prompt_that_needs_too_much_is_named(folder: Path, warm: Warm) -> None:
+    told = answered_with(warm, folder, spare_mib=100, prompts=1, sums=12_000)
     assert told["error"].startswith("out of memory with one prompt of 49152 tokens and 4 new ones")
 
 
-def answered_with(folder: Path, spare_mib: int, prompts: int, sums: int) -> dict[str, object]:
-    module = "tests.hierrouter.collect.little_memory"
-    done = subprocess.run(
-        [sys.executable, "-m", module, str(folder), *map(str, (spare_mib, prompts, sums))],
-        cwd=SOURCES,
-        env={**environment(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def answered_with(
+    warm: Warm, folder: Path, spare_mib: int, prompts: int, sums: int
+) -> dict[str, object]:
+    command = ["-m", "tests.hierrouter.collect.little_memory", str(folder)]
+    numbers = map(str, (spare_mib, prompts, sums))
+    done = warm.start(*command, *numbers, cwd=SOURCES, env=environment()).result()
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

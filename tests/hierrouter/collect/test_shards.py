@@ -25,6 +25,7 @@ from hierrouter_cache.stores import FolderStore
 from tests.conftest import SOURCES, environment
 from tests.engines import Scripted
 from tests.hierrouter.collect import noted
+from tests.warm import Running, Warm
 
 POOL = Pool(
     models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in ("a", "b")),
@@ -180,35 +181,21 @@ def test_a_mirror_that_fails_in_the_middle_costs_no_call(tmp_path: Path) -> None
     assert noted.rows(tmp_path / "mirror") == noted.rows(root)
 
 
-def start(root: Path, shard: str, log: Path, *event: str) -> subprocess.Popen[str]:
+def begin(warm: Warm, root: Path, shard: str, log: Path, *event: str) -> Running:
     log.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.hierrouter.collect.noted",
-            str(root),
-            shard,
-            str(log),
-            *event,
-        ],
-        cwd=SOURCES,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = ("-m", "tests.hierrouter.collect.noted", str(root), shard, str(log), *event)
+    return warm.start(*command, cwd=SOURCES, env=environment())
 
 
 def test_two_shards_at_the_same_time_make_the_tree_of_one_process(
-    tmp_path: Path, whole: Path
+    tmp_path: Path, whole: Path, warm: Warm
 ) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
-    running = [start(root, shard, log) for shard in ("1/2", "2/2")]
+    running = [begin(warm, root, shard, log) for shard in ("1/2", "2/2")]
     for process in running:
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-        assert int(out) > 0
+        done = process.result()
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 0
     assert noted.rows(root) == noted.rows(whole)
     assert open_tree(root).fingerprint == open_tree(whole).fingerprint
     assert set(sum(noted.answers(log).values(), Counter()).values()) == {1}
@@ -217,21 +204,20 @@ def test_two_shards_at_the_same_time_make_the_tree_of_one_process(
     assert noted.rows(root) == noted.rows(whole)
 
 
-def test_a_killed_shard_costs_only_what_it_was_doing(tmp_path: Path, whole: Path) -> None:
+def test_a_killed_shard_costs_only_what_it_was_doing(
+    tmp_path: Path, whole: Path, warm: Warm
+) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
-    running = [start(root, shard, log, "kill", "30") for shard in ("1/2", "2/2")]
-    codes = []
-    for process in running:
-        process.communicate(timeout=300)
-        codes.append(process.returncode)
+    running = [begin(warm, root, shard, log, "kill", "30") for shard in ("1/2", "2/2")]
+    codes = [process.result().returncode for process in running]
     assert sorted(codes) == [-signal.SIGKILL, 0]
     struck = "1/2" if codes[0] else "2/2"
-    again = start(root, struck, log)
-    out, err = again.communicate(timeout=300)
-    assert again.returncode == 0, err
+    again = begin(warm, root, struck, log)
+    done = again.result()
+    assert done.returncode == 0, done.stderr
     noted.check_after_an_accident(root, whole, log)
     made = noted.answers(log)
-    assert int(out) == made[again.pid].total()
+    assert int(done.stdout) == made[again.pid].total()
     assert list((root / "tmp").iterdir()) == []
 
 

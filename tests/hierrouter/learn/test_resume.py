@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +37,7 @@ from tests.hierrouter.learn.runs import (
     small_tree,
     sweep_glimpse,
 )
+from tests.warm import Warm
 
 Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
 
@@ -182,16 +181,12 @@ def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
     assert finished(tmp_path, named(config=ENUMERATED, alphas=GRID)) is not None
 
 
-def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path) -> None:
+def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path, warm: Warm) -> None:
     member = tmp_path / "seed-0"
     digest(STARTS["ppo"](Watch(), None), member)
     whole = set(tmp_path.rglob("*"))
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_IN_A_SAVE, str(member)],
-        cwd=SOURCES,
-        env=environment(),
-        check=False,
-    )
+    command = ("-c", KILLED_IN_A_SAVE, str(member))
+    killed = warm.start(*command, cwd=SOURCES, env=environment()).result()
     assert killed.returncode == -signal.SIGKILL
     [draft] = set(tmp_path.rglob("*")) - whole
     assert draft.name.startswith(f".{UNFINISHED}.")
