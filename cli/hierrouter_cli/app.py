@@ -7,6 +7,7 @@ failed; 130 Ctrl-C. Every error is one line on stderr.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 
@@ -118,7 +119,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
-    sys.exit(_run(arguments, debug))
+    code = _run(arguments, debug)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no trace out of what cleans up
+    sys.exit(code)
 
 
 def _run(arguments: list[str], debug: bool) -> int:

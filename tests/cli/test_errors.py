@@ -1,11 +1,13 @@
 """Errors that are more than a row of `tests/acceptance/bad_inputs.toml`."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, environment
 from tests.hub import hub
+from tests.warm import Warm
 
 
 def test_debug_shows_the_trace(tmp_path: Path, hierrouter: Run) -> None:
