@@ -29,8 +29,10 @@ from hierrouter_cache.writer import PartWriter, writable
 
 FIRST_PART = 256
 LARGEST_PART = 131_072
+HELD = 1 << 20  # texts held at once; each time all parts are read for them
 SECONDS_PER_PART = 5.0
 OnScored = Callable[[int, int], None]
+Scored = tuple[StoredCall, Mapping[str, Any]]  # a call, and the row of its query
 
 
 def score_forest(
@@ -83,26 +85,34 @@ def _compute(
     # A call that several nodes share is scored once for each set of references.
     pairs = np.stack([keys, forest.references[position]], axis=1)
     distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
-    calls = reader.texts(distinct[:, 0])
-    columns = ("answers", "choices", '"references"')
-    rows = reader.queries([forest.keys[row] for row in position[first]], columns).to_pylist()
-    found = [(calls[number], row) for number, row in zip(distinct[:, 0], rows, strict=True)]
     values: list[float] = []
     size = FIRST_PART
-    while len(values) < len(found):
-        part = found[len(values) : len(values) + size]
+    while len(values) < len(distinct):
+        at = len(values) % HELD
+        if at == 0:
+            held = slice(len(values), len(values) + HELD)
+            found = _texts(reader, distinct[held, 0], forest, position[first[held]])
+        part = found[at : at + size]
         started = perf_counter()
         values += _score_part(reader.root, scorer, part)
-        on_scored(len(values), len(found))
+        on_scored(len(values), len(distinct))
         # A slow scorer's work is kept every few seconds, a quick one's in large parts.
         rate = len(part) / max(perf_counter() - started, 1e-3)
         size = min(LARGEST_PART, max(1, round(rate * SECONDS_PER_PART)))
     return np.array(values)[where.ravel()]
 
 
-def _score_part(
-    root: Path, scorer: Scorer, part: Sequence[tuple[StoredCall, Mapping[str, Any]]]
-) -> list[float]:
+def _texts(
+    reader: CacheReader, calls: NDArray[np.uint64], forest: Forest, position: NDArray[np.int64]
+) -> list[Scored]:
+    """Each of these calls, with the row of its query, which stands at `position` in the forest."""
+    said = reader.texts(calls)
+    columns = ("answers", "choices", '"references"')
+    rows = reader.queries([forest.keys[row] for row in position], columns).to_pylist()
+    return [(said[number], row) for number, row in zip(calls, rows, strict=True)]
+
+
+def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[float]:
     """The values of some calls, each with the row of its query, kept where that is possible.
 
     It is not beside a collector, nor in a cache that cannot be written to.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.warm import Running, Warm, WarmProcess
 
@@ -19,6 +20,9 @@ from tests.warm import Running, Warm, WarmProcess
 # of several workers and of what they start would wait for each other on a few cores.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is not a fault
+settings.load_profile("untimed")
 
 # Begun first and longest first: begun last, one would keep a worker busy after all others are done.
 LONG = (
@@ -122,7 +126,9 @@ def hierrouter(start: Start) -> Run:
     def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         if at_import(environment()) != before:
             return run_cold(*arguments, cwd=cwd)
-        return start(*arguments, cwd=cwd).result()
+        done = start(*arguments, cwd=cwd).result()
+        done.args = [str(argument) for argument in arguments]
+        return done
 
     return run
 

@@ -8,6 +8,7 @@ deleted and rebuilt at will. Not covered: computing vectors (`hierrouter.collect
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import re
@@ -190,7 +191,9 @@ class EmbeddingStore:
         rows["vector"] = vectors
         written = _write(self.folder, len(self._arrays), [rows])
         # What is on the disk need not be held: all files together may be larger than the memory.
-        self._index(rows if written is None else _mapped(written))
+        with contextlib.suppress(FileNotFoundError):  # merged into another one already
+            rows = _mapped(written) if written else rows
+        self._index(rows)
 
     def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[*contexts.shape]: row of `vectors()` of each context.

@@ -21,6 +21,7 @@ from hierrouter_cache.tree import StatePart
 from hierrouter_cache.walk import Forest, TreeSpec, newest_answers, states
 
 TEXTS_PER_FILE = 16_384
+FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
 
 OnTexts = Callable[[int, int], None]
 
@@ -68,9 +69,13 @@ def _part(
     store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
     missing = store.missing(names.T)
     for start in range(0, len(missing), TEXTS_PER_FILE):
-        where = first_match(missing[start : start + TEXTS_PER_FILE], names.ravel())
-        contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
-        found = states(reader, spec, forest, contexts)
+        at = start % (FILES_HELD * TEXTS_PER_FILE)
+        if at == 0:
+            wanted = missing[start : start + FILES_HELD * TEXTS_PER_FILE]
+            where = first_match(wanted, names.ravel())
+            contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
+            held = states(reader, spec, forest, contexts)
+        found = held[at : at + TEXTS_PER_FILE]
         texts = [state_texts(view, state.question, state.responses)[number] for state in found]
         contexts_of = [state.context for state in found]
         digests = [text_digest(text) for text in texts] if alone else contexts_of

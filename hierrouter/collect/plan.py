@@ -25,6 +25,8 @@ from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
 from hierrouter_cache.schema import PLANS
 from hierrouter_cache.writer import PartWriter
 
+QUERIES_A_PART = 131_072  # a part that is too large is refused
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -104,9 +106,9 @@ def store_plan(
     keys = [query.key for query in queries]
     text = pool.to_json(identities)
     stored = reader.query_keys() if reader else set()
-    missing = [query for query in queries if query.key not in stored]
-    if missing:
-        writer.append("queries", queries_table(missing))
+    missing = [query for query, key in zip(queries, keys, strict=True) if key not in stored]
+    for start in range(0, len(missing), QUERIES_A_PART):
+        writer.append("queries", queries_table(missing[start : start + QUERIES_A_PART]))
     if reader and is_latest(reader, StoredPlan(text, tuple(keys))):
         return False
     writer.append("plans", pa.table([[plan_key(text, keys)], [text], [keys]], schema=PLANS))

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-# Resamples counted at once: bounds the memory at about 24 bytes * BATCH * queries.
+# Resamples counted at once, fewer where queries are many: the memory is bounded at about
+# 24 bytes * DRAWS, and what is counted stays near the processor. Resamples are the same ones.
 BATCH = 128
+DRAWS = 1 << 22
 
 
 def resampled_means(
@@ -41,7 +43,7 @@ def resampled_means(
         (np.arange(queries),),
         partial(_means, values),
         n_resamples=n,
-        batch=BATCH,
+        batch=max(1, min(BATCH, DRAWS // queries)),
         vectorized=True,
         method="percentile",
         rng=rng,
@@ -119,8 +121,9 @@ def _means(values: NDArray[np.float64], drawn: NDArray[np.int64], axis: int) -> 
         drawn: int64[resamples, queries].
         axis: the last, as scipy says.
     """
-    resamples, queries = drawn.shape
-    place = drawn + queries * np.arange(resamples)[:, None]
-    counts = np.bincount(place.ravel(), minlength=drawn.size).reshape(drawn.shape)
-    means: NDArray[np.float64] = values @ counts.T.astype(np.float64) / queries
+    queries = drawn.shape[1]
+    counts = np.empty(drawn.shape)
+    for row, chosen in zip(counts, drawn, strict=True):
+        row[:] = np.bincount(chosen, minlength=queries)
+    means: NDArray[np.float64] = values @ counts.T / queries
     return means

@@ -1,3 +1,4 @@
+import io
 import os
 from pathlib import Path
 
@@ -47,9 +48,11 @@ def test_vectors_come_back_for_their_contexts(reader: CacheReader) -> None:
     assert not len(store.missing(reader.hashes(CONTEXTS)))
 
 
-def test_one_file_is_mapped_and_not_copied(reader: CacheReader) -> None:
-    filled(reader)
-    owner: object = EmbeddingStore(reader, "e").vectors()
+@pytest.mark.parametrize("opened", ["anew", "as written"])
+def test_one_file_is_mapped_and_not_copied(reader: CacheReader, opened: str) -> None:
+    written = filled(reader)
+    store = EmbeddingStore(reader, "e") if opened == "anew" else written
+    owner: object = store.vectors()
     while not isinstance(owner, np.memmap):
         assert isinstance(owner, np.ndarray)
         owner = owner.base
@@ -82,6 +85,16 @@ def test_missing_keeps_the_order_and_says_each_once(reader: CacheReader) -> None
 def test_a_vector_that_is_not_finite_is_refused(reader: CacheReader) -> None:
     with pytest.raises(WorldError, match="not finite"):
         EmbeddingStore(reader, "e").append(["a" * 32], np.array([[np.nan]], np.float32))
+
+
+def test_merged_files_are_one_file_as_numpy_saves_it(reader: CacheReader) -> None:
+    filled(reader, files=4)
+    merge_embeddings(reader.root)
+    (file,) = embedding_files(reader.root)
+    again = io.BytesIO()
+    np.save(again, np.load(file.path))
+    assert file.path.read_bytes() == again.getvalue()
+    assert file.sha == sha16(again.getvalue())
 
 
 def test_merged_files_hold_the_same(reader: CacheReader) -> None:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,7 +15,7 @@ from hierrouter.pool import pool_from_json
 from hierrouter.pool_file import load_pool
 from hierrouter.rescore import FIRST_PART, score_forest
 from hierrouter.scoring import Scorer, scorer
-from hierrouter.trees import open_tree
+from hierrouter.trees import Selection, open_tree
 from hierrouter_cache.errors import DamagedPart
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.schema import SCORES
@@ -65,6 +66,21 @@ def test_a_score_of_another_version_is_never_read(cache: Path) -> None:
     tree = open_tree(cache)
     assert 0.123 not in tree.score
     assert set(tree.accuracy.flat) <= {0, 1}
+
+
+def test_texts_held_a_few_at_a_time_give_the_same(
+    tmp_path: Path, testbed_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = Selection(scorer="exact_match")
+    once, pieces = (Path(shutil.copytree(testbed_cache, tmp_path / name)) for name in "ab")
+    shutil.rmtree(pieces / "derived", ignore_errors=True)
+    whole = open_tree(once, exact)
+    monkeypatch.setattr("hierrouter.rescore.HELD", 1_000)
+    monkeypatch.setattr("hierrouter.collect.embed.TEXTS_PER_FILE", 90)
+    monkeypatch.setattr("hierrouter.collect.embed.FILES_HELD", 2)
+    found = open_tree(pieces, exact)
+    assert np.array_equal(found.score, whole.score)
+    assert np.array_equal(found.embedding, whole.embedding)
 
 
 def test_what_a_slow_scorer_has_done_is_kept(tmp_path: Path, testbed_cache: Path) -> None:

@@ -57,6 +57,14 @@ def test_every_resample_has_as_many_draws_as_queries() -> None:
     assert means.shape == (1, 2 * BATCH + 3)
 
 
+def test_fewer_counted_at_once_are_the_same_resamples(
+    values: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = resampled_means(values[None], BATCH, rng())
+    monkeypatch.setattr("hierrouter.evaluate.bootstrap.DRAWS", 3 * len(values))
+    np.testing.assert_allclose(resampled_means(values[None], BATCH, rng()), together, rtol=1e-12)
+
+
 def test_resamples_differ_between_chunks(values: np.ndarray) -> None:
     means = resampled_means(values[None], 2 * BATCH, rng())[0]
     assert len(np.unique(means)) > 1.9 * BATCH
