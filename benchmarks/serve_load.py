@@ -141,8 +141,8 @@ def address(process: subprocess.Popen[str]) -> str:
     """Where the server says that it listens."""
     assert process.stderr
     for line in process.stderr:
-        if found := re.search(r"http://\S+/v1", line):
-            return found[0]
+        if found := re.search(r"serve: (http://\S+/v1) as", line):
+            return found[1]
     raise SystemExit("the server does not start")
 
 
