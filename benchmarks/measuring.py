@@ -1,4 +1,4 @@
-"""What the benchmarks share: the project's folder, versions, CPU seconds.
+"""What the benchmarks share: the project's folder, versions, CPU seconds, a server's address.
 
 Importing it makes this copy of the project importable, its `tests` too, which are not installed.
 """
@@ -6,6 +6,7 @@ Importing it makes this copy of the project importable, its `tests` too, which a
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "cache")]
 
 Result = TypeVar("Result")
+LISTENS = re.compile(r"serve: (http://\S+/v1) as")  # which `hierrouter serve` says on stderr
 
 
 def versions(*modules: ModuleType) -> str:

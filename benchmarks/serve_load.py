@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import openai
 import psutil
-from measuring import versions
+from measuring import LISTENS, versions
 
 from hierrouter.collect.backends import answers_in_order, backend
 from hierrouter.collect.prompts import prompt_text
@@ -141,7 +140,7 @@ def address(process: subprocess.Popen[str]) -> str:
     """Where the server says that it listens."""
     assert process.stderr
     for line in process.stderr:
-        if found := re.search(r"serve: (http://\S+/v1) as", line):
+        if found := LISTENS.search(line):
             return found[1]
     raise SystemExit("the server does not start")
 

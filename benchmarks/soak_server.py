@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 import openai
 import psutil
 from live_agreement import MODEL, Found, user, whole, with_route
+from measuring import LISTENS
 from soak_commands import CTRL_C, BrokenPromise, promise
 
 PAUSE_S = 0.4  # between two requests of the client
@@ -92,10 +92,10 @@ def served(run: Path, place: Path) -> Iterator[tuple[subprocess.Popen[bytes], st
     with told.open("wb") as file:
         process = subprocess.Popen([*command, *flags], stderr=file, cwd=place)
     try:
-        while not (found := re.search(r"http://\S+/v1", told.read_text())):
+        while not (found := LISTENS.search(told.read_text())):
             promise(process.poll() is None, f"the server does not start: {told.read_text()}")
             time.sleep(0.1)
-        yield process, found[0]
+        yield process, found[1]
         promise(process.poll() is None, f"the server has ended: {told.read_text()[-600:]}")
         process.send_signal(signal.SIGINT)
         promise(process.wait(60) == CTRL_C, f"the server ended with {process.returncode}")

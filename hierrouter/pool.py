@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.endpoint import Endpoint
+from hierrouter.endpoint import OPENAI, Endpoint
 from hierrouter.pricing import (
     POOL,
     Price,
@@ -114,6 +114,16 @@ class ModelSpec:
                 'give base_rate, rate_in and rate_out, or parameters = "3B"'
             )
         return price_by_size(parameters)
+
+
+def keys_sent(models: Iterable[ModelSpec]) -> Iterator[tuple[str, str]]:
+    """(variable, address) of each model whose server is sent a key from the environment.
+
+    A pool that was stored may come from others: it must not decide which secret goes where.
+    """
+    for model in models:
+        if model.backend == OPENAI and model.endpoint and model.endpoint.api_key_env:
+            yield model.endpoint.api_key_env, model.endpoint.address
 
 
 @dataclass(frozen=True)

@@ -87,18 +87,18 @@ def _compute(
     distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     values: list[float] = []
     size = FIRST_PART
-    while len(values) < len(distinct):
-        at = len(values) % HELD
-        if at == 0:
-            held = slice(len(values), len(values) + HELD)
-            found = _texts(reader, distinct[held, 0], forest, position[first[held]])
-        part = found[at : at + size]
-        started = perf_counter()
-        values += _score_part(reader.root, scorer, part)
-        on_scored(len(values), len(distinct))
-        # A slow scorer's work is kept every few seconds, a quick one's in large parts.
-        rate = len(part) / max(perf_counter() - started, 1e-3)
-        size = min(LARGEST_PART, max(1, round(rate * SECONDS_PER_PART)))
+    for start in range(0, len(distinct), HELD):
+        held = slice(start, start + HELD)
+        found = _texts(reader, distinct[held, 0], forest, position[first[held]])
+        while len(values) < start + len(found):
+            at = len(values) - start
+            part = found[at : at + size]
+            started = perf_counter()
+            values += _score_part(reader.root, scorer, part)
+            on_scored(len(values), len(distinct))
+            # A slow scorer's work is kept every few seconds, a quick one's in large parts.
+            rate = len(part) / max(perf_counter() - started, 1e-3)
+            size = min(LARGEST_PART, max(1, round(rate * SECONDS_PER_PART)))
     return np.array(values)[where.ravel()]
 
 

@@ -61,47 +61,26 @@ def switch(flag: str, help: str, group: str | None = None) -> Any:
     return typer.Option(flag, help=help, rich_help_panel=group)
 
 
+def pool_flag(help: str) -> Any:
+    """`--pool`; commands differ in what they take without it."""
+    offer = one_of(POOLS)
+    return value("--pool", "NAME|FILE.toml", help, WORKS_ON, autocompletion=offer)
+
+
+def datasets_flag(help: str) -> Any:
+    """`--datasets`; commands differ in what they take without it."""
+    return value("--datasets", "A,B", help, WORKS_ON, autocompletion=some_of(DATASETS))
+
+
 Cache = Annotated[Path, value("--cache", "DIR", "Folder of the trajectory cache.", WORKS_ON)]
 PoolName = Annotated[
-    str | None,
-    value(
-        "--pool",
-        "NAME|FILE.toml",
-        "Models, hops, instructions, prices; default: that of the cache.",
-        WORKS_ON,
-        autocompletion=one_of(POOLS),
-    ),
+    str | None, pool_flag("Models, hops, instructions, prices; default: that of the cache.")
 ]
-AnyPool = Annotated[
-    str | None,
-    value(
-        "--pool",
-        "NAME|FILE.toml",
-        "Models, hops, instructions and prices.",
-        WORKS_ON,
-        autocompletion=one_of(POOLS),
-    ),
-]
+AnyPool = Annotated[str | None, pool_flag("Models, hops, instructions and prices.")]
 Datasets = Annotated[
-    str | None,
-    value(
-        "--datasets",
-        "A,B",
-        "Names, or .jsonl or .parquet files; default: all collected last.",
-        WORKS_ON,
-        autocompletion=some_of(DATASETS),
-    ),
+    str | None, datasets_flag("Names, or .jsonl or .parquet files; default: all collected last.")
 ]
-DatasetsOfDraw = Annotated[
-    str | None,
-    value(
-        "--datasets",
-        "A,B",
-        "Names, or .jsonl or .parquet files.",
-        WORKS_ON,
-        autocompletion=some_of(DATASETS),
-    ),
-]
+DatasetsOfDraw = Annotated[str | None, datasets_flag("Names, or .jsonl or .parquet files.")]
 Limit = Annotated[
     int | None, value("--limit", "N", "At most N queries of each dataset.", WORKS_ON, min=1)
 ]

@@ -7,7 +7,7 @@ embedded: no decision is taken there. Not covered: which texts these are (`views
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
 from hierrouter_cache.fingerprint import text_digest
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.tree import StatePart
-from hierrouter_cache.walk import Forest, TreeSpec, newest_answers, states
+from hierrouter_cache.walk import Forest, State, TreeSpec, newest_answers, states
 
 TEXTS_PER_FILE = 16_384
 FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
@@ -68,20 +68,32 @@ def _part(
     names = _names(reader, spec, forest, kind)
     store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
     missing = store.missing(names.T)
-    for start in range(0, len(missing), TEXTS_PER_FILE):
-        at = start % (FILES_HELD * TEXTS_PER_FILE)
-        if at == 0:
-            wanted = missing[start : start + FILES_HELD * TEXTS_PER_FILE]
-            where = first_match(wanted, names.ravel())
-            contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
-            held = states(reader, spec, forest, contexts)
-        found = held[at : at + TEXTS_PER_FILE]
+    done = 0
+    for found in _files(reader, spec, forest, names, missing):
         texts = [state_texts(view, state.question, state.responses)[number] for state in found]
         contexts_of = [state.context for state in found]
         digests = [text_digest(text) for text in texts] if alone else contexts_of
         store.append(digests, encoder.encode(texts))
-        on_texts(start + len(found), len(missing))
+        done += len(found)
+        on_texts(done, len(missing))
     return StatePart(store.vectors(), store.rows(names))
+
+
+def _files(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    names: NDArray[np.uint64],
+    missing: NDArray[np.uint64],
+) -> Iterator[list[State]]:
+    """A state for each of the missing names, as many at a time as go into one file."""
+    size = FILES_HELD * TEXTS_PER_FILE
+    for start in range(0, len(missing), size):
+        where = first_match(missing[start : start + size], names.ravel())
+        contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
+        held = states(reader, spec, forest, contexts)
+        for at in range(0, len(held), TEXTS_PER_FILE):
+            yield held[at : at + TEXTS_PER_FILE]
 
 
 def _names(reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str) -> NDArray[np.uint64]:

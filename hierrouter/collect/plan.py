@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.rows import queries_table
-from hierrouter.endpoint import OPENAI
-from hierrouter.pool import Identity, Pool
+from hierrouter.pool import Identity, Pool, keys_sent
 from hierrouter.pool_file import stored_pool
 from hierrouter.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError
@@ -57,17 +56,16 @@ def planned(root: Path) -> Plan | None:
 
 
 def refuse_stored_keys(pool: Pool, root: Path) -> None:
-    """A plan may come from others: it must not decide which secret goes where.
+    """A plan may come from others, see `keys_sent`.
 
     Raises:
         InputError: a model of the pool wants a key from the environment.
     """
-    for model in pool.everyone:
-        if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
-            raise InputError(
-                f"the stored plan would send {name} to {model.endpoint.address}: {root}; "
-                f"name --pool, or say --api-key-env {name}"
-            )
+    for name, address in keys_sent(pool.everyone):
+        raise InputError(
+            f"the stored plan would send {name} to {address}: {root}; "
+            f"name --pool, or say --api-key-env {name}"
+        )
 
 
 def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:

@@ -21,7 +21,7 @@ from hierrouter.endpoint import OPENAI
 from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.learn.trained import Origin
 from hierrouter.opened_pool import opened_pool
-from hierrouter.pool import Identity, Pool
+from hierrouter.pool import Identity, Pool, keys_sent
 from hierrouter.pool_file import stored_pool
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.reader import CacheReader
@@ -136,17 +136,15 @@ def require_pool(origin: Origin, pool: Pool) -> None:
 
 
 def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
-    """A run may come from others: it must not decide which secret goes where.
+    """A run may come from others, see `keys_sent`.
 
     Raises:
         InputError: a model wants a key from the environment.
     """
-    for model in bundle.pool.models:
-        if model.backend == OPENAI and model.endpoint and (name := model.endpoint.api_key_env):
-            raise InputError(
-                f"{FILE} would send {name} to {model.endpoint.address}: {folder}; "
-                "say so yourself with --pool"
-            )
+    for name, address in keys_sent(bundle.pool.models):
+        raise InputError(
+            f"{FILE} would send {name} to {address}: {folder}; say so yourself with --pool"
+        )
 
 
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.cli.test_readme import blocks, run_python
+from tests.cli.pages import blocks, run_python
 from tests.conftest import SOURCES, Run, Start
 
 QUESTION = "compute 12+7"
