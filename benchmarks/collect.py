@@ -23,16 +23,9 @@ import torch
 import transformers
 from measuring import timed, versions
 
-from hierrouter.collect.backends import (
-    Answer,
-    Generator,
-    Response,
-    Stop,
-    answers_in_order,
-    backend,
-    never,
-)
+from hierrouter.collect.backends import backend
 from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.generator import Answer, Generator, Response, Stop, answers_in_order, never
 from hierrouter.collect.scheduler import collect
 from hierrouter.collect.summary import Progress
 from hierrouter.pool import Identity, ModelSpec

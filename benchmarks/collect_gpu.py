@@ -27,8 +27,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hierrouter.collect.backends import answers_in_order
 from hierrouter.collect.backends.local import TransformersGenerator
+from hierrouter.collect.generator import answers_in_order
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter.testbed.tokenizer import build_tokenizer
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import httpx2
 
-from hierrouter.collect.backends import Response, backend
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Response
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Generation, ModelSpec
 

@@ -28,7 +28,8 @@ import openai
 import psutil
 from measuring import LISTENS, versions
 
-from hierrouter.collect.backends import answers_in_order, backend
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import answers_in_order
 from hierrouter.collect.prompts import prompt_text
 from hierrouter.live.bundle import load_bundle
 from hierrouter.live.router import Router

@@ -4,15 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hierrouter.collect.backends import (
-    Answer,
-    Failure,
-    Generator,
-    Response,
-    Stop,
-    backend,
-    never,
-)
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Answer, Failure, Generator, Response, Stop, never
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.fingerprint import digest
 

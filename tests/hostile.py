@@ -3,7 +3,7 @@
 from itertools import cycle
 from pathlib import Path
 
-from hierrouter.collect.backends import Response
+from hierrouter.collect.generator import Response
 from hierrouter.collect.scheduler import collect
 from hierrouter.pool import ModelSpec, Pool
 from hierrouter.query import Query

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collect.backends import Engines, Stop, backend, never
+from hierrouter.collect.backends import backend
 from hierrouter.collect.connect import cluster_at
+from hierrouter.collect.generator import Engines, Stop, never
 from hierrouter.collect.shards import Shard, standing
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.collect.worker import REPORT_S, Board, Job, work

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hierrouter.collect.backends import Engines, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.estimate import Estimate, estimate
+from hierrouter.collect.generator import Engines
 from hierrouter.pool import Pool
 from hierrouter.query import Query
 from hierrouter_cache.errors import InputError

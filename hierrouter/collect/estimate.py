@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from hierrouter.collect.amounts import NOTHING, Amount, exactly
-from hierrouter.collect.backends import Engines, backend
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Engines
 from hierrouter.collect.levels import Stage, direct_stages, distinct, hop_stages
 from hierrouter.collect.survey import Known, Seen, Survey, survey
 from hierrouter.pool import Identity, ModelSpec, Pool

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hierrouter.collect.backends import Engines, Generator
+from hierrouter.collect.generator import Engines, Generator
 from hierrouter.pool import ModelSpec
 
 Room = Callable[[ModelSpec], int]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hierrouter.collect.backends import Failure, Response
+from hierrouter.collect.generator import Failure, Response
 from hierrouter.query import Query
 from hierrouter_cache.fingerprint import next_context, root_context
 from hierrouter_cache.schema import CALLS, FAILURES, QUERIES

@@ -16,16 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from hierrouter.collect.backends import (
-    Answer,
-    Engines,
-    Failure,
-    Outage,
-    Response,
-    Stop,
-    backend,
-    never,
-)
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Answer, Engines, Failure, Outage, Response, Stop, never
 from hierrouter.collect.levels import (
     Contexts,
     Stage,

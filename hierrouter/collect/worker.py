@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from hierrouter.collect.backends import Engines
+from hierrouter.collect.generator import Engines
 from hierrouter.collect.scheduler import collect
 from hierrouter.collect.shards import Shard
 from hierrouter.collect.summary import Progress, Summary

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collect.backends import IMPORTED, Response
+from hierrouter.collect.backends import IMPORTED
+from hierrouter.collect.generator import Response
 from hierrouter.collect.plan import store_plan
 from hierrouter.collect.rows import Call, call_row
 from hierrouter.interchange.answers import Answer, Answers

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol, runtime_checkable
 
-from hierrouter.collect.backends import Answer, Failure, Generator, Response
+from hierrouter.collect.generator import Answer, Failure, Generator, Response
 from hierrouter.live.models import CallFailed, OnText
 
 MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.collect.backends import IMPORTED, Engines
+from hierrouter.collect.backends import IMPORTED
+from hierrouter.collect.generator import Engines
 from hierrouter.endpoint import OPENAI
 from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.learn.trained import Origin

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hierrouter.collect.backends import Engines, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.encoders import load_encoder
+from hierrouter.collect.generator import Engines
 from hierrouter.learn.checkpoint import load_checkpoint
 from hierrouter.live.bundle import (
     Bundle,
@@ -20,7 +21,8 @@ from hierrouter.live.bundle import (
     require_pool,
     require_same_weights,
 )
-from hierrouter.live.models import LiveModel, load_models
+from hierrouter.live.loading import load_models
+from hierrouter.live.models import LiveModel
 from hierrouter.live.policy import LivePolicy
 from hierrouter.pool import Pool
 from hierrouter_cache.errors import InputError

@@ -1,9 +1,7 @@
-"""The models of a pool, ready for one prompt at a time.
+"""A model that answers one prompt at a time: the seam.
 
-In: a pool. Out: `LiveModel`s: a prompt in, its answer out, whole or as it grows. All are loaded and
-asked for at the start, so that what is missing is known before the first question. A local model
-answers what waits for it in one batch (`batched`), a served one is called once for each prompt
-(`served`). Not covered: which model is called (`router`).
+In: a prompt. Out: its answer, whole or as it grows, or `CallFailed`. Not covered: the two kinds
+there are (`batched`, `served`), which model is called (`router`).
 """
 
 from __future__ import annotations
@@ -11,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from hierrouter.collect.backends import Engines, Response
-from hierrouter.endpoint import OPENAI
-from hierrouter.pool import ModelSpec, Pool
+from hierrouter.collect.generator import Response
 from hierrouter_cache.errors import WorldError
 
 # Told what comes next of an answer.
@@ -26,7 +22,7 @@ class CallFailed(WorldError):
     Args:
         model: who was called.
         reason: why.
-        status: of `hierrouter.collect.backends.STATUSES`.
+        status: of `hierrouter.collect.generator.STATUSES`.
 
     Attributes:
         was_begun: whether a part of the answer was told before.
@@ -63,25 +59,3 @@ class LiveModel(Protocol):
     async def close(self) -> None:
         """Take no more prompts, and let go of threads and connections."""
         ...
-
-
-def load_models(pool: Pool, engines: Engines) -> dict[str, LiveModel]:
-    """Every model of the pool, by name, in the order of its actions; references are not called.
-
-    Raises:
-        InputError, WorldError: one cannot be loaded or reached; see its backend.
-    """
-    return {spec.name: _live(spec, engines) for spec in pool.models}
-
-
-def _live(spec: ModelSpec, engines: Engines) -> LiveModel:
-    generator = engines(spec.backend).load(spec)  # a served model is asked for here, too
-    if spec.backend == OPENAI:
-        from hierrouter.collect.backends.endpoint.engine import EndpointGenerator
-        from hierrouter.live.served import ServedModel
-
-        assert isinstance(generator, EndpointGenerator)
-        return ServedModel(spec, generator.caller)
-    from hierrouter.live.batched import BatchedModel
-
-    return BatchedModel(spec.name, generator)

@@ -17,7 +17,8 @@ from types import TracebackType
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from hierrouter.collect.backends import Engines, backend
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Engines
 from hierrouter.live.bundle import require_pool
 from hierrouter.live.conversation import Message, question_of
 from hierrouter.live.deployment import Deployment

@@ -12,12 +12,12 @@ from functools import partial
 
 import anyio
 
-from hierrouter.collect.backends import Answer, Failure, Outage, Response, never
 from hierrouter.collect.backends.endpoint.caller import Caller
 from hierrouter.collect.backends.endpoint.client import Client
 from hierrouter.collect.backends.endpoint.engine import ROUNDS, endpoint_of
 from hierrouter.collect.backends.endpoint.patience import GaveUp, Patience
 from hierrouter.collect.backends.endpoint.refusals import Again, Busy, Refused
+from hierrouter.collect.generator import Answer, Failure, Outage, Response, never
 from hierrouter.live.models import CallFailed, OnText
 from hierrouter.pool import ModelSpec
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import Generator, Response, answers_in_order, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.generator import Generator, Response, answers_in_order
 from hierrouter.collect.scheduler import collect
 from hierrouter.endpoint import Endpoint
 from hierrouter.inspection import ask_cache

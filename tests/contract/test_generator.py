@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import (
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import (
     STATUSES,
     Answer,
     Failure,
     Generator,
     Response,
     answers_in_order,
-    backend,
 )
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError

@@ -10,8 +10,9 @@ import torch
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import Generator, Response, answers_in_order, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.backends.sampling import processors
+from hierrouter.collect.generator import Generator, Response, answers_in_order
 from hierrouter.pool import Generation, ModelSpec
 from tests.models import save_random_model
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hierrouter.collect.backends import Failure, Response, answers_in_order, backend
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Failure, Response, answers_in_order
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError
 from tests.models import save_random_model

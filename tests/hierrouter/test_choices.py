@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import Answer, Response
 from hierrouter.collect.datasets.shape import query_of
+from hierrouter.collect.generator import Answer, Response
 from hierrouter.collect.plan import planned
 from hierrouter.collect.scheduler import collect
 from hierrouter.collect.summary import Progress

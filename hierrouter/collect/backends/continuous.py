@@ -15,8 +15,8 @@ from typing import Any
 
 from transformers import ContinuousBatchingConfig
 
-from hierrouter.collect.backends import Stop
 from hierrouter.collect.backends.static import Prompt
+from hierrouter.collect.generator import Stop
 from hierrouter.pool import ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 

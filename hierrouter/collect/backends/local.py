@@ -22,19 +22,12 @@ from typing import Any, Protocol
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import (
-    Answer,
-    Failure,
-    Response,
-    Stop,
-    never,
-    too_long,
-)
 from hierrouter.collect.backends.continuous import ContinuousBatches, require_continuous
 from hierrouter.collect.backends.devices import device_kind, placement
 from hierrouter.collect.backends.sampling import prompt_seed
 from hierrouter.collect.backends.static import Prompt, StaticBatches, limits_for
 from hierrouter.collect.backends.weights import weight_bytes
+from hierrouter.collect.generator import Answer, Failure, Response, Stop, never, too_long
 from hierrouter.collect.identity import hub_commit, local_folder, weights_of
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from transformers.generation.streamers import BaseStreamer
 
-from hierrouter.collect.backends import Stop, never
 from hierrouter.collect.backends.devices import give_back_memory, is_out_of_memory, memory
 from hierrouter.collect.backends.sampling import processors
 from hierrouter.collect.backends.shapes import Limits, Shape, batches
+from hierrouter.collect.generator import Stop, never
 from hierrouter.pool import Generation
 from hierrouter.threads import torch_threads
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from hierrouter.collect.backends import Answer, Failure, Response, Stop, never, too_long
 from hierrouter.collect.backends.devices import BALANCED, device_kind
 from hierrouter.collect.backends.sampling import prompt_seed
 from hierrouter.collect.backends.weights import weight_bytes
+from hierrouter.collect.generator import Answer, Failure, Response, Stop, never, too_long
 from hierrouter.collect.identity import hub_commit, local_folder, weights_of
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError

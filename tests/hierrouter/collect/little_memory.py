@@ -9,7 +9,8 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from hierrouter.collect.backends import answers_in_order, backend
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import answers_in_order
 from hierrouter.pool import Generation, ModelSpec
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collect.backends import Answer, Generator, Response, Stop, backend, never
+from hierrouter.collect.backends import backend
+from hierrouter.collect.generator import Answer, Generator, Response, Stop, never
 from hierrouter.collect.scheduler import collect
 from hierrouter.collect.shards import parse_shard
 from hierrouter.pool import Identity, ModelSpec, Pool

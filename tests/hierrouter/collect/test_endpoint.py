@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from hierrouter.collect.backends import Failure, Outage, Response, answers_in_order, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.backends.endpoint import patience
 from hierrouter.collect.backends.endpoint.caller import PROBE
+from hierrouter.collect.generator import Failure, Outage, Response, answers_in_order
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collect.backends import Response, Stop
 from hierrouter.collect.backends.endpoint import patience
 from hierrouter.collect.backends.endpoint.caller import PROBE
+from hierrouter.collect.generator import Response, Stop
 from hierrouter.collect.scheduler import collect
 from hierrouter.endpoint import Endpoint
 from hierrouter.inspection import ask_cache

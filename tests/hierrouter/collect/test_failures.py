@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import STATUSES, Answer, Failure, Outage, Response
+from hierrouter.collect.generator import STATUSES, Answer, Failure, Outage, Response
 from hierrouter.collect.scheduler import ATTEMPTS, collect
 from hierrouter.collect.summary import Progress, Summary, require_answers
 from hierrouter.pool import ModelSpec, Pool

@@ -9,10 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hierrouter.collect.backends import Answer, Response, answers_in_order, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.backends.devices import is_out_of_memory, placement
 from hierrouter.collect.backends.shapes import Limits, Shape, batches, step_above, step_below
 from hierrouter.collect.backends.static import cache_bytes, limits_for
+from hierrouter.collect.generator import Answer, Response, answers_in_order
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import SOURCES, environment

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hierrouter.collect.backends import Generator, answers_in_order, backend
+from hierrouter.collect.backends import backend
 from hierrouter.collect.backends.weights import weight_bytes
+from hierrouter.collect.generator import Generator, answers_in_order
 from hierrouter.collect.residency import Residency, room_for_weights
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter.pool_file import load_pool

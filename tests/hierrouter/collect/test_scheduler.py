@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collect import scheduler
-from hierrouter.collect.backends import Answer, Generator, Stop, never
 from hierrouter.collect.datasets import load_queries
+from hierrouter.collect.generator import Answer, Generator, Stop, never
 from hierrouter.collect.scheduler import collect
 from hierrouter.inspection import cache_info, verify_cache
 from hierrouter.pool import ModelSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter.collect.backends import Failure
+from hierrouter.collect.generator import Failure
 from hierrouter.collect.rows import Call, failures_table
 from hierrouter.interchange.jsonl import export_jsonl, import_jsonl, read_header
 from hierrouter.trees import open_tree

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.collect.backends import Answer, Failure
+from hierrouter.collect.generator import Answer, Failure
 from hierrouter.learn.checkpoint import router_at
 from hierrouter.live.bundle import FILE, load_bundle
 from hierrouter.live.models import CallFailed

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hierrouter.collect.backends import Answer, Failure
 from hierrouter.collect.backends.endpoint.client import Client
 from hierrouter.collect.backends.endpoint.completion import Count, Reader, Unexpected
 from hierrouter.collect.backends.endpoint.refusals import OTHER_LIMIT, Again, OtherLimit
+from hierrouter.collect.generator import Answer, Failure
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import ModelSpec
 from hierrouter_cache.fingerprint import digest

@@ -19,8 +19,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from httpx2 import TransportError
 from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
-from hierrouter.collect.backends import Failure
 from hierrouter.collect.backends.endpoint.refusals import Again, meaning, timed_out
+from hierrouter.collect.generator import Failure
 from hierrouter.endpoint import Endpoint, is_loopback
 
 CONNECT_S = 10.0

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hierrouter.collect.backends import Answer, Failure, Response
 from hierrouter.collect.backends.endpoint.refusals import SAID, refused_prompt
+from hierrouter.collect.generator import Answer, Failure, Response
 
 # What servers call the end of an answer: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
 STOPS = ("stop", "eos", "eos_token", "stop_sequence")

@@ -12,11 +12,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from threading import Event
 
-from hierrouter.collect.backends import Answer, Failure, Outage, Stop, never
 from hierrouter.collect.backends.endpoint.caller import Caller
 from hierrouter.collect.backends.endpoint.client import Client, session
 from hierrouter.collect.backends.endpoint.patience import TICK_S, GaveUp, Patience, Stopped
 from hierrouter.collect.backends.endpoint.served import require_served
+from hierrouter.collect.generator import Answer, Failure, Outage, Stop, never
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError

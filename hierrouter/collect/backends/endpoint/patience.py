@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import anyio
 
-from hierrouter.collect.backends import Outage
 from hierrouter.collect.backends.endpoint.refusals import Again, Busy, Doubtful, Refused
+from hierrouter.collect.generator import Outage
 
 PAUSES = 7  # in a row, without one answer in between; they double, so the last one is a minute
 FIRST_PAUSE_S = 1.0

@@ -16,7 +16,7 @@ from math import isfinite
 
 from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
-from hierrouter.collect.backends import Failure, Outage
+from hierrouter.collect.generator import Failure, Outage
 
 TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"

@@ -12,10 +12,10 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
-from hierrouter.collect.backends import Outage, never
 from hierrouter.collect.backends.endpoint.client import Client
 from hierrouter.collect.backends.endpoint.patience import GaveUp, Patience
 from hierrouter.collect.backends.endpoint.refusals import Broken, NotThere, Unreachable
+from hierrouter.collect.generator import Outage, never
 
 LISTING_S = 30.0  # whatever time a completion may take
 ATTEMPTS = 2
