@@ -1,5 +1,19 @@
-"""`python -m hierrouter_cli` is `hierrouter`."""
+"""The installed command, and `python -m hierrouter_cli`."""
 
-from hierrouter_cli.app import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run it; Ctrl-C while it is still imported ends as it does later, without a trace."""
+    try:
+        from hierrouter_cli import app
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted; nothing was begun\n")
+        sys.exit(130)
+    app.main()
+
+
+if __name__ == "__main__":
+    main()

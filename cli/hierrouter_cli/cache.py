@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hierrouter_cli import console, interchange, options, sql
+from hierrouter_cli import console, interchange, options, parsing, sql
 from hierrouter_cli.help_page import GroupPage, add
 
 app = typer.Typer(cls=GroupPage, help="Look into a trajectory cache, repair it, ask it questions.")
@@ -30,8 +30,8 @@ def info(
     from hierrouter.inspection import cache_info
     from hierrouter.report.text import safe_text
 
-    options.check_format(format, ("text", "json"))
-    found = cache_info(cache, pool, options.split_names(models), hops, incomplete)
+    parsing.check_format(format, ("text", "json"))
+    found = cache_info(cache, pool, parsing.split_names(models), hops, incomplete)
     if format == "json":
         console.put(json.dumps(found, sort_keys=True) + "\n")
         return

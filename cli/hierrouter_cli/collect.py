@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import collect_options, console, options
+from hierrouter_cli import collect_options, console, options, parsing
 from hierrouter_cli.collecting import Machines, make_calls, meet_mirror, say_standing
 from hierrouter_cli.dry_run import dry_run as show_estimate
 from hierrouter_cli.opening import open_tree, select
@@ -56,7 +56,7 @@ def collect(
     from hierrouter.collect.overrides import overridden
     from hierrouter.collect.plan import refuse_stored_keys
 
-    options.check_format(format, ("text", "json"))
+    parsing.check_format(format, ("text", "json"))
     machines = _machines(engine, shard, workers, ray_address, remote)
     if remote and dry_run:
         console.say("note: a dry run does not look at the mirror; `hierrouter cache pull` does")
@@ -107,7 +107,7 @@ def _planned(
     if last:
         console.say(f"collect: going on with what {cache} was collected for last")
         return (load_pool(pool) if pool else last.pool), last.queries
-    names = options.split_names(datasets) or ["testbed"]
+    names = parsing.split_names(datasets) or ["testbed"]
     chosen = load_pool(pool or ("testbed" if _all_testbed(names) else "paper"))
     drawn = load_queries(names, limit, options.DEFAULT_SEED if seed is None else seed, data)
     return chosen, drawn

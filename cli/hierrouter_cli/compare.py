@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import BASELINES, some_of
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks
@@ -63,14 +63,14 @@ def compare(
     from hierrouter.runs import check_out, new_run
     from hierrouter.shown import shown_router
 
-    options.check_format(format)
-    options.check_split(split)
+    parsing.check_format(format)
+    parsing.check_split(split)
     check_out(out)
-    value = None if alpha is None else options.parse_alpha(alpha)
+    value = None if alpha is None else parsing.parse_alpha(alpha)
     make_importable(Path.cwd())
     with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
-        chosen = named(options.split_names(baselines))
-    wanted = require_sets(options.split_names(sets) or [])
+        chosen = named(parsing.split_names(baselines))
+    wanted = require_sets(parsing.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
     usable = usable_sets(tree, wanted)
     answers = _answers(selected.cache, tree, chosen, usable, selected.pool)

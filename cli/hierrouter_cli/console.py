@@ -68,7 +68,7 @@ def put_as(
     long_table: Callable[[Result], Table],
     tables: Callable[[Result], Sequence[Table]],
 ) -> None:
-    """A result on stdout, in one of the formats of `options.check_format`.
+    """A result on stdout, in one of the formats of `parsing.check_format`.
 
     Args:
         as_json: the whole of it as text.

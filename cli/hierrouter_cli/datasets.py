@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
     from hierrouter.collect.datasets.describe import Described
@@ -40,8 +40,8 @@ def datasets(
     from hierrouter.collect.datasets.describe import describe
     from hierrouter.collect.datasets.near import near_pairs
 
-    options.check_format(format, ("text", "json"))
-    chosen = options.split_names(names)
+    parsing.check_format(format, ("text", "json"))
+    chosen = parsing.split_names(names)
     if chosen is None:
         _list(data, format)
         return

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import HierRouterError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
     from hierrouter.doctor import Finding
@@ -23,7 +23,7 @@ def doctor(
     """
     from hierrouter.doctor import examine
 
-    options.check_format(format, ("text", "json"))
+    parsing.check_format(format, ("text", "json"))
     found = []
     for finding in examine(cache):
         found.append(finding)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, parsing
 
 if TYPE_CHECKING:
     from hierrouter.pool import Pool
@@ -19,7 +19,7 @@ def dry_run(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> N
     from hierrouter.collect.estimate import estimate
     from hierrouter.report.estimate import estimate_object, estimate_table
 
-    options.check_format(format, ("text", "json"))
+    parsing.check_format(format, ("text", "json"))
     found = estimate(pool, queries, cache)
     if format == "json":
         console.put(json.dumps(estimate_object(found), sort_keys=True) + "\n")

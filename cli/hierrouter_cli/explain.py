@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.looking import log_looks, warn_of_test
 from hierrouter_cli.routers import say_remarks
 from hierrouter_cli.selecting import Selected, as_trained, selecting
@@ -53,9 +53,9 @@ def explain(
     from hierrouter.query_names import find_query
     from hierrouter.shown import shown_router
 
-    options.check_format(format, FORMATS)
+    parsing.check_format(format, FORMATS)
     _check_asked(query, worst, split)
-    value = None if alpha is None else options.parse_alpha(alpha)
+    value = None if alpha is None else parsing.parse_alpha(alpha)
     tree = as_trained(selected, checkpoint).open()
     row = None if query is None else find_query(tree, query)
     shown = shown_router(tree, value, checkpoint)
@@ -88,7 +88,7 @@ def _check_asked(query: str | None, worst: int | None, split: str | None) -> Non
         raise InputError(f"{what}; give QUERY_ID or --worst N")
     if query is not None and split is not None:
         raise InputError(f"--split {split} is for --worst; a query is looked for in all folds")
-    options.check_split(split or SPLIT)
+    parsing.check_split(split or SPLIT)
 
 
 def _one(selected: Selected, tree: RouteTree, row: int, shown: Shown) -> Explained:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.looking import log_looks, warn_of_test
 from hierrouter_cli.routers import say_remarks
 from hierrouter_cli.selecting import Selected, as_trained, selecting
@@ -51,7 +51,7 @@ def explore(
     from hierrouter.interchange.files import require_free
     from hierrouter.shown import shown_router
 
-    options.check_split(split)
+    parsing.check_split(split)
     if out:
         require_free(out)
     tree = as_trained(selected, checkpoint).open()

@@ -11,7 +11,7 @@ import typer
 
 from hierrouter.interchange.formats import EXPORTS, FORMATS, IMPORTS, OWN
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
     from hierrouter.interchange.merge import Merge
@@ -48,7 +48,7 @@ def import_file(
     from hierrouter.price_lists import price_lists
     from hierrouter.pricing import rates_of
 
-    name = options.check_format(format, IMPORTS) if format else guess_format(file)
+    name = parsing.check_format(format, IMPORTS) if format else guess_format(file)
     rates = rates_of(price_lists([], price or [])[0].prices)
     if name == OWN:
         if hops or rates:
@@ -92,7 +92,7 @@ def export_file(
     """
     from hierrouter.interchange.files import require_free
 
-    options.check_format(format, EXPORTS)
+    parsing.check_format(format, EXPORTS)
     require_free(out)
     if format != OWN:
         _export_direct(format, out, cache, models, scorer, encoder, allow_incomplete)
@@ -133,7 +133,7 @@ def _export_direct(
         cache,
         scorer_named(scorer),
         load_encoder(encoder or BUILT_IN),
-        options.split_names(models),
+        parsing.split_names(models),
         allow_incomplete,
     )
     WRITERS[name](table, out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import SIMULATED, one_of
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks, warn_of_test
@@ -77,8 +77,8 @@ def off_policy(
     from hierrouter.interchange.files import require_free
     from hierrouter.offpolicy.log_file import has_texts, write_log
 
-    options.check_format(format)
-    options.check_split(split or SPLIT)
+    parsing.check_format(format)
+    parsing.check_split(split or SPLIT)
     only_simulated = {
         "--split": split,
         "--episodes": episodes,
@@ -88,7 +88,7 @@ def off_policy(
     logging = _logging_policy(log, simulate, only_simulated)
     if keep:
         require_free(keep, "--keep")
-    value = None if alpha is None else options.parse_alpha(alpha)
+    value = None if alpha is None else parsing.parse_alpha(alpha)
     texts = log is not None and has_texts(log)
     if texts and (selected.prices or selected.price):
         raise InputError(

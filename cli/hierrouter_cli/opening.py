@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
     from hierrouter.pricing import Price
@@ -51,9 +51,9 @@ def select(
     [given] = price_lists(prices or [], price or [])
     return Selection(
         pool=pool,
-        models=options.split_names(models),
+        models=parsing.split_names(models),
         hops=hops,
-        datasets=options.split_names(datasets),
+        datasets=parsing.split_names(datasets),
         limit=limit,
         encoder=encoder or BUILT_IN,
         view=DEFAULT_VIEW if state is None else state,

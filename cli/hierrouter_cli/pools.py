@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 
 
 def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") -> None:
@@ -18,7 +18,7 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     from hierrouter.pool_listing import listed
     from hierrouter.report.pools import pool_table
 
-    options.check_format(format, ("text", "json"))
+    parsing.check_format(format, ("text", "json"))
     known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
     if format == "json":
         found = {

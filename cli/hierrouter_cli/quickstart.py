@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.collect import load_queries
 from hierrouter_cli.collecting import run_collect
 from hierrouter_cli.learning import keep_for_live, train_router
@@ -43,7 +43,7 @@ def quickstart(
     from hierrouter.shown import shown_router
     from hierrouter.trees import training_tree
 
-    value = options.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     folders = quickstart_folders(out)
     console.say("1/4 collect: every route of every question, each model call once")
     queries = load_queries(["testbed"], limit, seed, Path("data"))

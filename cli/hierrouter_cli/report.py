@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import FIGURES, some_of
 from hierrouter_cli.learning import say_if_few
 from hierrouter_cli.looking import log_looks
@@ -61,12 +61,12 @@ def report(
     from hierrouter.price_lists import price_lists
     from hierrouter.runs import check_out, new_run
 
-    options.check_format(format)
-    options.check_split(split)
+    parsing.check_format(format)
+    parsing.check_split(split)
     check_out(out)
     files = parse_figures(figures)
-    value = None if alpha is None else options.parse_alpha(alpha)
-    share = options.parse_share(defer_share, defer_to)
+    value = None if alpha is None else parsing.parse_alpha(alpha)
+    share = parsing.parse_share(defer_share, defer_to)
     lists = price_lists(selected.prices or [], selected.price or [])
     selection = as_trained(selected, checkpoint).unpriced()
     trees = open_trees(selected.cache, selection, [given.prices for given in lists])
@@ -108,7 +108,7 @@ def parse_figures(text: str | None) -> Sequence[str]:
         return ()
     from hierrouter.report.export import check_formats
 
-    formats = options.split_names(text) or ()
+    formats = parsing.split_names(text) or ()
     check_formats(formats)
     return formats
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options, routers
+from hierrouter_cli import console, options, parsing, routers
 
 if TYPE_CHECKING:
     from hierrouter.live.asking import Question
@@ -54,10 +54,10 @@ def route(
     """
     import anyio
 
-    options.check_format(format, ("text", "json"))
+    parsing.check_format(format, ("text", "json"))
     _check_asked(question, file, dry_run)
-    value = None if alpha is None else options.parse_alpha(alpha)
-    limit = options.parse_cost(max_cost, "--max-cost")
+    value = None if alpha is None else parsing.parse_alpha(alpha)
+    limit = parsing.parse_cost(max_cost, "--max-cost")
     # What needs torch comes after all that can be refused without it.
     import numpy as np
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options, routers
+from hierrouter_cli import console, options, parsing, routers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -65,7 +65,7 @@ def serve(
     alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
     """
     key = _key(api_key_env, host)
-    value = None if alpha is None else options.parse_alpha(alpha)
+    value = None if alpha is None else parsing.parse_alpha(alpha)
     named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
@@ -118,7 +118,7 @@ def _named(given: Sequence[str]) -> dict[str, float]:
             raise InputError(f"not NAME=ALPHA: --name {item:.60}; e.g. --name cheap=0.5")
         if name in named:
             raise InputError(f"name given twice: --name {item:.60}; names must differ")
-        named[name] = options.parse_alpha(alpha, f"--name {name}")
+        named[name] = parsing.parse_alpha(alpha, f"--name {name}")
     return named
 
 

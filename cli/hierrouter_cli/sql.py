@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def sql(
     """
     from hierrouter.inspection import ask_cache
 
-    options.check_format(format, FORMATS)
+    parsing.check_format(format, FORMATS)
     answer = ask_cache(cache, question)
     console.put({"text": _text, "json": _json, "csv": _csv}[format](answer))
     if format == "text" and answer.num_rows > ROWS_SHOWN:

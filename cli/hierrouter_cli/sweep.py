@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.learning import (
     describe,
     keep_for_live,
@@ -70,7 +70,7 @@ def sweep_alpha(
     from hierrouter.runs import check_out
     from hierrouter.trees import training_tree
 
-    given = options.parse_alphas(alphas)
+    given = parsing.parse_alphas(alphas)
     chosen = config_of(preset, algo)
     config = shortened(SWEEP if algo == "exact" else chosen, epochs)
     check_out(out, "sweep-alpha")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hierrouter_cli import console, options
+from hierrouter_cli import console, options, parsing
 from hierrouter_cli.learning import (
     describe,
     keep_for_live,
@@ -50,9 +50,9 @@ def train(
     from hierrouter.runs import check_out
     from hierrouter.trees import training_tree
 
-    mean, most = options.parse_cost(budget, "--budget"), options.parse_cost(max_cost, "--max-cost")
-    algo = options.algorithm(algo, budget, max_cost, alpha)
-    value = options.DEFAULT_ALPHA if alpha is None else options.parse_alpha(alpha)
+    mean, most = parsing.parse_cost(budget, "--budget"), parsing.parse_cost(max_cost, "--max-cost")
+    algo = parsing.algorithm(algo, budget, max_cost, alpha)
+    value = options.DEFAULT_ALPHA if alpha is None else parsing.parse_alpha(alpha)
     chosen = config_of(preset, algo)
     config = shortened(chosen if mean is None else SWEEP, epochs)
     objective = Objective(value, allow_stop, most)

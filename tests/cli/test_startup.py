@@ -1,5 +1,6 @@
 """Nothing heavy is imported before a command's body runs."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,22 @@ def test_version(tmp_path: Path, cold: Run) -> None:
 
     done = cold("--version", cwd=tmp_path)
     assert done.stdout == f"hierrouter {package.__version__}\n"
+
+
+def test_ctrl_c_while_it_starts_gives_one_line(tmp_path: Path) -> None:
+    starting = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "hierrouter_cli", "pools"],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert starting.stderr
+    with starting.stderr as said:
+        for line in said:  # each module as it has been imported
+            if line.endswith(" typer.core\n"):
+                break
+        starting.send_signal(signal.SIGINT)
+        lines = [line for line in said if not line.startswith("import time:")]
+    assert starting.wait(60) == 130
+    assert lines == ["error: interrupted; nothing was begun\n"]
