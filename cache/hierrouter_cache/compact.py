@@ -23,20 +23,19 @@ Not covered: embeddings, which are derived data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, WorldError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import Part, list_parts, part_name, sound_parts
-from hierrouter_cache.schema import IDENTITY, KINDS, LAST_WINS
+from hierrouter_cache.schema import KINDS, LAST_WINS
+from hierrouter_cache.winners import Winners, winners_of
 from hierrouter_cache.writer import (
     Packing,
     Steps,
@@ -52,8 +51,6 @@ TARGET_BYTES = 64 << 20
 PACKING = Packing(level=9, page_bytes=8 << 20)
 # The writer in a merged part's name: sorts before every other one.
 MERGED = "00000000"
-
-Winners = Mapping[Part, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,10 @@ def compact(
         sweep_drafts(root)
         before = sound_parts(root)
         bytes_before = _size(before)
-        jobs = [_job([part for part in before if part.kind == kind], target_rows) for kind in KINDS]
+        jobs = [
+            _job(root, [part for part in before if part.kind == kind], target_rows)
+            for kind in KINDS
+        ]
         total = sum(len(group) for job in jobs for group in job.groups)
         done = 0
         for job in jobs:
@@ -121,8 +121,8 @@ class _Job:
     sources: Sequence[Path]
 
 
-def _job(parts: Sequence[Part], target_rows: int) -> _Job:
-    winners = _winners(parts)
+def _job(root: Path, parts: Sequence[Part], target_rows: int) -> _Job:
+    winners = winners_of(root, parts)
     empty = [part for part in parts if len(winners[part]) == 0]
     loose = [
         part
@@ -140,28 +140,6 @@ def _job(parts: Sequence[Part], target_rows: int) -> _Job:
         if len(group) > 1 or len(winners[group[0]]) < group[0].rows
     ]
     return _Job(winners, groups, [part.path for part in [*empty, *chain.from_iterable(groups)]])
-
-
-def _winners(parts: Sequence[Part]) -> Winners:
-    """Of equal identities the first one in name order is served, or the last one: `LAST_WINS`.
-
-    Bytes were hashed by `sound_parts`; only the columns that name a row are read.
-    """
-    if not parts:
-        return {}
-    kind = parts[0].kind
-    names = list(IDENTITY[kind])
-    which = "max" if kind in LAST_WINS else "min"
-    rows = pa.concat_tables([_read(part, names).select(names) for part in parts])
-    numbered = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
-    best = numbered.group_by(names, use_threads=False).aggregate([("position", which)])
-    chosen = np.sort(best[f"position_{which}"].to_numpy())
-    starts = np.cumsum([0, *(part.rows for part in parts)])
-    cuts = np.searchsorted(chosen, starts)
-    return {
-        part: chosen[cuts[number] : cuts[number + 1]] - starts[number]
-        for number, part in enumerate(parts)
-    }
 
 
 def _share(part: Part, winners: Winners, target_rows: int) -> float:
@@ -215,9 +193,9 @@ def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
         ) from error
 
 
-def _read(part: Part, columns: list[str] | None = None) -> pa.Table:
+def _read(part: Part) -> pa.Table:
     with pq.ParquetFile(part.path) as file:
-        return file.read(columns=columns, use_threads=False)
+        return file.read(use_threads=False)
 
 
 def _unlink(paths: Iterable[Path], on_step: Steps) -> None:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hierrouter_cache import winners
 from hierrouter_cache.compact import MERGED, compact
-from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
+from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import list_parts, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
@@ -291,3 +292,35 @@ def test_progress_ends_with_all_that_was_to_be_merged(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     compact(tmp_path, on_part=lambda done, total: told.append((done, total)), target_rows=3)
     assert told == [(3, 6), (6, 6)]
+
+
+def test_identities_beyond_the_memory_wait_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = {f"{number:064d}": 0.5 for number in range(200000)}
+    for seq in (1, 2):
+        store(tmp_path, "scores", seq, scores(**many))
+    monkeypatch.setattr(winners, "MEMORY", "50MB")
+    compact(tmp_path)
+    (merged,) = list_parts(tmp_path)
+    assert merged.rows == len(many)
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_without_room_nothing_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seq in (1, 2):
+        store(tmp_path, "scores", seq, scores(a=0.5))
+    before = list_parts(tmp_path)
+    monkeypatch.setattr(winners, "MEMORY", "1KB")
+    with pytest.raises(WorldError, match="no room to compare rows"):
+        compact(tmp_path)
+    assert list_parts(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["a b'c", "x[1]*?", "deep/../deep/./cache"])
+def test_a_folder_of_any_name_is_compacted(tmp_path: Path, name: str) -> None:
+    (tmp_path / "deep").mkdir()
+    for seq in (1, 2):
+        store(tmp_path / name, "scores", seq, scores(a=0.5, b=1.0))
+    compact(tmp_path / name)
+    assert [part.rows for part in list_parts(tmp_path / name)] == [2]
