@@ -94,7 +94,8 @@ def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
     try:
         if not stat.S_ISREG(file.path.lstat().st_mode):
             return "not a regular file"
-        rows: NDArray[np.void] = np.load(file.path, mmap_mode="r", allow_pickle=False)
+        # "c": nobody writes, and torch takes it without a copy; a write would not reach the file.
+        rows: NDArray[np.void] = np.load(file.path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged header takes numpy's parser of Python anywhere

@@ -20,7 +20,7 @@ from torch import Tensor
 from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings, affordable
 from hierrouter.learn.objective import Objective
-from hierrouter_cache.tree import RouteTree, StatePart
+from hierrouter_cache.tree import RouteTree
 
 
 class States(NamedTuple):
@@ -44,7 +44,7 @@ class StateTable:
     """All states of a tree, in the order of state numbers: `query * states + node`.
 
     Attributes:
-        vectors: for each part of the view float32[distinct, width].
+        vectors: for each part of the view float32[rows, width], those of the tree.
         row: for each part int64[queries * states], row of its vectors.
         stage: int64[queries * states].
         cost: float32[queries * states].
@@ -83,7 +83,7 @@ class StateTable:
 def state_table(
     tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
 ) -> StateTable:
-    """The states of `tree`; each distinct vector is held once.
+    """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
 
     Args:
         objective: what may be done.
@@ -96,10 +96,9 @@ def state_table(
         legal = np.broadcast_to(actions.legal(), (queries, states, actions.count))
     else:
         legal = affordable(ceilings, tree, objective.max_cost, actions)
-    parts = [_compact(part) for part in tree.parts]
     return StateTable(
-        vectors=tuple(vectors for vectors, _ in parts),
-        row=tuple(row for _, row in parts),
+        vectors=tuple(torch.from_numpy(part.vectors) for part in tree.parts),
+        row=tuple(torch.from_numpy(part.row.ravel()) for part in tree.parts),
         stage=torch.from_numpy(np.tile(tree.routes.depth()[:states], queries)),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
         legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
@@ -127,12 +126,6 @@ def live_states(
         cost=torch.tensor(cost, dtype=torch.float32),
         legal=torch.from_numpy(legal),
     )
-
-
-def _compact(part: StatePart) -> tuple[Tensor, Tensor]:
-    """The vectors that are used, and which of them each state has."""
-    used, place = np.unique(part.row.ravel(), return_inverse=True)
-    return torch.from_numpy(part.vectors[used]), torch.from_numpy(place)
 
 
 class NoisyTable:
