@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hierrouter.data_notes import data_notes
 from hierrouter.evaluate.budget import optimum_at_mean_cost
 from hierrouter.evaluate.outcome import mean_outcome
 from hierrouter.learn.limits import under_limit
@@ -50,19 +51,6 @@ def remarks(
         *_limit_notes(fold, trained),
         *_sampling_notes(fold, alpha, trained, sweep, exact, bootstrap),
     ]
-
-
-def data_notes(tree: RouteTree) -> list[str]:
-    """What a reader must know of the data."""
-    notes = []
-    if tree.context_free:
-        notes.append(
-            "Later hops are independent answers of the models, as imported: "
-            "no model saw an earlier answer."
-        )
-    if tree.left_out:
-        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
-    return notes
 
 
 def _price_notes(

@@ -61,12 +61,13 @@ def new_run(command: str, out: Path | None) -> Path:
         WorldError: the folder cannot be made.
     """
     check_out(out)
-    out = out or _unused(command)
     try:
+        if out is None:
+            return _made(command)
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WorldError(
-            f"cannot make the output folder: {out}: {error.strerror}; choose another --out"
+            f"cannot make the output folder: {out or RUNS}: {error.strerror}; choose another --out"
         ) from error
     return out
 
@@ -168,11 +169,14 @@ def finished_runs(command: str) -> list[Path]:
     return sorted(found, key=lambda run: (run / done).stat().st_mtime_ns, reverse=True)
 
 
-def _unused(command: str) -> Path:
+def _made(command: str) -> Path:
+    """A new folder; of two runs that begin in one second each has its own."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    path = RUNS / f"{stamp}-{command}"
-    number = 2
-    while path.exists():
-        path = RUNS / f"{stamp}.{number}-{command}"
-        number += 1
-    return path
+    path, number = RUNS / f"{stamp}-{command}", 2
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            path = RUNS / f"{stamp}.{number}-{command}"
+            number += 1

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hierrouter.collect.datasets.local import is_file
+from hierrouter.collect.datasets.shape import dataset_called
 from hierrouter.collect.embed import embed_states
 from hierrouter.collect.encoders import BUILT_IN, load_encoder
 from hierrouter.collect.views import DEFAULT_VIEW, text_kinds
@@ -115,6 +117,10 @@ def open_trees(
     forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
     encoder = load_encoder(selection.encoder)
+    quality = score_forest(reader, whole, scorer, _told(on_done, "score"))
+    right = quality
+    if accuracy.key != scorer.key:
+        right = score_forest(reader, whole, accuracy, _told(on_done, "score"))
     tree = load_tree(
         reader,
         spec,
@@ -122,8 +128,8 @@ def open_trees(
         embed_states(reader, spec, whole, encoder, selection.view, _told(on_done, "embed")),
         encoder.description,
         rates_of(prices[0]),
-        score_forest(reader, whole, scorer, _told(on_done, "score")),
-        score_forest(reader, whole, accuracy, _told(on_done, "score")),
+        quality,
+        right,
         scorer.name,
     )
     tree = replace(
@@ -223,9 +229,7 @@ def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
 
 
 def _members(name: str, collected: Sequence[str]) -> set[str]:
-    """The collected datasets that a name stands for: itself, a file's stem, or the group."""
+    """The collected datasets that a name stands for: itself, that of a file, or the group."""
     if name == "testbed":
         return set(FAMILIES) & set(collected)
-    return {name, name.removesuffix(".jsonl"), Path(name).name.removesuffix(".jsonl")} & set(
-        collected
-    )
+    return {name, dataset_called(Path(name).stem if is_file(name) else name)} & set(collected)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierrouter.baselines.sets import left_out
+from hierrouter.data_notes import data_notes
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.remarks import data_notes
 from hierrouter.shown import differences_of
 from hierrouter_cache.tree import RouteTree
 

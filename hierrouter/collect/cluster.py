@@ -101,6 +101,8 @@ def _run(
         outcomes += [_outcome(ray, ended) for ended in done]
         news = ray.get(board.take.remote())
         progress.on_calls(news.calls, news.tokens, news.cost)
+        if news.lost:
+            progress.on_lost(news.lost)
         if stop():
             ray.get(board.end.remote())
     return outcomes

@@ -8,6 +8,7 @@ own and copy each part to the mirror at once. Not covered: starting workers (`cl
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -19,7 +20,7 @@ from hierrouter.collect.shards import Shard
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.pool import Pool
 from hierrouter.query import Query
-from hierrouter_cache.errors import HierRouterError, WorldError
+from hierrouter_cache.errors import HierRouterError, NoCache, WorldError
 from hierrouter_cache.remote import copying_to, pull, push
 from hierrouter_cache.stores import store_at
 
@@ -49,15 +50,21 @@ class Job:
 
 @dataclass(frozen=True)
 class News:
-    """What was done since the last report."""
+    """What was done since the last report: calls answered, and calls given up."""
 
     calls: int = 0
     tokens: int = 0
     cost: float = 0.0
+    lost: int = 0
 
-    def plus(self, calls: int, tokens: int, cost: float) -> News:
+    def plus(self, more: News) -> News:
         """This and some more."""
-        return News(self.calls + calls, self.tokens + tokens, self.cost + cost)
+        return News(
+            self.calls + more.calls,
+            self.tokens + more.tokens,
+            self.cost + more.cost,
+            self.lost + more.lost,
+        )
 
 
 class Board:
@@ -69,7 +76,7 @@ class Board:
 
     def report(self, news: News) -> bool:
         """Add what a worker has done; whether it is to end."""
-        self._news = self._news.plus(news.calls, news.tokens, news.cost)
+        self._news = self._news.plus(news)
         return self._ended
 
     def take(self) -> News:
@@ -92,13 +99,22 @@ class _Line:
         self._last = monotonic()
 
     def on_calls(self, calls: int, tokens: int, cost: float) -> None:
-        self._news = self._news.plus(calls, tokens, cost)
-        self.stop()
+        self._add(News(calls, tokens, cost))
+
+    def on_lost(self, calls: int) -> None:
+        self._add(News(lost=calls))
+
+    def _add(self, news: News) -> None:
+        self._news = self._news.plus(news)
+        self._send_when_due()
 
     def stop(self) -> bool:
+        self._send_when_due()
+        return self._ended
+
+    def _send_when_due(self) -> None:
         if monotonic() - self._last > REPORT_S:
             self.send()
-        return self._ended
 
     def send(self) -> None:
         import ray
@@ -120,7 +136,7 @@ def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
 
 
 def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
-    progress = Progress(on_calls=line.on_calls, on_lost=lambda calls: line.on_calls(calls, 0, 0.0))
+    progress = Progress(on_calls=line.on_calls, on_lost=line.on_lost)
     if job.mirror is None:
         if not job.landmark.exists():
             raise WorldError(
@@ -146,5 +162,6 @@ def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
                 on_part=copying_to(store),
             )
         except WorldError:
-            push(root, store)  # the copy of a part may be what failed; the folder goes
+            with suppress(NoCache):  # nothing was committed yet
+                push(root, store)  # the copy of a part may be what failed; the folder goes
             raise

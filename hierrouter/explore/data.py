@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from hierrouter.data_notes import data_notes
 from hierrouter.explain import worst_queries
 from hierrouter.explore.grid import positions
 from hierrouter.explore.learned import Learned, OnDone, of_run, of_sweep
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.remarks import data_notes
 from hierrouter.shown import Shown, differences_of
 from hierrouter.tree_texts import Texts, load_texts
 from hierrouter_cache.errors import InputError

@@ -8,6 +8,7 @@ its embeddings, which are a pickle: they are computed again from the questions.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,11 +39,19 @@ def read_llmrouter(path: Path) -> Iterator[Answer]:
     if not path.is_dir():
         yield from _read(path, "")
         return
-    files = [(file, split) for split in ("train", "test") for file in path.glob(f"*{split}*.jsonl")]
-    if not files:
+    files = [(file, _splits(file)) for file in sorted(path.glob("*.jsonl"))]
+    if not any(splits for _, splits in files):
         raise InputError(f"no *train*.jsonl and no *test*.jsonl: {path}; give their folder")
-    for file, split in sorted(files):
-        yield from _read(file, split)
+    for file, splits in files:
+        if len(splits) > 1:
+            raise InputError(f"train or test, the name says both: {file}; rename it")
+        for split in splits:
+            yield from _read(file, split)
+
+
+def _splits(file: Path) -> list[str]:
+    """Which of the folds a file's name begins a word with: "latest" is no test."""
+    return [name for name in ("train", "test") if re.search(rf"(?<![a-z]){name}", file.stem)]
 
 
 def _read(path: Path, split: str) -> Iterator[Answer]:
@@ -83,7 +92,7 @@ def _choices(row: Row) -> tuple[tuple[str, str], ...]:
     try:
         choices = choices if isinstance(choices, dict) else json.loads(row.text("choices"))
         pairs = tuple(zip(choices["labels"], choices["text"], strict=True))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise InputError(
             f'choices must be JSON with "labels" and "text" of one length: {row.where}'
         ) from None

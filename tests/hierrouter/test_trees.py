@@ -1,5 +1,6 @@
 """Opening a part of a cache: fewer models, hops or queries, another scorer, holes."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hierrouter.collect.datasets.shape import dataset_called
+from hierrouter.interchange.peers import import_answers
 from hierrouter.pool_file import load_pool
 from hierrouter.pricing import Price
 from hierrouter.scoring import scorer
@@ -178,3 +181,33 @@ def test_a_training_needs_both_folds(fold: str) -> None:
     without = tree.select(np.flatnonzero(np.array(tree.splits) != fold))
     with pytest.raises(InputError, match=f"too few queries to train on: .*\\b0 {fold}"):
         training_tree(without)
+
+
+def test_no_score_is_computed_twice_where_accuracy_is_q(cache: Path) -> None:
+    open_tree(cache, Selection(scorer="accuracy"))
+    stored = CacheReader(cache)
+    key = [scorer("accuracy").key]
+    rows = stored.sql("SELECT * FROM scores_rows WHERE scorer = ?", key).num_rows
+    assert rows == stored.sql("SELECT * FROM scores WHERE scorer = ?", key).num_rows > 0
+
+
+@pytest.mark.parametrize("name", ["mine.parquet", "folder/mine.jsonl", "arc_easy.jsonl", "mine"])
+def test_a_dataset_is_opened_by_the_name_it_was_collected_by(tmp_path: Path, name: str) -> None:
+    asked = Path(name).stem
+    rows = [
+        {
+            "query_id": str(number),
+            "dataset": dataset_called(asked),
+            "question": f"question {number}",
+            "answer": "a",
+            "model": "one-1b",
+            "response": "a",
+            "tokens_in": 1,
+            "tokens_out": 1,
+        }
+        for number in range(20)
+    ]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    import_answers("table", file, tmp_path / "cache", None, 0, {}, lambda *told: None)
+    assert len(open_tree(tmp_path / "cache", Selection(datasets=(name,)))) == 20

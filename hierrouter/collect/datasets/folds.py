@@ -93,6 +93,6 @@ def refuse_leaks(queries: list[Query]) -> None:
     for question, splits in folds.items():
         if splits["test"] and len(splits) > 1:
             raise InputError(
-                f"question in both train and test, they must not overlap: {question[:80]!r}; "
-                "remove it from one of them"
+                f"question in both {' and '.join(sorted(splits, reverse=True))}, they must not "
+                f"overlap: {question[:80]!r}; remove it from one of them"
             )

@@ -49,7 +49,7 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
     choices, answers = _lettered(_choices(row, where), _answers(row, where), where)
     return Query(
         id=_id(row, where, number),
-        dataset=_dataset(storable(_text(row, "dataset", where, dataset))),
+        dataset=dataset_called(storable(_text(row, "dataset", where, dataset))),
         question=storable(question + choice_lines(choices)),
         answers=tuple(map(storable, answers)),
         split=split,
@@ -62,7 +62,7 @@ def choice_lines(choices: Iterable[tuple[str, str]]) -> str:
     return "".join(f"\n{label}. {text}" for label, text in choices)
 
 
-def _dataset(name: str) -> str:
+def dataset_called(name: str) -> str:
     """One spelling of the paper's datasets: rows that say arc_easy are those of arc-easy."""
     spelt = name.replace("_", "-")
     return spelt if spelt in PAPER_DATASETS else name

@@ -5,19 +5,23 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from hierrouter.collect.backends import backend
 from hierrouter.collect.cluster import added, collect_on_ray, landmark
 from hierrouter.collect.connect import own_cluster
+from hierrouter.collect.generator import Answer, Failure
 from hierrouter.collect.shards import Shard
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.collect.worker import Board, Job, work
+from hierrouter.pool import ModelSpec, Pool
 from hierrouter_cache import writer
-from hierrouter_cache.errors import InputError, Interrupted, WorldError
+from hierrouter_cache.errors import HierRouterError, InputError, Interrupted, WorldError
 from hierrouter_cache.fingerprint import next_context
 from hierrouter_cache.parts import list_parts, part_name
 from hierrouter_cache.reader import CacheReader
@@ -33,6 +37,8 @@ from hierrouter_cache.writer import (
     sweep_drafts,
 )
 from tests.conftest import SOURCES, environment
+from tests.engines import Scripted
+from tests.engines import told as scripted_answer
 from tests.hierrouter.collect import noted
 
 # Not imported here: it reads its settings when it is.
@@ -228,6 +234,41 @@ def test_a_worker_that_does_not_share_the_disk_says_so(tmp_path: Path) -> None:
     assert isinstance(said, WorldError)
     assert "does not see the cache" in str(said)
     assert "--remote" in str(said)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_with_a_mirror_says_what_went_wrong_before_the_first_part(tmp_path: Path) -> None:
+    import ray
+
+    pool = Pool((ModelSpec("a", "testbed:nobody", 0.1),), 1, ("",))
+    mirror = str(tmp_path / "mirror")
+    job = Job(pool, noted.QUERIES, backend, tmp_path, tmp_path / "no", mirror)
+    said = work(job, Shard(1, 1), ray.remote(Board).remote())
+    assert isinstance(said, HierRouterError)
+    assert "nobody" in str(said)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
+    told: Counter[str] = Counter()
+    summary = collect_on_ray(
+        noted.pool(),
+        noted.QUERIES,
+        tmp_path / "cache",
+        workers=1,
+        progress=Progress(
+            on_calls=lambda calls, tokens, cost: told.update(answered=calls),
+            on_lost=lambda calls: told.update(lost=calls),
+        ),
+        engines=Scripted(silent),
+    )
+    assert told["lost"] == summary.failed.total() > 0
+    assert told["answered"] == summary.calls > 0
+
+
+def silent(model: str, prompt: str) -> Answer:
+    """Nothing from one model, for good."""
+    return Failure("too_long", "long") if model == "calc" else scripted_answer(model, prompt)
 
 
 NOWHERE = """

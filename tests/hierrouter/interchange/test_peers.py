@@ -338,3 +338,19 @@ def test_two_wrong_answers_are_a_bad_tie(tmp_path: Path) -> None:
     WRITERS["routellm"](table, tmp_path / "battles")
     (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
     assert battle["winner"] == "tie (bothbad)"
+
+
+def test_llmrouter_files_are_told_apart_by_words_of_their_names(
+    table: DirectTable, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    WRITERS["llmrouter"](table, rows)
+    expected = read("llmrouter", rows)
+    (rows / TRAIN).rename(rows / "latest_train_data.jsonl")
+    (rows / "contest.jsonl").write_text("not of the format")
+    found = read("llmrouter", rows)
+    assert len(found) == len(expected)
+    assert {answer.query for answer in found} == {answer.query for answer in expected}
+    (rows / TEST).rename(rows / "train_test.jsonl")
+    with pytest.raises(InputError, match=r"the name says both: .*train_test\.jsonl; rename it"):
+        read("llmrouter", rows)

@@ -56,12 +56,13 @@ def test_given_splits_are_kept_and_validation_comes_out_of_train(tmp_path: Path)
     assert [query.split for query in queries].count("validation") == 2
 
 
-def test_a_question_in_train_and_test_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["train", "validation"])
+def test_a_question_of_test_in_another_fold_is_refused(tmp_path: Path, other: str) -> None:
     content = [
-        {"id": "1", "question": "same", "answer": "a", "split": "train"},
+        {"id": "1", "question": "same", "answer": "a", "split": other},
         {"id": "2", "question": "same", "answer": "a", "split": "test"},
     ]
-    with pytest.raises(InputError, match="both train and test"):
+    with pytest.raises(InputError, match=f"both {other} and test"):
         load_queries([str(write(tmp_path / "l.jsonl", content))], 300, 0, tmp_path)
 
 
