@@ -72,7 +72,7 @@ def best_of(
         settings, play = candidates[0]
         return Tuned(play, settings)
     rewards = [value_of(play, validation, alpha) for _, play in candidates]
-    settings, play = candidates[int(np.argmax(rewards))]
+    settings, play = candidates[int(np.round(rewards, DIGITS).argmax())]
     return Tuned(play, settings)
 
 

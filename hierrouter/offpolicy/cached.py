@@ -7,8 +7,6 @@ estimators; they get no tree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,28 +15,15 @@ from hierrouter.offpolicy.states import LoggedStates, state_features, widened
 from hierrouter_cache.tree import RouteTree
 
 
-@dataclass(frozen=True)
-class Played:
-    """A log of a tree's questions.
-
-    Attributes:
-        log: what happened.
-        position: int64[episodes], of each question in the tree.
-    """
-
-    log: Log
-    position: NDArray[np.int64]
-
-
-def states_in_tree(played: Played, tree: RouteTree, target: NDArray[np.float64]) -> LoggedStates:
+def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> LoggedStates:
     """What was seen at the states of a log.
 
     Args:
-        played: episodes on the questions of `tree`.
+        log: episodes on the questions of `tree`, by their positions there.
         target: float64[queries, states, A'], the policy to be valued at every state.
     """
-    log, states = played.log, tree.routes.states
-    number = played.position[:, None] * states + log.node
+    states = tree.routes.states
+    number = log.query[:, None] * states + log.node
     visited, row = np.unique(number, return_inverse=True)
     query, node = np.divmod(visited, states)
     seen, spent = tree.embedding_at(query, node), tree.cost[query, node]

@@ -17,7 +17,6 @@ from hierrouter.collect.encoders import Encoder
 from hierrouter.collect.views import state_texts
 from hierrouter.evaluate.exact import greedy
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.offpolicy.cached import Played
 from hierrouter.offpolicy.log import Log
 from hierrouter.offpolicy.log_line import Episode
 from hierrouter.offpolicy.states import LoggedStates, state_features, widened
@@ -54,7 +53,7 @@ def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[n
     )
 
 
-def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Played:
+def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:
     """The log of episodes whose questions are in a tree.
 
     Raises:
@@ -62,7 +61,7 @@ def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTre
     """
     index = _Positions(tree)
     position = np.array([index.find(episode) for episode in episodes])
-    return Played(log_of(episodes, trained, position), position)
+    return log_of(episodes, trained, position)
 
 
 class _Positions:
@@ -119,11 +118,9 @@ def from_texts(
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
     routes = trained.origin.routes
-    chances = [
-        trained.decide(vector, routes.path(at), cost)
-        for vector, at, cost in zip(embedding, node.tolist(), spent.tolist(), strict=True)
-    ]
-    target = greedy(np.stack(chances), trained.origin.base_rate)
+    paths = [routes.path(at) for at in node.tolist()]
+    chances = trained.decide_each(embedding, paths, spent.tolist(), [None] * len(paths))
+    target = greedy(chances, trained.origin.base_rate)
     return log, LoggedStates(
         row=row,
         features=state_features(routes, embedding, node, spent),

@@ -56,7 +56,7 @@ def _is_episode(line: Mapping[str, Any]) -> bool:
     """Whether the policy's own choices led to the end, as far as a server says."""
     steps = line.get("steps")
     made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return line.get("status", 200) == 200 and not any(step.get("instead_of") for step in made)
+    return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
 
 
 def has_texts(path: Path) -> bool:

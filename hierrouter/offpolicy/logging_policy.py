@@ -87,5 +87,5 @@ def _number(text: str, number: str, low: float, high: float) -> float:
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise InputError(f"not a number: --simulate {text!r:.60}; from {low:g} to {high:g}")
+        raise InputError(f"no number from {low:g} to {high:g}: --simulate {text!r:.60}")
     return value

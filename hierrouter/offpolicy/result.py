@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from hierrouter.collect.encoders import load_encoder
 from hierrouter.evaluate.exact import greedy, policy_outcome
 from hierrouter.learn.trained import TrainedRouter
-from hierrouter.offpolicy.cached import Played, states_in_tree
+from hierrouter.offpolicy.cached import states_in_tree
 from hierrouter.offpolicy.given import from_texts, in_cache
+from hierrouter.offpolicy.log import Log
 from hierrouter.offpolicy.log_line import Episode, Step
 from hierrouter.offpolicy.logging_policy import LoggingPolicy
 from hierrouter.offpolicy.study import (
@@ -147,9 +148,9 @@ def value_from_log(
         log, states = from_texts(episodes, trained, encoder)
     else:
         target = greedy(trained.probabilities(tree), tree.base_rate)
-        played = in_cache(episodes, trained, tree)
-        log, states = played.log, states_in_tree(played, tree, target)
-        truth = float(_exact(trained, tree, target, alpha)[played.position].mean())
+        log = in_cache(episodes, trained, tree)
+        states = states_in_tree(log, tree, target)
+        truth = float(_exact(trained, tree, target, alpha)[log.query].mean())
     evaluation = evaluate(log, states, alpha)
     return Result(
         alpha=alpha,
@@ -163,9 +164,9 @@ def value_from_log(
     )
 
 
-def episodes_of(played: Played, tree: RouteTree, policy: str) -> list[Episode]:
+def episodes_of(log: Log, tree: RouteTree, policy: str) -> list[Episode]:
     """The episodes of a log of a tree, as a file says them."""
-    log, models = played.log, len(tree.models)
+    models = len(tree.models)
     return [
         Episode(
             query=tree.query_ids[position],
@@ -182,7 +183,7 @@ def episodes_of(played: Played, tree: RouteTree, policy: str) -> list[Episode]:
             quality=float(log.quality[row]),
             policy=policy,
         )
-        for row, position in enumerate(played.position.tolist())
+        for row, position in enumerate(log.query.tolist())
     ]
 
 

@@ -1,8 +1,8 @@
 """Logs of a policy that never ran.
 
 In: a tree, where every call has been made already, and the probabilities of a logging policy. Out:
-`Played`: a `Log` with the very probabilities the calls were drawn with, and where in the tree its
-questions are. Not covered: which policies, see `logging_policy`.
+a `Log` with the very probabilities the calls were drawn with; its questions are numbered by their
+positions in the tree. Not covered: which policies, see `logging_policy`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.actions import Actions
-from hierrouter.offpolicy.cached import Played
 from hierrouter.offpolicy.log import Log
 from hierrouter.replay.rollouts import Rollouts, walk
 from hierrouter_cache.tree import RouteTree
@@ -23,7 +22,7 @@ def simulated(
     logging: NDArray[np.float64],
     position: NDArray[np.int64],
     rng: np.random.Generator,
-) -> Played:
+) -> Log:
     """Play one episode on each of the given questions.
 
     Args:
@@ -42,7 +41,7 @@ def simulated(
     unpaid = np.zeros((len(tree), tree.routes.nodes))  # Q and C are logged, R follows from alpha
     rollouts = walk(actions, unpaid, position, act)
     propensity = np.where(rollouts.alive, table[rollouts.state, rollouts.action], 1.0)
-    return Played(logged(tree, actions, position, rollouts, propensity), position)
+    return logged(tree, actions, position, rollouts, propensity)
 
 
 def logged(

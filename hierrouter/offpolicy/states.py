@@ -8,6 +8,7 @@ came of it, see `log`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class LoggedStates:
     features: NDArray[np.float32]
     target: NDArray[np.float64]
 
-    @property
+    @cached_property
     def chances(self) -> NDArray[np.float64]:
         """float64[episodes, L, A]: the policy to be valued before each call."""
         return self.target[self.row]

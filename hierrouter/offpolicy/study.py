@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.actions import Actions
-from hierrouter.offpolicy.cached import Played, states_in_tree
+from hierrouter.offpolicy.cached import states_in_tree
 from hierrouter.offpolicy.estimators import Estimate, estimates
 from hierrouter.offpolicy.fitted import Make, ridge
 from hierrouter.offpolicy.log import Log
@@ -85,15 +85,14 @@ class Setting:
     target: NDArray[np.float64]
     alpha: float
 
-    def play(self, episodes: int, rng: np.random.Generator) -> Played:
+    def play(self, episodes: int, rng: np.random.Generator) -> Log:
         """A fresh log; each episode draws its question anew, from all of them."""
         position = rng.integers(len(self.tree), size=episodes)
         return simulated(self.tree, self.actions, self.logging, position, rng)
 
-    def evaluate(self, played: Played, make: Make = ridge) -> Evaluation:
+    def evaluate(self, log: Log, make: Make = ridge) -> Evaluation:
         """What a log of these questions says, without a look at the tree's rewards."""
-        states = states_in_tree(played, self.tree, self.target)
-        return evaluate(played.log, states, self.alpha, make)
+        return evaluate(log, states_in_tree(log, self.tree, self.target), self.alpha, make)
 
 
 def evaluate(log: Log, states: LoggedStates, alpha: float, make: Make = ridge) -> Evaluation:
@@ -124,7 +123,7 @@ def repeated(
     repeats: int,
     seed: int,
     on_log: OnLog = lambda done, total: None,
-) -> tuple[Played, list[Evaluation]]:
+) -> tuple[Log, list[Evaluation]]:
     """The first log, and what each of several fresh logs says.
 
     Args:
@@ -135,9 +134,9 @@ def repeated(
     """
     first, found = None, []
     for done, source in enumerate(np.random.SeedSequence(seed).spawn(repeats), start=1):
-        played = setting.play(episodes, np.random.default_rng(source))
-        found.append(setting.evaluate(played))
-        first = first or played
+        log = setting.play(episodes, np.random.default_rng(source))
+        found.append(setting.evaluate(log))
+        first = first or log
         on_log(done, repeats)
     assert first is not None
     return first, found

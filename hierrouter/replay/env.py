@@ -77,8 +77,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     def __init__(self, tree: RouteTree, alpha: float, allow_stop: bool = False) -> None:
         self.tree = tree
         self.alpha = alpha
-        self._actions = Actions(tree.routes, allow_stop).count
-        self.action_space = spaces.Discrete(self._actions)
+        self.actions = Actions(tree.routes, allow_stop)
+        self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
         self._query = 0
         self._node = 0
@@ -88,9 +88,13 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Start an episode; see the class docstring for `options`."""
+        """Start an episode; see the class docstring for `options`.
+
+        Raises:
+            ValueError: no query of the tree is at that position.
+        """
         super().reset(seed=seed)
-        chosen = (options or {}).get("query")
+        chosen = chosen_queries(options, (), self.tree)
         self._query = int(self.np_random.integers(len(self.tree)) if chosen is None else chosen)
         self._node = 0
         self._stage = 0
@@ -106,8 +110,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         """
         if self._ended:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
-        if not 0 <= action < self._actions:
-            raise gymnasium.error.InvalidAction(f"no action {action} among {self._actions}")
+        if not 0 <= action < self.actions.count:
+            raise gymnasium.error.InvalidAction(f"no action {action} among {self.actions.count}")
         stop, model = divmod(int(action), len(self.tree.models))
         self._node = self.tree.routes.child(self._node, model)
         self._stage += 1
@@ -144,6 +148,25 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
             "node": self._node,
             "state": len(self.tree) * states if self._ended else begun,
         }
+
+
+def chosen_queries(
+    options: dict[str, Any] | None, shape: tuple[int, ...], tree: RouteTree
+) -> NDArray[np.int64] | None:
+    """int64[*shape]: positions of the queries that `options` of a reset asks for, if it does.
+
+    Raises:
+        ValueError: as many were not wanted, or no query is at such a position.
+    """
+    asked = (options or {}).get("query")
+    if asked is None:
+        return None
+    chosen = np.asarray(asked)
+    if chosen.shape != shape or not np.issubdtype(chosen.dtype, np.integer):
+        raise ValueError(f"query must be whole numbers of shape {shape}, got {asked!r:.60}")
+    if (chosen < 0).any() or (chosen >= len(tree)).any():
+        raise ValueError(f"query must be from 0 to {len(tree) - 1}, got {asked!r:.60}")
+    return chosen.astype(np.int64)
 
 
 def feature_space(tree: RouteTree) -> spaces.Dict:

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from hierrouter.actions import Actions
-from hierrouter.replay.env import feature_space
+from hierrouter.replay.env import chosen_queries, feature_space
 from hierrouter.replay.rollouts import QueryStream
 from hierrouter_cache.tree import RouteTree
 
@@ -93,12 +93,15 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         """Start all episodes; see the class docstring for `options`.
 
         A seed begins the order of the queries anew; without one it goes on.
+
+        Raises:
+            ValueError: not one query of the tree is asked for in each episode.
         """
         super().reset(seed=seed)
         if seed is not None or self._queries is None:
             self._queries = QueryStream(len(self.tree), self.np_random)
-        chosen = (options or {}).get("query")
-        self._query = self._queries.draw(self.num_envs) if chosen is None else np.array(chosen)
+        chosen = chosen_queries(options, (self.num_envs,), self.tree)
+        self._query = self._queries.draw(self.num_envs) if chosen is None else chosen
         self._node = np.zeros(self.num_envs, dtype=np.int64)
         return self._observe(), self._infos()
 

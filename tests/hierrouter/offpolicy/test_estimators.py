@@ -115,15 +115,13 @@ def test_self_normalising_is_consistent(estimator: object) -> None:
 
 def test_per_decision_differs_by_the_cost_of_earlier_calls_alone() -> None:
     setting = world(hops=3)
-    played = setting.play(50, np.random.default_rng(0))
-    _, weights = seen(setting, played)
-    free, dear = played.log.reward(0.0), played.log.reward(0.5)
+    log = setting.play(50, np.random.default_rng(0))
+    _, weights = seen(setting, log)
+    free, dear = log.reward(0.0), log.reward(0.5)
     for whole, by_call in ((ips, ips_per_decision), (snips, snips_per_decision)):
-        assert whole(played.log, weights, free).value == pytest.approx(
-            by_call(played.log, weights, free).value
-        )
-        assert whole(played.log, weights, dear).value != pytest.approx(
-            by_call(played.log, weights, dear).value, rel=0.01
+        assert whole(log, weights, free).value == pytest.approx(by_call(log, weights, free).value)
+        assert whole(log, weights, dear).value != pytest.approx(
+            by_call(log, weights, dear).value, rel=0.01
         )
 
 
@@ -187,11 +185,11 @@ def test_a_question_asked_often_counts_as_one() -> None:
     for source in np.random.SeedSequence(0).spawn(300):
         rng = np.random.default_rng(source)
         position = np.repeat(rng.integers(len(setting.tree), size=40), 10)
-        played = simulated(setting.tree, setting.actions, setting.target, position, rng)
-        _, weights = seen(setting, played)
-        reward = played.log.reward(setting.alpha)
-        clustered.append(ips(played.log, weights, reward))
-        unaware = replace(played.log, query=np.arange(len(position)))
+        log = simulated(setting.tree, setting.actions, setting.target, position, rng)
+        _, weights = seen(setting, log)
+        reward = log.reward(setting.alpha)
+        clustered.append(ips(log, weights, reward))
+        unaware = replace(log, query=np.arange(len(position)))
         alone.append(ips(unaware, weights, reward))
     assert coverage(clustered, truth(setting)) >= 0.91
     assert coverage(alone, truth(setting)) < 0.8
@@ -207,20 +205,20 @@ def test_the_error_is_that_of_the_mean_where_no_question_comes_twice() -> None:
 
 def test_a_log_of_nothing_that_the_policy_does_says_nothing() -> None:
     setting = bandit(np.eye(2), logging=[1.0, 0.0], target=[0.0, 1.0])
-    played = setting.play(10, np.random.default_rng(0))
-    _, weights = seen(setting, played)
-    reward = played.log.reward(0.0)
-    assert ips(played.log, weights, reward).value == 0
-    assert np.isnan(snips(played.log, weights, reward).value)
+    log = setting.play(10, np.random.default_rng(0))
+    _, weights = seen(setting, log)
+    reward = log.reward(0.0)
+    assert ips(log, weights, reward).value == 0
+    assert np.isnan(snips(log, weights, reward).value)
 
 
 def test_every_estimator_is_right_on_the_policy_that_logged() -> None:
     setting = world(queries=30, allow_stop=True)
     same = replace(setting, target=setting.logging)
-    played = same.play(300, np.random.default_rng(0))
-    states = states_in_tree(played, same.tree, same.target)
-    mean = played.log.reward(same.alpha).sum(axis=1).mean()
-    for found in estimates(played.log, states, same.alpha):
+    log = same.play(300, np.random.default_rng(0))
+    states = states_in_tree(log, same.tree, same.target)
+    mean = log.reward(same.alpha).sum(axis=1).mean()
+    for found in estimates(log, states, same.alpha):
         weighs = found.estimator not in ("FQE", "DR")
         assert found.value == pytest.approx(mean, abs=1e-9 if weighs else 0.1)
         assert found.low < mean < found.high

@@ -99,12 +99,12 @@ def test_where_every_state_is_its_own_it_is_exact() -> None:
     states = setting.tree.routes.states
     own = np.eye(4 * states).reshape(4, states, -1)
     setting = replace(setting, tree=narrowed(setting.tree, own))
-    played = setting.play(4_000, np.random.default_rng(0))
-    seen_states, _ = seen(setting, played)
-    everyone = np.ones(len(played.log), dtype=bool)
-    reward = played.log.reward(ALPHA)
-    found = fit(played.log, seen_states, reward, everyone, LinearRegression)
-    wanted = expected_returns(setting)[played.position[:, None], played.log.node]
+    log = setting.play(4_000, np.random.default_rng(0))
+    seen_states, _ = seen(setting, log)
+    everyone = np.ones(len(log), dtype=bool)
+    reward = log.reward(ALPHA)
+    found = fit(log, seen_states, reward, everyone, LinearRegression)
+    wanted = expected_returns(setting)[log.query[:, None], log.node]
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
@@ -127,9 +127,9 @@ def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     assert set(fold) == set(range(FOLDS))
     assert all(len(set(fold[query == number])) == 1 for number in range(25))
     setting = world(queries=12, seed=5)
-    played = setting.play(100, np.random.default_rng(1))
-    states, _ = seen(setting, played)
-    log, reward = played.log, played.log.reward(ALPHA)
+    log = setting.play(100, np.random.default_rng(1))
+    states, _ = seen(setting, log)
+    reward = log.reward(ALPHA)
     before = fitted_values(log, states, reward, LinearRegression)
     of_one = log.query == log.query[0]
     lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))

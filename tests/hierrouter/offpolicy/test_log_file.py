@@ -187,3 +187,7 @@ def test_a_line_holds_what_is_known_and_nothing_else() -> None:
         "steps": [{"model": "calc", "propensity": 0.5, "stop": True, "cost": 2.0}],
         "quality": 0.25,
     }
+
+
+def test_a_status_that_is_null_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    assert len(read(tmp_path, {**LINE, "status": None}, {**LINE, "status": 502})) == 1

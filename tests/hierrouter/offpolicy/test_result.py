@@ -68,7 +68,7 @@ def test_a_question_is_found_by_id_and_where_it_must_by_dataset(
         tree, query_ids=("q0", "q0", *tree.query_ids[2:]), datasets=tuple("ab" * 23)[:45]
     )
     found = in_cache([episode("q0", "b"), episode("q2"), episode("q0", "a")], router, twice)
-    assert found.position.tolist() == [1, 2, 0]
+    assert found.query.tolist() == [1, 2, 0]
     for wrong, said in (
         (episode("q0"), "query q0 is in 2 datasets: log:7; give dataset: a, b"),
         (episode("q2", "b"), "query q2 is not in the cache: log:7"),
@@ -89,7 +89,7 @@ def test_a_log_that_stops_values_a_router_that_never_does(tree: RouteTree) -> No
     going_on = [episode(name) for name in tree.query_ids[5:10]]
     found = value_from_log(steady, [*stopping, *going_on], tree, ALPHA, {})
     assert found.truth is not None
-    log = in_cache([*stopping, *going_on], steady, tree).log
+    log = in_cache([*stopping, *going_on], steady, tree)
     assert (log.actions.count, log.length.tolist()) == (6, [1] * 5 + [2] * 5)
     assert log.action.tolist() == [[3, 0]] * 5 + [[0, 0]] * 5
 

@@ -13,17 +13,16 @@ from tests.hierrouter.offpolicy.worlds import bandit, expected_returns, seen, wo
 
 
 def overlap_of(setting: object, episodes: int = 2_000) -> Overlap:
-    played = setting.play(episodes, np.random.default_rng(0))  # type: ignore[attr-defined]
-    states, _ = seen(setting, played)  # type: ignore[arg-type]
-    return Overlap.of(played.log, states)
+    log = setting.play(episodes, np.random.default_rng(0))  # type: ignore[attr-defined]
+    states, _ = seen(setting, log)  # type: ignore[arg-type]
+    return Overlap.of(log, states)
 
 
 def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
     setting = world(hops=3, allow_stop=True)
-    played = setting.play(40, np.random.default_rng(0))
-    _, weights = seen(setting, played)
-    log = played.log
-    for episode, position in enumerate(played.position):
+    log = setting.play(40, np.random.default_rng(0))
+    _, weights = seen(setting, log)
+    for episode, position in enumerate(log.query):
         product = 1.0
         for hop in range(log.length[episode]):
             place = position, log.node[episode, hop], log.action[episode, hop]
@@ -36,8 +35,8 @@ def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
 def test_effective_episodes_and_the_largest_weight() -> None:
     setting = bandit(np.zeros((50, 2)), logging=[0.8, 0.2], target=[0.2, 0.8])
     found = overlap_of(setting)
-    played = setting.play(2_000, np.random.default_rng(0))
-    rare = (played.log.action == 1).sum()
+    log = setting.play(2_000, np.random.default_rng(0))
+    rare = (log.action == 1).sum()
     total, squares = 4 * rare + (2_000 - rare) / 4, 16 * rare + (2_000 - rare) / 16
     assert found.effective == pytest.approx(total**2 / squares)
     assert (found.largest, found.mean) == pytest.approx((4, total / 2_000))
@@ -84,13 +83,13 @@ def test_rare_things_are_not_worth_a_warning() -> None:
 
 def test_a_policy_that_never_stops_has_no_weight_where_the_log_stops() -> None:
     setting = world(queries=20, allow_stop=True)
-    played = setting.play(200, np.random.default_rng(0))
+    log = setting.play(200, np.random.default_rng(0))
     going_on = world(queries=20).target  # M columns
-    states = states_in_tree(played, setting.tree, going_on)
-    stopped = played.log.length < 2
+    states = states_in_tree(log, setting.tree, going_on)
+    stopped = log.length < 2
     assert stopped.any()
-    assert not Weights.of(played.log, states).whole[stopped].any()
-    assert Weights.of(played.log, states).whole[~stopped].all()
+    assert not Weights.of(log, states).whole[stopped].any()
+    assert Weights.of(log, states).whole[~stopped].all()
 
 
 def test_expected_returns_are_those_of_the_tree() -> None:

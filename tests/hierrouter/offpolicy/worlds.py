@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hierrouter.actions import Actions
 from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.offpolicy.cached import Played, states_in_tree
+from hierrouter.offpolicy.cached import states_in_tree
 from hierrouter.offpolicy.clustered import Clustered
 from hierrouter.offpolicy.log import Log
 from hierrouter.offpolicy.states import LoggedStates
@@ -61,10 +61,10 @@ def truth(setting: Setting) -> float:
     return float(outcome.reward(setting.alpha).mean())
 
 
-def seen(setting: Setting, played: Played) -> tuple[LoggedStates, Weights]:
+def seen(setting: Setting, log: Log) -> tuple[LoggedStates, Weights]:
     """What estimators get beside the log."""
-    states = states_in_tree(played, setting.tree, setting.target)
-    return states, Weights.of(played.log, states)
+    states = states_in_tree(log, setting.tree, setting.target)
+    return states, Weights.of(log, states)
 
 
 def on_logs(
@@ -73,10 +73,10 @@ def on_logs(
     """What an estimator says of fresh logs."""
     found = []
     for source in np.random.SeedSequence(seed).spawn(logs):
-        played = setting.play(episodes, np.random.default_rng(source))
-        states, weights = seen(setting, played)
-        reward = played.log.reward(setting.alpha)
-        found.append(estimator(played.log, states, weights, reward))
+        log = setting.play(episodes, np.random.default_rng(source))
+        states, weights = seen(setting, log)
+        reward = log.reward(setting.alpha)
+        found.append(estimator(log, states, weights, reward))
     return found
 
 

@@ -123,3 +123,9 @@ def _random_return(env: ReplayEnv, rng: np.random.Generator) -> float:
     while not terminated:
         _, reward, terminated, _, _ = env.step(rng.integers(3))
     return reward
+
+
+@pytest.mark.parametrize("asked", [-1, 999, [1], 1.5, "0"])
+def test_a_query_that_is_not_there_is_an_error(env: ReplayEnv, asked: object) -> None:
+    with pytest.raises(ValueError, match="query must be"):
+        env.reset(options={"query": asked})

@@ -173,3 +173,12 @@ def test_actions_that_are_not_there_are_an_error(
     envs.reset(seed=0)
     with pytest.raises(gymnasium.error.InvalidAction, match=message):
         envs.step(actions)
+
+
+@pytest.mark.parametrize(
+    "asked", [1, [1], [0, 1, 2, 3, -1], [0, 1, 2, 3, QUERIES], [0.5] * EPISODES]
+)
+def test_queries_that_are_not_there_are_an_error(tree: RouteTree, asked: object) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES)
+    with pytest.raises(ValueError, match="query must be"):
+        envs.reset(options={"query": asked})
