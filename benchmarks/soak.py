@@ -51,7 +51,7 @@ from hierrouter_cache.parts import list_parts
 from tests.warm import WarmProcess
 
 FAMILIES, FIRST_LIMIT = 10, 10  # questions of each family at the beginning
-KNOWN = {"parts", "derived", "quarantine", "tmp", "collect.lock", "start.lock"}
+KNOWN = {"parts", "derived", "quarantine", "tmp", "collect.lock", "start.lock", "pull.lock"}
 SHARD_LOCK = re.compile(r"shard-\d+-of-\d+\.lock")
 OF_A_RUN = {"live.json", "policy.json", "policy.safetensors", "run.json", "run.lock"}
 EPOCHS = "12"
@@ -209,7 +209,8 @@ class Day:
         prices.write_text(f"[prices]\ncalc = {self.rng.uniform(0.1, 2):.3f}\n")
         before = self.calls()
         plain, priced, by_file = (
-            self.routes(*flags) for flags in ([], ["--price", "calc=9"], ["--prices", str(prices)])
+            self.routes(self.cache, *flags)
+            for flags in ((), ("--price", "calc=9"), ("--prices", str(prices)))
         )
         for other in (priced, by_file):
             promise(_column(other, "quality") == _column(plain, "quality"), "a price changed Q")

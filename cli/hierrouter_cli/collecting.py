@@ -153,7 +153,7 @@ def summary_line(summary: Summary) -> str:
     return (
         f"collected: {found}{summary.wanted:,} nodes and direct calls of "
         f"{summary.queries:,} queries; "
-        f"{summary.calls} calls made, {summary.earlier} already there{rate}"
+        f"{summary.calls:,} calls made, {summary.earlier:,} already there{rate}"
     )
 
 
