@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hierrouter.data_notes import data_notes
+import numpy as np
+
+from hierrouter.data_notes import cost_notes, data_notes
 from hierrouter.evaluate.budget import optimum_at_mean_cost
-from hierrouter.evaluate.outcome import mean_outcome
+from hierrouter.evaluate.outcome import mean_outcome, single_calls
 from hierrouter.learn.limits import under_limit
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.trained import TrainedRouter
 from hierrouter.report.intervals import estimates, stream_of_all
 from hierrouter.report.results import Bootstrap
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+
+TIE = 5e-4  # of R; less is 0.000 in a sentence
 
 
 def remarks(
@@ -45,12 +50,34 @@ def remarks(
     """
     return [
         *data_notes(tree),
+        *cost_notes(fold, alpha),
+        *_direct_notes(tree, fold, alpha, trained),
         *_price_notes(trained, sweep, price_lists, tree),
         *_stop_notes(trained, sweep),
         *_budget_notes(fold, trained),
         *_limit_notes(fold, trained),
         *_sampling_notes(fold, alpha, trained, sweep, exact, bootstrap),
     ]
+
+
+def _direct_notes(
+    tree: RouteTree, fold: RouteTree, alpha: float, trained: TrainedRouter | None
+) -> list[str]:
+    """Whether one direct call, its model chosen on train, earns more than the router."""
+    learned_from = tree.split("train")
+    if trained is None or not len(learned_from):
+        return []
+    known, shown = (
+        [one for one in single_calls(part) if one.kind == "single"] for part in (learned_from, fold)
+    )
+    best = int(np.argmax([one.reward(alpha).mean() for one in known]))
+    lead = (shown[best].reward(alpha) - trained.outcome(fold).reward(alpha)).mean()
+    if lead <= TIE:
+        return []
+    said = f"One direct call of {shown[best].name} earns {lead:+.3f} R more than HierRouter here"
+    if trained.objective.allow_stop:
+        return [f"{said}."]
+    return [f"{said}, which makes all its hops: --allow-stop trains one that need not."]
 
 
 def _price_notes(

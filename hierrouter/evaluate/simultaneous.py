@@ -26,8 +26,9 @@ def simultaneous_intervals(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean +- c * standard error of each difference, with one c for all.
 
-    c is the `level` quantile over resamples of max |mean* - mean| / error, taken as a normal
-    deviate and replaced by Student's for the same probability, which few queries need.
+    c is the `level` quantile over resamples of max |mean* - mean| / error, no less than that of one
+    difference, taken as a normal deviate and replaced by Student's for the same probability, which
+    few queries need.
 
     Args:
         differences: float64[comparisons, queries], paired by query; at least 2 queries.
@@ -42,7 +43,9 @@ def simultaneous_intervals(
     queries = differences.shape[1]
     mean = differences.mean(axis=1)
     error = differences.std(axis=1) / math.sqrt(queries)
-    critical = np.quantile(_largest(differences, mean, error, n, rng), level)
+    resampled = np.quantile(_largest(differences, mean, error, n, rng), level)
+    # Resamples of a few queries take few values: their quantile can be less than one needs alone.
+    critical = max(resampled, stats.norm.isf((1 - level) / 2))
     student = stats.t.isf(stats.norm.sf(critical), queries - 1)
     half = student * error * math.sqrt(queries / (queries - 1))
     return mean - half, mean + half

@@ -21,6 +21,7 @@ from hierrouter.report.results import Bootstrap, Report
 
 WANTED = 0.01  # a difference in R worth knowing
 NAMED = 5  # policies named in a sentence at most
+FEWEST = 10  # queries: the deviation of fewer is hardly known
 
 
 def comparisons(
@@ -50,13 +51,14 @@ def comparisons(
 def power(outcomes: Sequence[Outcome], alpha: float, level: float) -> Power | None:
     """What these queries can show against the best fixed route, the best pool model without one.
 
-    None where there is no router, no such policy, or no query on which the two differ.
+    None where there is no router, no such policy, no query on which the two differ, or too few
+    queries to tell how much they vary.
     """
     router, *rivals = (
         best_of_kind(outcomes, kind, alpha) for kind in ("router", "route", "single")
     )
     rival = next((one for one in rivals if one is not None), None)
-    if router is None or rival is None or len(router.quality) < 2:
+    if router is None or rival is None or len(router.quality) < FEWEST:
         return None
     difference = router.reward(alpha) - rival.reward(alpha)
     deviation = float(difference.std(ddof=1))

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hierrouter.comparison import DeferTo, report_on, require_deferrable
+from hierrouter.data_notes import cost_notes
 from hierrouter.evaluate.budget import optimum_at_mean_cost, optimum_under_budget
 from hierrouter.evaluate.outcome import mean_outcome
 from hierrouter.learn.conditioned import train_sweep
@@ -284,3 +285,34 @@ def test_only_a_router_hands_over_and_only_to_a_model_with_direct_calls() -> Non
     with pytest.raises(InputError, match="no router that could hand over to large"):
         require_deferrable(half_easy(), None, DeferTo("large"))
     assert shown(router(EXACT)).deferral is None
+
+
+def with_direct(lead: float) -> RouteTree:
+    """`half_easy` where one direct call of model-1 earns so much more R than the router."""
+    tree = half_easy()
+    score = router().outcome(tree).reward(ALPHA)[:, None] + ALPHA * tree.direct.cost
+    score[:, 1] += lead
+    return replace(tree, direct=replace(tree.direct, score=score))
+
+
+def test_a_direct_call_that_earns_more_is_said() -> None:
+    (note,) = report_on(with_direct(0.25), ALPHA, router(), None, {}, "test", QUICK).notes
+    assert note.startswith("One direct call of model-1 earns +0.250 R more than HierRouter here,")
+    assert "--allow-stop" in note
+    stopping = router(allow_stop=True)
+    (note,) = report_on(with_direct(0.9), ALPHA, stopping, None, {}, "test", QUICK).notes
+    assert note.startswith("One direct call of model-1 earns +")
+    assert "--allow-stop" not in note
+    assert report_on(with_direct(0.0), ALPHA, router(), None, {}, "test", QUICK).notes == ()
+
+
+def test_an_alpha_too_small_for_the_prices_is_said() -> None:
+    dollars = repriced(half_easy(), dict.fromkeys(half_easy().direct.models, Rate(1e-7, 1e-7)))
+    (note,) = cost_notes(dollars, 0.005)
+    assert note.startswith("At alpha 0.005 cost decides next to nothing")
+    counts = float(note.partition("by 0.1 at alpha ")[2].partition(";")[0])
+    cost = dollars.cost[:, dollars.routes.leaves]
+    moves = counts * (cost.max(axis=1) - cost.min(axis=1)).mean()
+    assert moves == pytest.approx(0.1, rel=0.4)  # alpha has one digit
+    assert cost_notes(dollars, counts) == cost_notes(dollars, 0.0) == []
+    assert cost_notes(half_easy(), ALPHA) == []

@@ -64,3 +64,8 @@ def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) ->
     whole = simultaneous_intervals(differences, 300, 0.95, rng())
     monkeypatch.setattr("hierrouter.evaluate.simultaneous.AT_ONCE", 2)
     np.testing.assert_allclose(simultaneous_intervals(differences, 300, 0.95, rng()), whole)
+
+
+def test_three_queries_never_say_more_together_than_alone() -> None:
+    differences = np.array([[1.0, 1.0, 0.0], [1.0, 0.9, 0.1], [0.0, 0.5, 0.4]])
+    assert (half_errors(differences) >= stats.t.ppf(0.975, 2) * (1 - 1e-9)).all()

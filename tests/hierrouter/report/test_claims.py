@@ -47,11 +47,17 @@ def test_oracle_and_router_are_no_rivals() -> None:
 
 def test_of_equal_routes_the_cheaper_one_is_the_rival() -> None:
     """The dear route is better by exactly what it costs more: 0.1 * 10."""
-    dear = outcome("dear", "route", [1.5, 1.25, 1.5, 1.25], [10.0] * 4)
-    cheap = outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25], [0.0] * 4)
-    router = outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0])
-    found = example([router, dear, cheap]).power
+    dear = outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
+    cheap = outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
+    router = outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
+    found = example([router, dear, cheap], ["one"] * 12).power
     assert found is not None and found.policy == "cheap"
+
+
+def test_of_few_queries_nobody_says_what_more_would_show() -> None:
+    worse = outcome("worse", "route", [0.5, 0.25, 0.5, 0.25])
+    router = outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0])
+    assert example([router, worse]).power is None
 
 
 def test_many_names_are_cut() -> None:
