@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hierrouter_cache.errors import reason_of
 from hierrouter_cache.fingerprint import (
     call_key,
     next_context,
@@ -22,11 +23,11 @@ from hierrouter_cache.fingerprint import (
     root_context,
 )
 from hierrouter_cache.parts import Part, part_batches
-from hierrouter_cache.schema import CHOICES, KINDS
+from hierrouter_cache.schema import CHOICES, KINDS, NULLABLE
 
 Row = Mapping[str, Any]
-NULLABLE = {"latency_s", "choices"}  # where an import does not know it, or there are none
 INT32 = range(2**31)
+EXACT = 2**53  # Arrow takes no greater whole number for a float
 
 
 def row_fault(kind: str, row: Row) -> str | None:
@@ -76,7 +77,7 @@ def part_fault(
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        return f"not readable after row {done} ({' '.join(str(error).split())[:80]})"
+        return f"not readable after row {done} ({reason_of(error, 80)})"
     return None
 
 
@@ -96,7 +97,9 @@ def _is_count(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= EXACT
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _are_texts(value: object) -> bool:

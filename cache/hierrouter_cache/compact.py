@@ -31,20 +31,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, WorldError
+from hierrouter_cache.atomic_files import Steps, fsync_folder, no_steps
+from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import Part, list_parts, part_name, sound_parts
+from hierrouter_cache.rivals import finish_pull
 from hierrouter_cache.schema import KINDS, LAST_WINS
 from hierrouter_cache.winners import Winners, winners_of
-from hierrouter_cache.writer import (
-    Packing,
-    Steps,
-    commit,
-    encode,
-    fsync_folder,
-    no_steps,
-    sweep_drafts,
-)
+from hierrouter_cache.writer import Packing, commit, encode, sweep_drafts
 
 TARGET_ROWS = 131_072
 TARGET_BYTES = 64 << 20
@@ -87,6 +81,7 @@ def compact(
     list_parts(root)  # before a lock file is made in a folder that is no cache
     with collector_lock(root):
         sweep_drafts(root)
+        finish_pull(root)
         before = sound_parts(root)
         bytes_before = _size(before)
         jobs = [
@@ -187,15 +182,21 @@ def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
             promote_options="default",
         )
     except pa.ArrowException as error:
-        why = " ".join(str(error).split())[:120]
+        why = reason_of(error)
         raise CacheError(
             f"parts of {kind} do not go together: {why}; nothing was merged"
         ) from error
 
 
 def _read(part: Part) -> pa.Table:
-    with pq.ParquetFile(part.path) as file:
-        return file.read(use_threads=False)
+    try:
+        with pq.ParquetFile(part.path) as file:
+            return file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:  # bytes as their name says, and no rows of ours
+        raise DamagedPart(
+            f"damaged part: {part.path.name}: {reason_of(error, 80)}; no version of this program "
+            "wrote it, move it out of parts/"
+        ) from error
 
 
 def _unlink(paths: Iterable[Path], on_step: Steps) -> None:

@@ -1,131 +1,35 @@
 """Embedded texts: derived data, beside the truth.
 
-`<cache>/derived/<encoder digest>/emb-<seq>-<writer>-r<rows>-<sha256[:16]>.npy` holds rows of
-(digest, float32 vector), of contexts or of answers alone. It is memory-mapped: opening costs
-nothing at any size. Its bytes are checked against its name before vectors are handed on. It can be
-deleted and rebuilt at will. Not covered: computing vectors (`hierrouter.collect.encoders`).
+In: an open cache and an encoder's description. Out: vectors by digest of a text, of contexts or of
+answers alone. The bytes of a file are checked against its name before vectors are handed on. All
+can be deleted and rebuilt at will. Not covered: computing vectors (`hierrouter.collect.encoders`),
+and the files that hold them (`embedding_files`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
-import re
-import secrets
-import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError
-from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
-from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import TRIES, file_sha16
-from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.writer import writable, write_derived
-
-NAME = re.compile(
-    r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
+from hierrouter_cache.embedding_files import (
+    embedding_files,
+    mapped,
+    require_one_width,
+    require_sound,
+    write_rows,
 )
+from hierrouter_cache.errors import CacheError, IncompleteTree, WorldError
+from hierrouter_cache.fingerprint import DIGEST_LENGTH, digest
+from hierrouter_cache.parts import TRIES
+from hierrouter_cache.reader import CacheReader, first_match
 
 # What the texts of a folder are, and what their digests are of.
 CONTEXTS = "contexts"  # a question and all answers so far; `next_context`
 ANSWERS = "answers"  # one answer alone; `text_digest`
-
-CHUNK = 16_384  # rows looked at or written together
-
-
-@dataclass(frozen=True)
-class EmbeddingFile:
-    """One file of vectors, as its name describes it."""
-
-    path: Path
-    rows: int
-    sha: str
-
-
-def embedding_files(root: Path) -> list[EmbeddingFile]:
-    """All embedding files of a cache, of every encoder, in name order."""
-    return [
-        EmbeddingFile(path, int(match["rows"]), match["sha"])
-        for path in sorted(root.glob("derived/*/emb-*.npy"))
-        if (match := NAME.fullmatch(path.name))
-    ]
-
-
-def embedding_fault(file: EmbeddingFile) -> str | None:
-    """What is wrong with an embedding file, or None; reads every byte, holds none of them.
-
-    A file that is gone was merged into another one: nothing is wrong with it.
-    """
-    try:
-        found = _look(file)
-        if isinstance(found, str):
-            return found
-        if file_sha16(file.path) != file.sha:
-            return f"checksum mismatch, expected {file.rows} rows as written"
-    except FileNotFoundError:
-        return None
-    if not all(
-        np.isfinite(found["vector"][at : at + CHUNK]).all() for at in range(0, len(found), CHUNK)
-    ):
-        return f"NaN or infinity, expected {file.rows} rows of finite numbers"
-    return None
-
-
-def require_sound(file: EmbeddingFile) -> None:
-    """Refuse a damaged embedding file.
-
-    Raises:
-        DamagedPart: it is not what its name promises.
-    """
-    if why := embedding_fault(file):
-        raise _damaged(file, why)
-
-
-def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
-    """The rows, mapped; or why these are none."""
-    try:
-        if not stat.S_ISREG(file.path.lstat().st_mode):
-            return "not a regular file"
-        # "c": nobody writes, and torch takes it without a copy; a write would not reach the file.
-        rows: NDArray[np.void] = np.load(file.path, mmap_mode="c", allow_pickle=False)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # a damaged header takes numpy's parser of Python anywhere
-        return f"not readable ({' '.join(str(error).split())[:60]}), expected {file.rows} rows"
-    if not _is_ours(rows.dtype) or rows.shape != (file.rows,):
-        return f"expected {file.rows} rows of context and vector, found {rows.shape}"
-    return rows
-
-
-def _is_ours(found: np.dtype[Any]) -> bool:
-    """Whether a row is a digest and a vector: of others Arrow would read beyond the end."""
-    if found.names != ("context", "vector"):
-        return False
-    context, vector = found["context"], found["vector"]
-    return context == f"S{DIGEST_LENGTH}" and vector.base == "<f4" and vector.ndim == 1
-
-
-def _mapped(file: EmbeddingFile) -> NDArray[np.void]:
-    """The rows, mapped; FileNotFoundError where they were merged into another file."""
-    found = _look(file)
-    if isinstance(found, str):
-        raise _damaged(file, found)
-    return found
-
-
-def _damaged(file: EmbeddingFile, why: str) -> DamagedPart:
-    return DamagedPart(
-        f"damaged embedding file: {file.path.name}: {why}; move it aside with "
-        f"`hierrouter cache repair --cache {file.path.parents[2]}`, it is then made again"
-    )
 
 
 class EmbeddingStore:
@@ -146,6 +50,7 @@ class EmbeddingStore:
         named = ["encoder", encoder, *([] if texts == CONTEXTS else [texts])]
         self.folder = reader.root / "derived" / digest(named)
         self._reader = reader
+        self._unwritten: list[NDArray[np.void]] = []
         self._map()
 
     def _map(self) -> None:
@@ -156,8 +61,8 @@ class EmbeddingStore:
             files = embedding_files(self._reader.root)
             self._unchecked = [file for file in files if file.path.parent == self.folder]
             try:
-                for file in self._unchecked:
-                    self._index(_mapped(file))
+                for rows in (*map(mapped, self._unchecked), *self._unwritten):
+                    self._index(rows)
                 return
             except FileNotFoundError:
                 continue
@@ -190,10 +95,12 @@ class EmbeddingStore:
         )
         rows["context"] = list(contexts)
         rows["vector"] = vectors
-        written = _write(self.folder, len(self._arrays), [rows])
+        written = write_rows(self.folder, len(self._arrays), [rows])
+        if written is None:
+            self._unwritten.append(rows)
         # What is on the disk need not be held: all files together may be larger than the memory.
         with contextlib.suppress(FileNotFoundError):  # merged into another one already
-            rows = _mapped(written) if written else rows
+            rows = mapped(written) if written else rows
         self._index(rows)
 
     def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -219,7 +126,7 @@ class EmbeddingStore:
             DamagedPart: a file is not what its name promises; nothing of it is handed on.
         """
         self._check()
-        _require_one_width(self._arrays, self.folder)
+        require_one_width(self._arrays, self.folder)
         vectors = [rows["vector"] for rows in self._arrays]
         return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)
 
@@ -235,93 +142,6 @@ class EmbeddingStore:
         self._arrays.append(rows)
         known = self._reader.hashes(_as_arrow(rows["context"]))
         self._known = np.concatenate([self._known, known])
-
-
-def merge_embeddings(root: Path) -> int:
-    """Merge the files of each encoder into one, so that it is mapped and not copied.
-
-    Returns how many files there are fewer.
-
-    Raises:
-        DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
-        CacheLocked: a collector or a compaction is at work.
-    """
-    with collector_lock(root):
-        folders: dict[Path, list[EmbeddingFile]] = {}
-        for file in embedding_files(root):
-            folders.setdefault(file.path.parent, []).append(file)
-        return sum(_merge(folder, files) for folder, files in folders.items())
-
-
-def _merge(folder: Path, files: Sequence[EmbeddingFile]) -> int:
-    if len(files) < 2:
-        return 0
-    for file in files:
-        require_sound(file)
-    arrays = [_mapped(file) for file in files]
-    _require_one_width(arrays, folder)
-    _write(folder, len(files), _first_of_each(arrays))
-    try:
-        for file in reversed(files):
-            file.path.unlink()
-    except OSError as error:
-        raise WorldError(
-            f"cannot remove a merged file: {error}; run `cache compact` again"
-        ) from error
-    return len(files) - 1
-
-
-def _first_of_each(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
-    """The rows but for those whose digest stood before; copied only where there is one."""
-    contexts = np.concatenate([rows["context"] for rows in arrays])
-    first = np.zeros(len(contexts), bool)
-    first[np.unique(contexts, return_index=True)[1]] = True
-    kept = np.split(first, np.cumsum([len(rows) for rows in arrays])[:-1])
-    return [rows if here.all() else rows[here] for rows, here in zip(arrays, kept, strict=True)]
-
-
-def _require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
-    if len({rows.dtype for rows in arrays}) > 1:
-        raise DamagedPart(
-            f"embedding files of different dim: {folder}; delete the folder and run "
-            "`hierrouter collect` again"
-        )
-
-
-def _write(folder: Path, seq: int, arrays: Sequence[NDArray[np.void]]) -> EmbeddingFile | None:
-    """Commit all rows as one file; None where the cache cannot be written to, and is left as it is.
-
-    Mapped rows are read twice, for the name and for the file, and never held together.
-    """
-    if not writable(folder.parents[1]):
-        return None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WorldError(
-            f"cannot write embeddings: {folder}: {error.strerror}; make room or mend the disk"
-        ) from error
-    rows, total = sum(len(array) for array in arrays), hashlib.sha256()
-    for piece in _pieces(arrays):
-        total.update(piece)
-    sha = total.hexdigest()[:16]
-    name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{rows}-{sha}.npy"
-    write_derived(folder.parents[1], folder / name, _pieces(arrays))
-    return EmbeddingFile(folder / name, rows, sha)
-
-
-def _pieces(arrays: Sequence[NDArray[np.void]]) -> Iterator[bytes]:
-    """The bytes that `np.save` makes of all rows together, a few rows at a time."""
-    header = io.BytesIO()
-    description = np.lib.format.dtype_to_descr(arrays[0].dtype)
-    rows = sum(len(array) for array in arrays)
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": description, "fortran_order": False, "shape": (rows,)}
-    )
-    yield header.getvalue()
-    for array in arrays:
-        for at in range(0, len(array), CHUNK):
-            yield array[at : at + CHUNK].tobytes()
 
 
 def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:

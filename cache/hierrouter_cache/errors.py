@@ -51,3 +51,14 @@ class Interrupted(HierRouterError):
 
 class WorldError(HierRouterError):
     """Disk, memory, model or server failed; what was committed is safe."""
+
+
+def reason_of(error: BaseException, limit: int = 120) -> str:
+    """What an error says, on one line cut to `limit` characters; its kind where it is silent."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
+def named_reason(error: BaseException, limit: int = 120) -> str:
+    """`reason_of` with the kind before it, for errors of code that is not ours."""
+    kind, reason = type(error).__name__, reason_of(error, limit)
+    return kind if reason == kind else f"{kind}: {reason}"

@@ -24,6 +24,7 @@ from hierrouter_cache.writer import not_writable
 
 WHOLE = "collect.lock"
 START = "start.lock"
+PULL = "pull.lock"
 RUN = "run.lock"
 SHARD = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
@@ -99,6 +100,18 @@ def start_lock(root: Path) -> Iterator[None]:
         CacheError, WorldError: as `collector_lock`.
     """
     with _locked(root / START, fcntl.LOCK_EX, "another shard", wait=True):
+        yield
+
+
+@contextlib.contextmanager
+def pull_lock(root: Path, wait: bool = True) -> Iterator[None]:
+    """Be the one that copies parts into the cache.
+
+    Raises:
+        CacheLocked: another pull is at work there, and `wait` is false.
+        CacheError, WorldError: as `collector_lock`.
+    """
+    with _locked(root / PULL, fcntl.LOCK_EX, "another pull", wait):
         yield
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
+from hierrouter_cache.errors import CacheError, DamagedPart, NoCache, reason_of
 from hierrouter_cache.schema import FORMAT, KINDS, mismatch
 
 NAME = re.compile(
@@ -149,7 +149,7 @@ def fault(part: Part) -> str | None:
         # Not damage: moved aside, its answers would be paid for again.
         raise CacheError(f"no permission to read a part: {part.path}; ask its owner") from error
     except (OSError, pa.ArrowException) as error:
-        return f"not readable ({str(error).splitlines()[0][:80]})"
+        return f"not readable ({reason_of(error, 80)})"
 
 
 def fault_of_bytes(part: Part, data: bytes) -> str | None:
@@ -165,7 +165,7 @@ def fault_of_bytes(part: Part, data: bytes) -> str | None:
     try:
         return _content_fault(part, pa.BufferReader(data))
     except (OSError, pa.ArrowException) as error:
-        return f"not readable ({str(error).splitlines()[0][:80]})"
+        return f"not readable ({reason_of(error, 80)})"
 
 
 def _file_fault(part: Part) -> str | None:
@@ -185,7 +185,7 @@ def _content_fault(part: Part, where: Path | pa.BufferReader) -> str | None:
     footer = pq.read_metadata(where)
     try:
         written = int(json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}")).get("format", 0))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return "its format number is not readable"
     if written > FORMAT:
         raise CacheError(

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError, NoCache
+from hierrouter_cache.errors import CacheError, NoCache, reason_of
 from hierrouter_cache.fingerprint import DIGEST_LENGTH
 from hierrouter_cache.parts import Part, quarantined_plan, sound_parts
-from hierrouter_cache.schema import ADDED, IDENTITY, KINDS, LAST_WINS
+from hierrouter_cache.schema import ADDED, IDENTITY, KINDS, LAST_WINS, NULLABLE
 
 # Of several rows with the same identity the first or the last one counts, see `schema`.
 IN_ORDER = "filename, file_row_number"
@@ -68,9 +68,9 @@ class CacheReader:
             try:
                 self.connection = connect(self.parts)
                 return
-            except duckdb.IOException:
+            except duckdb.Error as error:
                 if not self.lost_a_part():
-                    raise
+                    raise self._unreadable(error) from error
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
     def sql(self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table) -> pa.Table:
@@ -79,11 +79,20 @@ class CacheReader:
             try:
                 with _Registered(self.connection, tables):
                     return self.connection.sql(query, params=list(parameters)).to_arrow_table()
-            except duckdb.IOException:
+            except duckdb.OutOfMemoryException:
+                raise
+            except duckdb.Error as error:
                 if not self.lost_a_part():
-                    raise
+                    raise self._unreadable(error) from error
                 self._open()
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
+
+    def _unreadable(self, error: duckdb.Error) -> CacheError:
+        """For parts whose bytes are those of their names, and are no rows of ours."""
+        return CacheError(
+            f"a part cannot be read: {self.root}: {reason_of(error, 80)}; "
+            "find it with `hierrouter cache verify`"
+        )
 
     def number(self, query: str) -> int:
         """The one whole number that a query of ours gives."""
@@ -97,14 +106,20 @@ class CacheReader:
         self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table
     ) -> dict[str, NDArray[Any]]:
         """The answer to a query of numbers, as one array a column, rows in the parts' order."""
-        table = self.sql(query, parameters, **tables)
+        table = self._whole(self.sql(query, parameters, **tables))
+        return {name: table[name].to_numpy() for name in table.column_names}
+
+    def _whole(self, table: pa.Table) -> pa.Table:
+        """The table, refused where something is missing in it that every row has."""
         for name in table.column_names:
-            if table[name].null_count:
+            values = table[name]
+            inner = pc.list_flatten(values) if pa.types.is_list(values.type) else values
+            if name not in NULLABLE and (values.null_count or inner.null_count):
                 raise CacheError(
                     f"{name} is missing in a row of the cache: {self.root}; not written by this "
                     "program, find the part with `hierrouter cache verify`"
                 )
-        return {name: table[name].to_numpy() for name in table.column_names}
+        return table
 
     def hashes(self, digests: Sequence[str] | pa.Array) -> NDArray[np.uint64]:
         """uint64[n]: what DuckDB's `hash()` makes of each text.
@@ -131,10 +146,13 @@ class CacheReader:
                 "--datasets and --pool, or import, once more: all that is there is used again"
             )
         latest = max(plans, key=lambda part: (part.seq, part.path.name))
-        row = self.sql(
+        found = self.sql(
             "SELECT pool, queries FROM plans_rows WHERE filename = ?", [str(latest.path)]
-        ).to_pylist()[-1]
-        return StoredPlan(row["pool"], tuple(row["queries"]))
+        )
+        rows = self._whole(found).to_pylist()
+        if not rows or not rows[-1]["queries"]:
+            raise CacheError(f"the last plan asks for nothing: {latest.path.name}; collect again")
+        return StoredPlan(rows[-1]["pool"], tuple(rows[-1]["queries"]))
 
     def has(self, kind: str) -> bool:
         """Whether there is any part of this kind."""
@@ -169,16 +187,17 @@ class CacheReader:
                 f"the last plan names {np.count_nonzero(place < 0)} queries that are not here: "
                 f"{self.root}; is it a plan of another run? run `hierrouter collect` again"
             )
-        return rows.drop_columns(["h"]).take(pa.array(place))
+        return self._whole(rows.drop_columns(["h"]).take(pa.array(place)))
 
     def texts(self, calls: NDArray[np.uint64]) -> dict[int, StoredCall]:
         """The texts of some calls, by the hash of their key."""
         wanted = pa.table({"h": np.unique(calls)})
-        rows = self.sql(
+        found = self.sql(
             "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608 - our own names
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=wanted,
-        ).to_pylist()
+        )
+        rows = self._whole(found).to_pylist()
         return {row.pop("h"): StoredCall(**row) for row in reversed(rows)}
 
     def answers(self, calls: NDArray[np.uint64]) -> NDArray[np.uint64]:

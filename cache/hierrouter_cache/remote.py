@@ -27,8 +27,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from hierrouter_cache.atomic_files import no_steps
 from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
-from hierrouter_cache.locks import shared_lock
+from hierrouter_cache.locks import pull_lock, shared_lock
 from hierrouter_cache.parts import (
     TRIES,
     Part,
@@ -37,11 +38,12 @@ from hierrouter_cache.parts import (
     part_named,
     parts_folder,
     sha16,
+    sound_parts,
 )
-from hierrouter_cache.rivals import take_back_rivals
+from hierrouter_cache.rivals import judge_arrivals, note_arrivals
 from hierrouter_cache.schema import KINDS
-from hierrouter_cache.stores import Store, unreachable
-from hierrouter_cache.writer import OnPart, PartWriter, commit, no_steps, sweep_drafts
+from hierrouter_cache.stores import Store
+from hierrouter_cache.writer import OnPart, commit, make_cache, sweep_drafts
 
 STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
 
@@ -131,10 +133,11 @@ def pull(
     Raises:
         NoCache: the store is empty and may not be.
         CacheLocked: a whole collection or a compaction is at work here.
+        DamagedPart: a part here is damaged; nothing is copied.
         CacheError: a part of the store was written by a newer version; it is left there, all
             others were copied.
         DamagedPart: a part of the store is torn, altered or no part; likewise.
-        WorldError: the store or the disk failed; what was copied stays.
+        WorldError: the store or the disk failed; what was copied stays, but for scores.
     """
     with _reaching(store):
         there = store.sizes()
@@ -142,22 +145,29 @@ def pull(
         raise NoCache(f"no parts in the mirror: {store}; push to it first, or check its address")
     if not there:
         return Pulled(str(store))
-    PartWriter(root)
-    with shared_lock(root):
+    make_cache(root)
+    with shared_lock(root), pull_lock(root):
         sweep_drafts(root)
+        judge_arrivals(root)  # of a pull that was killed
         missing = sorted(
             name
             for name in set(there).difference(leave)
             if not (parts_folder(root) / name).exists()
         )
         due = _plans_last(missing, _kind)
-        faults = _each(partial(_fetch, store, root), due, on_part)
-        copied = {name for name, wrong in zip(due, faults, strict=True) if not wrong}
-        rivals, left = take_back_rivals(root, copied)
+        if due:
+            _require_sound(root)
+            note_arrivals(root, due)
+        try:
+            faults = _each(partial(_fetch, store, root), due, on_part)
+        except BaseException:
+            judge_arrivals(root)
+            raise
+        rivals, left = judge_arrivals(root, whole=True)
     if wrong := [fault for fault in faults if fault]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]}{more}")
-    return Pulled(str(store), len(copied) - len(left), tuple(rivals))
+    return Pulled(str(store), len(due) - len(left), tuple(rivals))
 
 
 def exchange(root: Path, store: Store) -> Pulled:
@@ -199,6 +209,12 @@ def _send(store: Store, part: Part) -> bool:
     with _reaching(store):
         store.write(part.path.name, data)
     return True
+
+
+def _require_sound(root: Path) -> None:
+    """Refuse a cache in which rivals could not be found."""
+    with suppress(NoCache):
+        sound_parts(root)
 
 
 def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
@@ -256,4 +272,4 @@ def _reaching(store: Store) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, CacheError) as error:  # a folder is refused as a cache
-        raise unreachable(store, error) from error
+        raise store.failed(error) from error

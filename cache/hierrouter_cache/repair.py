@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hierrouter_cache.embeddings import embedding_fault, embedding_files
+from hierrouter_cache.atomic_files import fsync_folder
+from hierrouter_cache.embedding_files import embedding_fault, embedding_files
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import examine, list_parts, quarantine_folder
-from hierrouter_cache.writer import fsync_folder
 
 
 def quarantine(root: Path) -> list[tuple[str, str]]:

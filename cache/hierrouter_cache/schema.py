@@ -77,6 +77,8 @@ KINDS = {
     "plans": PLANS,
     "failures": FAILURES,
 }
+# Columns that may be null: where an import does not know it, or there are none.
+NULLABLE = ("latency_s", "choices")
 # The columns that name a row: of several rows with the same ones, the first is served.
 IDENTITY = {
     "calls": ("key",),

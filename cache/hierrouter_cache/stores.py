@@ -9,17 +9,18 @@ Not covered: which parts go where (`remote`).
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
+from hierrouter_cache.atomic_files import no_steps
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.parts import NAME, parts_folder
-from hierrouter_cache.writer import PartWriter, commit, no_steps
+from hierrouter_cache.writer import commit, make_cache
 
 OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # What is written there is seen by nobody before it is whole.
@@ -39,6 +40,10 @@ class Store(Protocol):
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Make one part visible, wholly or not at all."""
+        ...
+
+    def failed(self, error: BaseException) -> WorldError:
+        """The error to raise for what a method raised; no secret is in it."""
         ...
 
 
@@ -65,8 +70,12 @@ class FolderStore:
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Commit one part, as a collector does."""
         if not parts_folder(self.root).is_dir() or not (self.root / "tmp").is_dir():
-            PartWriter(self.root)
+            make_cache(self.root)
         commit(self.root, name, memoryview(data), no_steps)
+
+    def failed(self, error: BaseException) -> WorldError:
+        """The error to raise for what a method raised."""
+        return _unreachable(self.root, error)
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,14 @@ class ObjectStore:
         whole: whether what is written is seen by nobody before it is whole; if not, it is written
             under another name and moved.
         shown: the URL without secrets, for people.
+        url: the URL as it was given; a library may repeat it when it fails.
     """
 
     files: fs.FileSystem
-    folder: str
+    folder: str = field(repr=False)  # of some file systems the whole URL
     whole: bool
     shown: str
+    url: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         return self.shown
@@ -114,6 +125,10 @@ class ObjectStore:
         self._put(draft, data)
         self.files.move(draft, target)
 
+    def failed(self, error: BaseException) -> WorldError:
+        """The error to raise for what a method raised; no secret of the URL is in it."""
+        return _unreachable(self.shown, error, self.url)
+
     def _put(self, path: str, data: bytes | memoryview) -> None:
         with self.files.open_output_stream(path) as stream:
             stream.write(data)
@@ -139,8 +154,9 @@ def store_at(url: str) -> Store:
             "name a folder, or s3://, gs://, abfs://"
         ) from error
     except (OSError, pa.ArrowException) as error:
-        raise unreachable(without_secrets(url), error, url) from error
-    return ObjectStore(files, folder.rstrip("/"), scheme in OBJECT_STORES, without_secrets(url))
+        raise _unreachable(without_secrets(url), error, url) from error
+    whole = scheme in OBJECT_STORES
+    return ObjectStore(files, folder.rstrip("/"), whole, without_secrets(url), url)
 
 
 def _of_fsspec(url: str) -> tuple[Any, str]:
@@ -159,7 +175,7 @@ def without_secrets(url: str) -> str:
     return f"{scheme}://{place.partition('?')[0]}"
 
 
-def unreachable(place: object, error: BaseException, url: str = "") -> WorldError:
+def _unreachable(place: object, error: BaseException, url: str = "") -> WorldError:
     """The error to raise where a store fails; `url` is what its reason may repeat."""
     return WorldError(
         f"cannot use the mirror: {place}: {_reason(error, url)}; "
@@ -169,12 +185,11 @@ def unreachable(place: object, error: BaseException, url: str = "") -> WorldErro
 
 def _reason(error: BaseException, url: str) -> str:
     """What a library says, without the secrets of a URL that it repeats, wholly or in part."""
-    text = str(error)
+    text = str(error).replace(url, without_secrets(url)) if url else str(error)
     user = url.partition("://")[2].rpartition("@")[0]
-    shown = {url: without_secrets(url), user: "...", user.partition(":")[2]: "..."}
-    for secret, instead in shown.items():
-        if secret:
-            text = text.replace(secret, instead)
+    for secret in (user, user.partition(":")[2], url.partition("?")[2]):
+        for form in (secret, unquote(secret), quote(secret)):
+            text = text.replace(form, "...") if form else text
     return " ".join(text.split())[:120] or type(error).__name__  # cut last: half a URL stays
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError, InputError
+from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
 from hierrouter_cache.pricing import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.reader import CacheReader, connect
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
@@ -68,6 +68,7 @@ def ask(
     Raises:
         InputError: it is not one SELECT, names what is not there, or reaches outside.
         CacheError: the parts went away meanwhile.
+        WorldError: the answer needs more memory than there is.
     """
     _check(question)
     forest = walk(reader, spec, keys)
@@ -78,8 +79,12 @@ def ask(
             answer = connection.sql(question).to_arrow_table()
     except duckdb.IOException as error:
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
+    except duckdb.OutOfMemoryException as error:
+        raise WorldError(
+            f"not enough memory to answer: {reader.root}: {reason_of(error)}; ask for less"
+        ) from error
     except duckdb.Error as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = reason_of(error, 200)
         raise InputError(f"SQL refused: {reason}; views: nodes, queries, scores, routes") from None
     if len(set(answer.column_names)) < answer.num_columns:
         raise InputError("two columns have the same name: cache sql; tell them apart with AS")
@@ -90,7 +95,7 @@ def _check(question: str) -> None:
     try:
         kinds = [statement.type for statement in duckdb.extract_statements(question)]
     except duckdb.Error as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = reason_of(error, 200)
         raise InputError(
             f"SQL not understood: {reason}; views: nodes, queries, scores, routes"
         ) from None

@@ -14,8 +14,8 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError, WorldError
-from hierrouter_cache.parts import Part
+from hierrouter_cache.errors import CacheError, WorldError, reason_of
+from hierrouter_cache.parts import Part, parts_folder
 from hierrouter_cache.schema import IDENTITY, LAST_WINS
 
 MEMORY = "2GB"  # for the identities; a million questions have 36 million rows
@@ -35,7 +35,7 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
 
     Raises:
         WorldError: there is no room for it.
-        CacheError: DuckDB names a file otherwise than it was given.
+        CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
     """
     if not parts:
         return {}
@@ -57,11 +57,8 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
                 [files],
             )
             found = connection.fetchnumpy()
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        reason = " ".join(str(error).split())[:80]
-        raise WorldError(
-            f"no room to compare rows in {root}: {reason}; nothing was merged"
-        ) from error
+    except duckdb.Error as error:
+        raise _not_compared(root, error) from error
     if found["rivals"].sum() != sum(part.rows for part in parts):  # a row unseen would be dropped
         raise CacheError(f"rows cannot be told apart by file: {root}; nothing was merged")
     places = np.sort(found["place"])
@@ -70,3 +67,15 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
         part: places[cuts[number] : cuts[number + 1]] - (number << ROW_BITS)
         for number, part in enumerate(parts)
     }
+
+
+def _not_compared(root: Path, error: duckdb.Error) -> CacheError | WorldError:
+    """No room, or a part that is gone, or whose bytes are as its name says and no rows of ours."""
+    reason = reason_of(error, 80)
+    of_a_part = str(parts_folder(root)) in str(error)
+    if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException) and not of_a_part:
+        return WorldError(f"no room to compare rows in {root}: {reason}; nothing was merged")
+    return CacheError(
+        f"a part cannot be read: {root}: {reason}; nothing was merged, "
+        "find it with `hierrouter cache verify`"
+    )

@@ -16,29 +16,23 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hierrouter_cache.atomic_files import Steps, fsync_folder, no_steps, placing, write_all
 from hierrouter_cache.errors import CacheError, InputError, WorldError
 from hierrouter_cache.parts import METADATA_KEY, last_seq, part_name, parts_folder
 from hierrouter_cache.schema import FORMAT, KINDS
 
-# Told the name of each milestone of a commit or a compaction, right when it is reached.
-Steps = Callable[[str], None]
 # Told the name and the bytes of each part, right after its commit.
 OnPart = Callable[[str, memoryview], None]
 DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
 OLD_DRAFT_S = 24 * 3600.0
 ELSEWHERE = "give another --cache, or ask its owner"
-
-
-def no_steps(_: str) -> None:
-    """The `Steps` of everyday work: nobody listens."""
 
 
 def no_copy(name: str, data: memoryview) -> None:
@@ -66,24 +60,14 @@ class PartWriter:
             raises; the part is committed all the same.
 
     Raises:
-        InputError: `root` is a file.
-        CacheError: `root` cannot be written to.
-        WorldError: the disk is full.
+        InputError, CacheError, WorldError: as `make_cache`.
     """
 
     def __init__(self, root: Path, on_step: Steps = no_steps, on_part: OnPart = no_copy) -> None:
+        make_cache(root)
         self.root = root
         self._on_step = on_step
         self._on_part = on_part
-        if root.exists() and not root.is_dir():
-            raise InputError(f"the cache is not a directory: {root}; name a folder")
-        try:
-            for folder in (root, parts_folder(root), root / "tmp"):
-                _make_folder(folder)
-        except OSError as error:
-            raise not_writable(root, error) from error
-        if not writable(root):
-            raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
         self._writer = secrets.token_hex(4)
 
     def append(self, kind: str, table: pa.Table) -> Path:
@@ -98,6 +82,25 @@ class PartWriter:
         path = commit(self.root, name, data, self._on_step)
         self._on_part(name, data)
         return path
+
+
+def make_cache(root: Path) -> None:
+    """Make the folders of a cache at `root`, with its parents, where they do not exist.
+
+    Raises:
+        InputError: `root` is a file.
+        CacheError: `root` cannot be written to.
+        WorldError: the disk is full.
+    """
+    if root.exists() and not root.is_dir():
+        raise InputError(f"the cache is not a directory: {root}; name a folder")
+    try:
+        for folder in (root, parts_folder(root), root / "tmp"):
+            _make_folder(folder)
+    except OSError as error:
+        raise not_writable(root, error) from error
+    if not writable(root):
+        raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
 
 
 def encode(kind: str, table: pa.Table, packing: Packing) -> memoryview:
@@ -129,7 +132,8 @@ def commit(root: Path, name: str, data: memoryview, on_step: Steps) -> Path:
         WorldError: the disk is full or failed; the part is not committed then.
     """
     target = parts_folder(root) / name
-    _place(data, draft_path(root, name), target, on_step)
+    with placing(draft_path(root, name), target, on_step) as file:
+        write_all(file.fileno(), data)
     return target
 
 
@@ -189,67 +193,9 @@ def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
         WorldError: the disk is full or failed.
     """
     (root / "tmp").mkdir(exist_ok=True)
-    with _placing(draft_path(root, path.name), path) as file:
+    with placing(draft_path(root, path.name), path) as file:
         for piece in pieces:
-            _write_all(file.fileno(), piece)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, wholly or not at all, surviving a power cut.
-
-    Raises:
-        WorldError: the disk is full or failed; the old file is untouched then.
-    """
-    with atomic_file(path) as file:
-        _write_all(file.fileno(), data)
-
-
-@contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """An open file that replaces `path` when the block ends well, surviving a power cut.
-
-    Raises:
-        WorldError: the disk is full or failed; the old file is untouched then.
-    """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with _placing(draft, path) as file:
-        yield file
-
-
-def _place(data: bytes | memoryview, draft: Path, target: Path, on_step: Steps = no_steps) -> None:
-    with _placing(draft, target, on_step) as file:
-        _write_all(file.fileno(), data)
-
-
-@contextlib.contextmanager
-def _placing(draft: Path, target: Path, on_step: Steps = no_steps) -> Iterator[BinaryIO]:
-    """Make `target` visible: the one order of steps that survives a crash anywhere."""
-    try:
-        on_step("before write")
-        with draft.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        on_step("before rename")
-        draft.replace(target)
-        on_step("after rename")
-        fsync_folder(target.parent)
-        on_step("after folder fsync")
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # a disk that fails may refuse that too
-            draft.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-        raise WorldError(
-            f"cannot write: {target.parent}: {error.strerror}; "
-            "what was committed is safe, rerun the same command to resume"
-        ) from error
-
-
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+            write_all(file.fileno(), piece)
 
 
 def not_writable(root: Path, error: OSError) -> CacheError | WorldError:
@@ -265,12 +211,3 @@ def _make_folder(path: Path) -> None:
         _make_folder(path.parent)
     path.mkdir(exist_ok=True)
     fsync_folder(path.parent)
-
-
-def fsync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

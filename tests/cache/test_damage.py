@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -200,8 +201,25 @@ def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(
 ) -> None:
     name = f"scores-00000001-00000000-r{MAX_ROWS + 1}-{'0' * 16}.parquet"
     (folder / name).write_bytes(b"never looked at")
-    with pytest.raises(DamagedPart, match=rf"{MAX_ROWS + 1:,} rows, the limit is {MAX_ROWS:,}"):
+    refused = rf"{MAX_ROWS + 1:,} rows, the limit is {MAX_ROWS:,}"
+    with pytest.raises(DamagedPart, match=refused):
         CacheReader(tmp_path)
+    (part,) = list_parts(tmp_path)
+    assert re.search(refused, parts.fault_of_bytes(part, b"never looked at") or "")
+
+
+@pytest.mark.parametrize("error", [OSError(), pa.ArrowInvalid("")], ids=repr)
+def test_a_part_that_fails_without_a_word_is_named_all_the_same(
+    part: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def silent(where: object) -> None:
+        raise error
+
+    monkeypatch.setattr(parts.pq, "read_metadata", silent)
+    (found,) = list_parts(part.parents[1])
+    said = f"not readable ({type(error).__name__})"
+    assert parts.fault(found) == said
+    assert parts.fault_of_bytes(found, part.read_bytes()) == said
 
 
 def test_a_part_that_hides_its_number_of_rows_is_refused_by_its_footer(
@@ -301,6 +319,12 @@ def test_repair_works_while_no_collector_does(tmp_path: Path, part: Path) -> Non
     damage("flip", part)
     with collector_lock(tmp_path), pytest.raises(CacheLocked):
         quarantine(tmp_path)
+    assert part.exists()
+
+
+def test_where_nothing_is_damaged_repair_makes_no_folder(tmp_path: Path, part: Path) -> None:
+    assert quarantine(tmp_path) == []
+    assert not parts.quarantine_folder(tmp_path).exists()
     assert part.exists()
 
 

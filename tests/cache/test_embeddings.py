@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hierrouter_cache.embeddings import (
-    ANSWERS,
-    EmbeddingStore,
-    embedding_fault,
-    embedding_files,
-    merge_embeddings,
-)
+from hierrouter_cache import embedding_files as files_of_vectors
+from hierrouter_cache.embedding_files import embedding_fault, embedding_files
+from hierrouter_cache.embedding_merge import merge_embeddings
+from hierrouter_cache.embeddings import ANSWERS, EmbeddingStore
 from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.parts import sha16
@@ -172,10 +169,33 @@ def test_numbers_that_are_not_finite_are_refused(reader: CacheReader) -> None:
         EmbeddingStore(reader, "e").vectors()
 
 
+def test_a_link_to_a_file_of_vectors_is_none(reader: CacheReader) -> None:
+    (file,) = embedding_files(filled(reader).folder.parents[1])
+    file.path.rename(reader.root / "elsewhere.npy")
+    file.path.symlink_to(reader.root / "elsewhere.npy")
+    with pytest.raises(DamagedPart, match="not a regular file"):
+        EmbeddingStore(reader, "e").vectors()
+
+
 def test_files_merged_under_an_open_store_change_nothing(reader: CacheReader) -> None:
     filled(reader, files=3)
     store = EmbeddingStore(reader, "e")
     merge_embeddings(reader.root)
+    assert np.array_equal(gathered(store, reader), VECTORS)
+
+
+def test_what_could_not_be_written_outlives_a_merge_by_somebody_else(
+    reader: CacheReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chosen in (slice(100), slice(100, 200)):
+        EmbeddingStore(reader, "e").append(CONTEXTS[chosen], VECTORS[chosen])
+    store = EmbeddingStore(reader, "e")
+    with monkeypatch.context() as read_only:
+        read_only.setattr(
+            files_of_vectors, "writable", lambda root: False
+        )  # nothing is refused to root
+        store.append(CONTEXTS[200:], VECTORS[200:])
+    assert merge_embeddings(reader.root) == 1
     assert np.array_equal(gathered(store, reader), VECTORS)
 
 

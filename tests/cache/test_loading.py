@@ -5,7 +5,7 @@ import pytest
 
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree
-from hierrouter_cache.loading import load_tree
+from hierrouter_cache.loading import holes, load_tree
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.scores import stored_scores
@@ -78,12 +78,34 @@ def test_a_price_changes_the_tree_and_no_call(tmp_path: Path) -> None:
     fill(tmp_path)
     dear = load(tmp_path, rows.spec("ab", 2), rate=2.0)
     assert dear.cost[0].tolist() == [0, 10, 5, 20, 15, 15, 10]
+    assert dear.base_rate.tolist() == [2, 1]
+
+
+def test_a_fingerprint_under_other_prices_is_that_of_the_same_content(tmp_path: Path) -> None:
+    fill(tmp_path)
+    tree, dear, shallow = (
+        load(tmp_path, rows.spec("ab", hops), rate) for rate, hops in ((1.0, 2), (2.0, 2), (1.0, 1))
+    )
+    assert dear.fingerprint != tree.fingerprint
+    assert tree.same_content(dear.fingerprint)
+    assert not tree.same_content(shallow.fingerprint)
 
 
 def test_missing_nodes_are_counted(tmp_path: Path) -> None:
     fill(tmp_path, drop=3)
     with pytest.raises(IncompleteTree, match="1 of 2 queries lack 3 nodes"):
         load(tmp_path, rows.spec("ab", 2))
+
+
+def test_nodes_below_a_hole_are_told_from_those_that_failed_themselves(tmp_path: Path) -> None:
+    made = rows.tree_calls("ab", 2, "one")
+    writer = PartWriter(tmp_path)
+    writer.append("calls", rows.calls(*made[1:], *rows.tree_calls("ab", 2, "two")))
+    writer.append("queries", rows.queries(*QUESTIONS, answer="ab"))
+    spec = rows.spec("ab", 2)
+    assert holes(walk(CacheReader(tmp_path), spec, KEYS), spec.routes) == (
+        "1 of 2 queries lack 3 nodes and 1 direct calls (2 of them because their parent is missing)"
+    )
 
 
 def test_unscored_nodes_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Who may write into a cache at the same time: real processes, real locks."""
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,8 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter_cache.errors import CacheLocked
-from hierrouter_cache.locks import collector_lock, shard_lock, shards_at_work, shared_lock
+from hierrouter_cache.errors import CacheError, CacheLocked, WorldError
+from hierrouter_cache.locks import (
+    collector_lock,
+    folder_lock,
+    shard_lock,
+    shards_at_work,
+    shared_lock,
+)
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import environment
 
@@ -57,6 +66,12 @@ REFUSED = [
     ),
     pytest.param(SHARD, collector_lock, r"shards or a transfer", id="one-beside-a-shard"),
     pytest.param(SHARED, collector_lock, r"shards or a transfer", id="one-beside-a-transfer"),
+    pytest.param(
+        "folder_lock(root, 'a training')",
+        lambda root: folder_lock(root, "a training"),
+        r"a training \(pid {pid} on .*\) is at work",
+        id="two-in-another-folder",
+    ),
     pytest.param(
         SHARD,
         lambda root: shard_lock(root, 1, 2),
@@ -132,3 +147,24 @@ def test_shards_start_one_after_the_other(root: Path) -> None:
     ]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert (root / "log").read_text().split() == ["in", "out"] * 3
+
+
+def test_a_link_in_place_of_a_lock_is_refused_and_its_target_kept(root: Path) -> None:
+    (root / "precious").write_text("kept")
+    (root / "collect.lock").symlink_to(root / "precious")
+    with (
+        pytest.raises(CacheError, match=f"the cache is not writable: {root}"),
+        collector_lock(root),
+    ):
+        pass
+    assert (root / "precious").read_text() == "kept"
+
+
+def test_a_disk_without_locks_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    message = f"cannot lock the cache: {root}: No locks available; use a disk that has locks"
+    with pytest.raises(WorldError, match=message), collector_lock(root):
+        pass

@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,16 +15,25 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
-from hierrouter_cache import remote, schema, writer
+from hierrouter_cache import remote, rivals, schema, writer
 from hierrouter_cache.compact import compact
-from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, InputError, WorldError
-from hierrouter_cache.locks import collector_lock, shard_lock
+from hierrouter_cache.errors import (
+    CacheError,
+    CacheLocked,
+    DamagedPart,
+    InputError,
+    NoCache,
+    WorldError,
+)
+from hierrouter_cache.locks import collector_lock, pull_lock, shard_lock
 from hierrouter_cache.parts import list_parts, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.remote import Pulled, copying_to, exchange, pull, push, require_no_rivals
+from hierrouter_cache.rivals import ARRIVING
 from hierrouter_cache.schema import KINDS
 from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
 from hierrouter_cache.writer import PartWriter
@@ -40,6 +51,22 @@ class WithoutRename(MemoryFileSystem):  # type: ignore[misc]
 
     def mv(self, *_: Any, **__: Any) -> None:
         raise NotImplementedError("rename")
+
+
+class Repeating(MemoryFileSystem):  # type: ignore[misc]
+    """As some libraries: what fails is named by the whole URL, or by a part of it."""
+
+    protocol = "repeating"
+    said = "{url}/parts"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path
+
+    def _fail(self, path: str, *_: Any, **__: Any) -> Any:
+        raise OSError(self.said.format(url=path.removesuffix("/parts")))
+
+    info = isdir = _open = pipe_file = _fail
 
 
 def in_memory(files: MemoryFileSystem, whole: bool) -> ObjectStore:
@@ -285,6 +312,97 @@ def test_a_score_never_meets_another_answer_than_its_own(store: Store, tmp_path:
         assert len(reader.responses()) == 2
 
 
+def with_a_rival(tmp_path: Path) -> tuple[Path, FolderStore]:
+    """A cache that says "no", and a mirror of another answer, its score and a new call."""
+    scored = rows.calls(("m", "c", "yes"))
+    there = PartWriter(tmp_path / "there")
+    there.append("calls", scored)
+    there.append("scores", rows.scores(scored))
+    there.append("calls", rows.calls(("m", "new", "yes")))
+    store = FolderStore(tmp_path / "mirror")
+    push(there.root, store)
+    PartWriter(tmp_path / "here").append("calls", rows.calls(("m", "c", "no")))
+    return tmp_path / "here", store
+
+
+def require_own_answer(here: Path) -> None:
+    """Only what was answered here is here, and no score of another answer."""
+    reader = CacheReader(here)
+    key = rows.calls(("m", "c", "no"))["key"][0].as_py()
+    said = reader.sql("SELECT response FROM calls_rows WHERE key = ?", [key])
+    assert said["response"].to_pylist() == ["no"]
+    assert not reader.has("scores")
+    assert not (here / ARRIVING).exists()
+    assert crash.leftovers(here) == []
+
+
+class BreaksOff(FolderStore):
+    """Gives what it is asked for of one kind, and fails with the rest."""
+
+    kind: str
+    how: BaseException
+
+    def read(self, name: str) -> bytes:
+        if name.startswith(self.kind):
+            return super().read(name)
+        time.sleep(0.2)  # the others are on their way at the same time
+        raise self.how
+
+
+@pytest.mark.parametrize("kind", ["calls", "scores"])
+@pytest.mark.parametrize("how", [OSError("no route"), KeyboardInterrupt()], ids=repr)
+def test_a_pull_that_breaks_off_leaves_no_rival(
+    tmp_path: Path, how: BaseException, kind: str
+) -> None:
+    here, store = with_a_rival(tmp_path)
+    broken = BreaksOff(store.root)
+    object.__setattr__(broken, "how", how)
+    object.__setattr__(broken, "kind", kind)
+    with pytest.raises((WorldError, KeyboardInterrupt)):
+        pull(broken, here)
+    assert len(list_parts(here)) == (2 if kind == "calls" else 1)  # one new call has come
+    require_own_answer(here)
+    assert len(pull(store, here).rivals) == 1
+    require_own_answer(here)
+
+
+def test_no_part_is_copied_beside_a_damaged_one(tmp_path: Path) -> None:
+    here, store = with_a_rival(tmp_path)
+    (part,) = list_parts(here)
+    part.path.write_bytes(part.path.read_bytes()[:-1])
+    with pytest.raises(DamagedPart, match=f"damaged part: {part.path.name}"):
+        pull(store, here)
+    assert list_parts(here) == [part]
+
+
+def test_arrivals_of_a_pull_at_work_are_left_to_it(tmp_path: Path) -> None:
+    here, store = with_a_rival(tmp_path)
+    for name in store.sizes():
+        FolderStore(here).write(name, store.read(name))
+    rivals.note_arrivals(here, store.sizes())
+    before = list_parts(here)
+    with pull_lock(here):
+        rivals.finish_pull(here)
+        assert list_parts(here) == before
+    rivals.finish_pull(here)
+    require_own_answer(here)
+
+
+def test_a_list_of_arrivals_that_is_none_is_named(tmp_path: Path) -> None:
+    here, store = with_a_rival(tmp_path)
+    (here / ARRIVING).write_text("7")
+    with pytest.raises(CacheError, match=f"not readable: {here / ARRIVING}: .*; remove it"):
+        pull(store, here)
+
+
+def test_two_pulls_at_the_same_time_copy_everything_once(tmp_path: Path) -> None:
+    here, store = with_a_rival(tmp_path)
+    with ThreadPoolExecutor(2) as streams:
+        pulled = [found.result() for found in [streams.submit(pull, store, here) for _ in "ab"]]
+    assert sorted(found.copied for found in pulled) == [0, 1]
+    require_own_answer(here)
+
+
 def test_two_sides_with_rivals_still_exchange_the_rest(store: Store, tmp_path: Path) -> None:
     sides = {"one": "yes", "other": "no"}
     for side, said in sides.items():
@@ -343,8 +461,12 @@ def test_pull_waits_for_no_shard_and_refuses_beside_a_collector(root: Path, tmp_
 
 
 def test_an_empty_place_gives_nothing(store: Store, tmp_path: Path) -> None:
-    assert pull(store, tmp_path / "other").copied == 0
+    pulled = pull(store, tmp_path / "other")
+    assert (pulled.copied, pulled.note) == (0, "")
+    require_no_rivals(pulled)
     assert not (tmp_path / "other").exists()
+    with pytest.raises(NoCache, match=r"no parts in the mirror: .*; push to it first"):
+        pull(store, tmp_path / "other", may_be_empty=False)
 
 
 def test_a_folder_needs_no_scheme() -> None:
@@ -434,6 +556,21 @@ def test_no_secret_of_a_url_is_shown(url: str) -> None:
     assert len(str(caught.value)) <= 300
 
 
+@pytest.mark.parametrize("said", ["500: {url}/parts", "no route to AKID:top%20secret@host"])
+@pytest.mark.parametrize("use", [pull, push], ids=["pull", "push"])
+def test_no_secret_is_shown_when_a_mirror_fails(
+    root: Path, monkeypatch: pytest.MonkeyPatch, said: str, use: Any
+) -> None:
+    monkeypatch.setattr(Repeating, "said", said)
+    register_implementation("repeating", Repeating, clobber=True)
+    store = store_at("repeating://AKID:top%20secret@host/x?token=hushed")
+    with pytest.raises(WorldError, match=r"cannot use the mirror: repeating://host/x: ") as caught:
+        use(*((store, root) if use is pull else (root, store)))
+    for secret in ("AKID", "secret", "hushed"):
+        assert secret not in str(caught.value)
+        assert secret not in repr(store)
+
+
 def test_a_url_is_shown_without_its_secrets() -> None:
     assert without_secrets("s3://AKID:a/b@bucket/path?token=x") == "s3://bucket/path"
     assert without_secrets("s3://bucket/path") == "s3://bucket/path"
@@ -454,6 +591,11 @@ def die(times):
 steps = die([int(sys.argv[3])])
 for module in (remote, stores):
     module.no_steps = steps
+remove = Path.unlink
+def unlink(path, missing_ok=False):
+    steps("unlink " + path.suffix)
+    remove(path, missing_ok)
+Path.unlink = unlink
 class Torn(stores.ObjectStore):
     def _put(self, path, data):
         with self.files.open_output_stream(path) as stream:
@@ -470,7 +612,45 @@ if sys.argv[1] == "push":
 else:
     remote.pull(store, root)
 """
+
+
+def killed(
+    direction: str, point: str, time: int, here: Path, mirror: FolderStore
+) -> subprocess.CompletedProcess[bytes]:
+    """A copy by a process that kills itself when `point` is reached for this time."""
+    return subprocess.run(
+        [sys.executable, "-c", KILLED, direction, point, str(time), str(here), str(mirror.root)],
+        env=environment(),
+        cwd=SOURCES,
+    )
+
+
 POINTS = ("before write", "before rename", "after rename", "after folder fsync")
+
+
+@pytest.mark.parametrize("go_on", [pull, compact], ids=["pull", "compact"])
+@pytest.mark.parametrize(
+    ("point", "time"),
+    [
+        *(("after rename", time) for time in (1, 2, 3)),
+        *(("after folder fsync", time) for time in (1, 2, 3)),
+        *(("unlink .parquet", time) for time in (1, 2)),
+        ("unlink .json", 2),
+    ],
+)
+def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
+    tmp_path: Path, point: str, time: int, go_on: Any
+) -> None:
+    here, store = with_a_rival(tmp_path)
+    done = killed("pull", point, time, here, store)
+    assert done.returncode == -signal.SIGKILL
+    assert (here / ARRIVING).exists()
+    if go_on is compact:
+        compact(here)
+        require_own_answer(here)
+    pull(store, here)
+    require_own_answer(here)
+    assert len(CacheReader(here).responses()) == 2
 
 
 @pytest.mark.parametrize("time", [1, 7])
@@ -485,17 +665,14 @@ def test_kill_9_in_the_middle_of_a_copy(
     if direction == "pull":
         push(root, mirror)
     here = root if direction == "push" else other
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, direction, point, str(time), str(here), str(mirror.root)],
-        env=environment(),
-        cwd=SOURCES,
-    )
+    done = killed(direction, point, time, here, mirror)
     assert done.returncode == -signal.SIGKILL
     target = mirror.root if direction == "push" else other
     there = contents(target) if list((target / "parts").iterdir()) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen
     copied = push(root, mirror) if direction == "push" else pull(mirror, other).copied
-    assert copied == PARTS - len(there)
+    early = [name for name in there if direction == "pull" and name.startswith("scores-")]
+    assert copied == PARTS - len(there) + len(early)
     assert contents(target) == contents(root)
     if direction == "pull":
         assert crash.leftovers(other) == []

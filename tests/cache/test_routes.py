@@ -48,6 +48,16 @@ def test_depth_is_length_of_path(routes: Routes) -> None:
     assert routes.depth().tolist() == [len(routes.path(node)) for node in range(routes.nodes)]
 
 
-def test_no_tree_without_models_or_hops() -> None:
+@given(shapes)
+def test_levels_follow_each_other_and_hold_all_nodes(routes: Routes) -> None:
+    depth = routes.depth()
+    levels = [range(routes.nodes)[routes.level(level)] for level in range(routes.hops + 1)]
+    assert [node for level in levels for node in level] == list(range(routes.nodes))
+    assert [set(depth[level]) for level in levels] == [{level} for level in range(len(levels))]
+    assert levels[-1] == range(routes.nodes)[routes.leaves]
+
+
+@pytest.mark.parametrize(("models", "hops"), [(0, 2), (2, 0), (-1, 2), (2, -1)])
+def test_no_tree_without_models_or_hops(models: int, hops: int) -> None:
     with pytest.raises(ValueError, match="at least 1 model"):
-        Routes(0, 2)
+        Routes(models, hops)

@@ -53,9 +53,10 @@ def test_all_models_are_the_whole_and_parts_of_parts_are_parts() -> None:
 def test_reference_models_stay() -> None:
     tree = random_tree(Routes(3, 1), 4, 0)
     assert sub_pool(tree, tree.models[1:]).direct.models == (*tree.models[1:], "large")
+    assert len(sub_pool(tree, tree.models[1:]).content) == len(tree.content) == 32
 
 
 @pytest.mark.parametrize("models", [(), ("model-0", "model-0"), ("model-0", "model-9")])
 def test_no_model_one_twice_or_an_unknown_one_is_refused(models: tuple[str, ...]) -> None:
-    with pytest.raises(InputError, match="no sub-pool"):
+    with pytest.raises(InputError, match=f"no sub-pool: {', '.join(models) or 'no model'}; name"):
         sub_pool(random_tree(Routes(3, 2), 4, 0), models)

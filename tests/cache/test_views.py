@@ -1,13 +1,16 @@
 """`cache sql` at its core: the views say what was collected, and nothing else can be reached."""
 
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache.errors import InputError
+from hierrouter_cache import views
+from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.pricing import Rate
-from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.reader import CacheReader, connect
 from hierrouter_cache.views import ask
 from tests.cache import rows
 from tests.cache.test_loading import KEYS, fill
@@ -98,6 +101,22 @@ def test_nothing_else_can_be_asked(tmp_path: Path, question: str) -> None:
         with pytest.raises(InputError):
             answer(root, f"{prefix}COPY (SELECT 1) TO '{part}' (FORMAT csv, USE_TMP_FILE false)")
     CacheReader(root)
+
+
+def test_an_answer_beyond_the_memory_is_no_fault_of_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+
+    def small(*given: Any) -> duckdb.DuckDBPyConnection:
+        connection = connect(*given)
+        connection.execute("SET memory_limit = '20MB'; SET max_temp_directory_size = '0KB'")
+        return connection
+
+    monkeypatch.setattr(views, "connect", small)
+    with pytest.raises(WorldError, match="not enough memory to answer") as caught:
+        answer(tmp_path, "SELECT count(DISTINCT i) FROM range(9000000) t(i)")
+    assert "\n" not in str(caught.value)
 
 
 def test_the_reader_stays_usable(tmp_path: Path) -> None:

@@ -121,6 +121,12 @@ def test_a_plan_of_another_run_is_named(tmp_path: Path) -> None:
         walk(CacheReader(tmp_path), rows.spec("ab", 2), [*KEYS, "q-three"])
 
 
+def test_parts_without_a_plan_are_named(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with pytest.raises(CacheError, match=f"no plan in the cache: {tmp_path}; collect with"):
+        CacheReader(tmp_path).latest_plan()
+
+
 def test_a_compaction_under_an_open_reader_changes_nothing(tmp_path: Path) -> None:
     for drop in (0, 3):
         fill(tmp_path, drop=drop)

@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache import writer
+from hierrouter_cache.atomic_files import atomic_file, write_atomically
+from hierrouter_cache.errors import CacheError, InputError, WorldError
 from hierrouter_cache.parts import list_parts, sound_parts
-from hierrouter_cache.writer import (
-    PartWriter,
-    atomic_file,
-    draft_path,
-    sweep_drafts,
-    write_atomically,
-)
+from hierrouter_cache.writer import PartWriter, draft_path, sweep_drafts
 from tests.cache import rows
 
 
@@ -63,6 +59,31 @@ def test_a_disk_that_fails_altogether_is_said_in_one_line(
         monkeypatch.setattr(os, call, fail)
     with pytest.raises(WorldError, match=r"cannot write: .*Input/output error"):
         writer.append("calls", rows.calls(("m", "c", "r")))
+
+
+def test_a_disk_without_room_for_a_folder_is_not_called_unwritable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(WorldError, match="No space left on device; make room and run again"):
+        PartWriter(tmp_path / "cache")
+
+
+def test_a_folder_that_may_not_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "writable", lambda root: False)  # nothing is refused to root
+    with pytest.raises(CacheError, match=f"not writable: {tmp_path}: permission denied"):
+        PartWriter(tmp_path)
+
+
+def test_a_part_without_rows_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="empty part"):
+        PartWriter(tmp_path).append("calls", rows.calls())
+    assert list((tmp_path / "parts").iterdir()) == []
 
 
 def test_a_cache_path_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""A cache that others change all the while: the same rows, or one line that says so.
+
+The others are real, they commit and merge. When they do it is what a test decides, by standing
+between two steps of a reader.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from hierrouter_cache import embeddings, parts, reader, remote
+from hierrouter_cache.compact import compact
+from hierrouter_cache.embedding_files import EmbeddingFile, embedding_fault, embedding_files
+from hierrouter_cache.embedding_merge import merge_embeddings
+from hierrouter_cache.embeddings import EmbeddingStore
+from hierrouter_cache.errors import CacheError
+from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.parts import list_parts, sound_parts
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.remote import push
+from hierrouter_cache.stores import FolderStore
+from hierrouter_cache.writer import PartWriter
+from tests.cache import rows
+
+ALWAYS = 1000
+Between = Callable[..., None]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    writer = PartWriter(tmp_path / "cache")
+    for said in ("first", "second"):
+        writer.append("calls", rows.calls(("m", said, said)))
+    return writer.root
+
+
+@pytest.fixture
+def between(root: Path, monkeypatch: pytest.MonkeyPatch) -> Between:
+    """After each of the first calls of a function of a module, others merge all parts."""
+
+    def arrange(module: Any, name: str, times: int = ALWAYS) -> None:
+        real, left = getattr(module, name), iter(range(times))
+
+        def then_others(*arguments: Any) -> Any:
+            result = real(*arguments)
+            if next(left, None) is not None:
+                with monkeypatch.context() as theirs:
+                    theirs.setattr(module, name, real)
+                    commit_and_merge(root)
+            return result
+
+        monkeypatch.setattr(module, name, then_others)
+
+    return arrange
+
+
+def commit_and_merge(root: Path) -> None:
+    PartWriter(root).append("calls", rows.calls(("m", os.urandom(4).hex(), "theirs")))
+    compact(root)
+
+
+def said(reader: CacheReader) -> set[str]:
+    return set(reader.responses().values())
+
+
+def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between: Between) -> None:
+    between(reader, "sound_parts", times=1)
+    assert said(CacheReader(root)) == {"first", "second", "theirs"}
+
+
+def test_a_cache_that_is_merged_at_every_opening_is_named(root: Path, between: Between) -> None:
+    between(reader, "sound_parts")
+    with pytest.raises(CacheError, match=f"changes all the time: {root}; try again later"):
+        CacheReader(root)
+
+
+def test_a_cache_that_is_merged_before_every_query_is_named(root: Path, between: Between) -> None:
+    between(reader, "connect")
+    opened = CacheReader(root)
+    with pytest.raises(CacheError, match=f"changes all the time: {root}; try again later"):
+        opened.responses()
+
+
+def test_a_disk_that_fails_is_not_taken_for_a_compaction(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = CacheReader(root)
+    with pytest.raises(CacheError, match=r"a part cannot be read: .*gone\.parquet"):
+        opened.sql("SELECT * FROM read_parquet('gone.parquet')")
+
+    def fail(*_: object) -> None:
+        raise duckdb.IOException(os.strerror(errno.EIO))
+
+    monkeypatch.setattr(reader, "connect", fail)
+    with pytest.raises(CacheError, match=r"a part cannot be read: .*Input/output error"):
+        CacheReader(root)
+
+
+def test_parts_merged_at_every_look_are_named(root: Path, between: Between) -> None:
+    between(parts, "list_parts")
+    with pytest.raises(CacheError, match=f"keeps changing: {root}; wait until"):
+        sound_parts(root)
+
+
+def test_parts_that_go_before_they_are_hashed_are_named(root: Path, between: Between) -> None:
+    between(parts, "_whole_listing")
+    with pytest.raises(CacheError, match=f"keeps changing: {root}; wait until"):
+        sound_parts(root)
+
+
+def test_parts_merged_while_they_are_pushed_are_pushed_merged(
+    root: Path, tmp_path: Path, between: Between
+) -> None:
+    store = FolderStore(tmp_path / "mirror")
+    between(remote, "list_parts", times=1)
+    push(root, store)
+    assert set(store.sizes()) >= {part.path.name for part in list_parts(root)}
+    between(remote, "list_parts")
+    with pytest.raises(CacheError, match=f"keeps changing: {root}; push again when it is at rest"):
+        push(root, FolderStore(tmp_path / "other"))
+
+
+def test_vectors_merged_while_they_are_mapped_are_mapped_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, contexts = CacheReader(root), [digest(1), digest(2)]
+    store = EmbeddingStore(opened, "e")
+    for number, context in enumerate(contexts):
+        store.append([context], np.full((1, 2), number, np.float32))
+    before = embedding_files(root)
+    looks = iter([before])
+
+    def late(root: Path) -> list[EmbeddingFile]:
+        return next(looks, None) or embedding_files(root)
+
+    merge_embeddings(root)
+    monkeypatch.setattr(embeddings, "embedding_files", late)
+    found = EmbeddingStore(opened, "e")
+    assert found.vectors()[found.rows(opened.hashes(contexts))].tolist() == [[0, 0], [1, 1]]
+    assert [embedding_fault(file) for file in before] == [None, None]  # merged, no fault
+
+    monkeypatch.setattr(embeddings, "embedding_files", lambda root: before)
+    with pytest.raises(CacheError, match=f"change all the time: {store.folder}; try again later"):
+        EmbeddingStore(opened, "e")
