@@ -1,14 +1,12 @@
 """Code of the user's own, by its import path `module:attribute`.
 
-In: what a user typed. Out: its two parts; and an exception of foreign code as one line. Not
-covered: what is looked for in the module (`scoring.own`, `baselines.own`).
+In: what a user typed. Out: its two parts. Not covered: what is looked for in the module
+(`scoring.own`, `baselines.own`).
 """
 
 from __future__ import annotations
 
 from hierrouter_cache.errors import InputError
-
-LONGEST = 120  # characters of a foreign error
 
 
 def import_path(path: str, usage: str) -> tuple[str, str]:
@@ -24,8 +22,3 @@ def import_path(path: str, usage: str) -> tuple[str, str]:
     if not module or not attribute:
         raise InputError(f"not an import path: {path!r}; write {usage}")
     return module, attribute
-
-
-def one_line(error: BaseException) -> str:
-    """What kind of error, and the beginning of its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST]}"

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.opened_pool import opened_pool
-from hierrouter.pool import pool_from_json
+from hierrouter.opened_pool import opened_pool, planned_pool
 from hierrouter.pool_file import stored_pool
 from hierrouter.query import stored_choices
 from hierrouter.scoring import SCORERS
 from hierrouter_cache.checks import Row, part_fault, row_fault
-from hierrouter_cache.embeddings import embedding_fault, embedding_files, require_sound
+from hierrouter_cache.embedding_files import embedding_fault, embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.fingerprint import digest
 from hierrouter_cache.parts import examine
@@ -100,7 +99,7 @@ def ask_cache(root: Path, question: str) -> pa.Table:
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    pool, identities = pool_from_json(plan.pool)
+    pool, identities = planned_pool(plan.pool)
     return ask(reader, pool.tree_spec(identities), plan.queries, pool.rates(), question)
 
 

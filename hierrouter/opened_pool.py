@@ -9,12 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 
-from hierrouter.collect.identity import named_folder, weights_of
+from hierrouter.collect.identity import named_folder, saved_identity, served_identity
 from hierrouter.collect.scheduler import identify
-from hierrouter.pool import Identity, ModelSpec, Pool, pool_from_json
+from hierrouter.endpoint import OPENAI, Endpoint
+from hierrouter.pool import (
+    MAX_HOPS,
+    MAX_NODES,
+    Identity,
+    ModelSpec,
+    Pool,
+    pool_from_json,
+    require_distinct,
+)
 from hierrouter.pool_file import load_pool
+from hierrouter_cache.errors import CacheError
 from hierrouter_cache.walk import TreeSpec
+
+# Fields of a model that say which one it is, and what else can differ in its identity.
+SOURCE = ("model", "revision", "dtype", "backend", "batching")
+RESOLVED = ("weights", "deployment", "answers_as", "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,7 @@ def opened_pool(
         InputError: an unknown pool, model or number of hops, or a folder that is no model.
         WorldError: a model that the plan does not know and that cannot be found.
     """
-    stored, known = pool_from_json(plan)
+    stored, known = planned_pool(plan)
     part = (stored if name is None else load_pool(name)).sub_pool(models, hops)
     identities = known if name is None else _identities(part, stored, known)
     opened = [identities[model.name] for model in part.models]
@@ -66,39 +81,81 @@ def opened_pool(
     return OpenedPool(replace(part, context_free=context_free), identities, stored, changed)
 
 
+def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
+    """The pool of a cache's plan, and what its models resolved to.
+
+    Raises:
+        CacheError: the plan holds no such thing.
+    """
+    try:
+        pool, identities = pool_from_json(plan)
+        _require_a_pool(pool, identities)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CacheError(
+            "the last plan holds no pool; not written by this program, find the part with "
+            "`hierrouter cache verify`"
+        ) from error
+    return pool, identities
+
+
+def _require_a_pool(pool: Pool, identities: Mapping[str, Identity]) -> None:
+    """Raise where a tree of it could not be opened, or would be too large; in full: `pool_file`."""
+    if type(pool.hops) is not int or not 1 <= pool.hops <= MAX_HOPS:
+        raise ValueError(pool.hops)
+    if not pool.models or pool.routes.calls > MAX_NODES:
+        raise ValueError(len(pool.models))
+    require_distinct([model.name for model in pool.everyone], "the last plan")
+    if not all(0 <= rate.tokens_in + rate.tokens_out < inf for rate in pool.rates().values()):
+        raise ValueError("a rate")
+    if not all(isinstance(identities[model.name], dict) for model in pool.everyone):
+        raise TypeError("an identity")
+    pool.tree_spec(identities)
+
+
 def _identities(pool: Pool, stored: Pool, known: Mapping[str, Identity]) -> dict[str, Identity]:
     """What the models of `pool` resolve to; asks for the engine only where a model is new."""
-    same = {model.name: model for model in stored.everyone}
+    before = {model.name: model for model in stored.everyone}
     found = {
-        model.name: known[model.name]
-        if _unseen(model, same.get(model.name))
-        else _with_weights_of(model, known)
-        for model in pool.everyone
+        model.name: _without_engine(model, before.get(model.name), known) for model in pool.everyone
     }
     new = identify(model for model in pool.everyone if found[model.name] is None)
     return {name: identity or new[name] for name, identity in found.items()}
 
 
-def _unseen(model: ModelSpec, stored: ModelSpec | None) -> bool:
+def _without_engine(
+    model: ModelSpec, before: ModelSpec | None, known: Mapping[str, Identity]
+) -> Identity | None:
+    """What a model resolves to; None where only its engine can say."""
+    if model.backend == OPENAI:
+        return served_identity(_with_address_of(before, model))
+    if before and _is_unseen(model, before):
+        return known[model.name]
+    content = saved_identity(model)
+    return next((item for item in known.values() if _content(item) == content), None)
+
+
+def _with_address_of(before: ModelSpec | None, model: ModelSpec) -> ModelSpec:
+    """Where a pool names no server, collecting was told one on the command line."""
+    endpoint = model.endpoint or Endpoint()
+    if endpoint.base_url or before is None or before.endpoint is None:
+        return model
+    return replace(model, endpoint=replace(endpoint, base_url=before.endpoint.base_url))
+
+
+def _is_unseen(model: ModelSpec, before: ModelSpec) -> bool:
     """Whether it is the stored model but for its price, and not a folder that is here.
 
     Such a one needs to be neither here nor reachable. The files of a folder may have changed.
     """
-    if stored is None or _source(model) != _source(stored):
+    if any(getattr(model, name) != getattr(before, name) for name in SOURCE):
         return False
     folder = named_folder(model)
     return folder is None or not folder.is_dir()
 
 
-def _source(model: ModelSpec) -> tuple[str | None, ...]:
-    return (model.model, model.revision, model.dtype, model.backend)
-
-
-def _with_weights_of(model: ModelSpec, known: Mapping[str, Identity]) -> Identity | None:
-    """The identity in the plan that has this model's weights and dtype."""
-    wanted = (weights_of(model), model.dtype)
-    same = (item for item in known.values() if (item.get("weights"), item.get("dtype")) == wanted)
-    return next(same, None)
+def _content(identity: Identity) -> Identity:
+    """What is left of it by an upgrade of the engine, or on another kind of device."""
+    return {name: text for name, text in identity.items() if name not in ("engine", "device")}
 
 
 def _what_changed(
@@ -113,8 +170,9 @@ def _what_changed(
             notes.append(f"{name} is new")
             continue
         changes = _changes(before[name], model)
-        if identities[name].get("weights") != known[name].get("weights"):
-            changes.append("weights")
+        changes += [
+            part for part in RESOLVED if identities[name].get(part) != known[name].get(part)
+        ]
         if changes:
             notes.append(f"{name}: {', '.join(changes)} changed")
     levels = range(min(pool.hops, stored.hops))
@@ -128,5 +186,4 @@ def _what_changed(
 def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
     before, now = asdict(old.generation), new.generation.settings
     changed = [name for name in now if before[name] != now[name]]
-    fields = ("model", "revision", "dtype", "backend")
-    return changed + [name for name in fields if getattr(old, name) != getattr(new, name)]
+    return changed + [name for name in SOURCE if getattr(old, name) != getattr(new, name)]

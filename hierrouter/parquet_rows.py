@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, reason_of
 
 MAX_ROWS = 50_000_000  # a file that declares more is damaged, or a trap
 BATCH = 1024
@@ -37,8 +37,8 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, KeyError) as error:
+        # The last three: Python has no such date, or no such time zone.
         place = f"{path}: after row {number}" if number else f"{path}"
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        reason = said[:120].rstrip(".")
+        reason = reason_of(error).rstrip(".")
         raise InputError(f"not readable as parquet: {place}: {reason}; write it again") from None

@@ -91,6 +91,7 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
     """
     try:
         stored = json.loads(text)
+        json.dumps(stored, ensure_ascii=False).encode()  # half a character can be no part of a key
     except (ValueError, RecursionError):
         raise InputError(f"the pool of a plan is not JSON: {where}") from None
     if not isinstance(stored, dict):

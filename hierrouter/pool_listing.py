@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hierrouter.collect.backends.weights import weight_files
 from hierrouter.collect.identity import local_folder
 from hierrouter.endpoint import OPENAI
 from hierrouter.pool import ModelSpec, Pool
@@ -19,7 +20,6 @@ from hierrouter.pricing import size_in
 
 HERE, PARTLY, ABSENT, SERVED = "here", "in part", "not here", "served"
 NO_URL = "no base_url"
-INDEX = "model.safetensors.index.json"
 WINDOWS = ("max_position_embeddings", "n_positions")
 
 
@@ -98,11 +98,8 @@ def _saved(model: ModelSpec) -> Path | None:
 def _weights(folder: Path | None) -> str:
     if folder is None:
         return ABSENT
-    index = _read(folder / INDEX)
-    if not index:
-        return HERE if any(folder.glob("*.safetensors")) else PARTLY
-    files = set(index.get("weight_map", {}).values())
-    return HERE if all((folder / name).is_file() for name in files) else PARTLY
+    files = weight_files(folder)
+    return HERE if files and all(file.is_file() for file in files) else PARTLY
 
 
 def _window(folder: Path) -> int | None:

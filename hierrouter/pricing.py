@@ -27,7 +27,7 @@ FEWEST_PARAMETERS = 1e3  # less is a count in billions, written as a plain numbe
 UNITS = {"b": 1e9, "m": 1e6}
 # A size in a name stands between delimiters: `-3B-`, `_7b`, `-8x7B`; not `v0.1b2`.
 SIZE_IN_NAME = re.compile(
-    r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![A-Za-z0-9])", re.IGNORECASE
+    r"(?<![A-Za-z0-9.])(?:(\d{1,9})x)?(\d{1,9}(?:\.\d+)?)([bm])(?![A-Za-z0-9])", re.IGNORECASE
 )
 
 

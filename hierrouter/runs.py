@@ -89,8 +89,8 @@ def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Itera
         WorldError: the disk is full or failed.
     """
     # The command line reads this module's constants at its start, and these import numpy.
+    from hierrouter_cache.atomic_files import write_atomically
     from hierrouter_cache.locks import folder_lock
-    from hierrouter_cache.writer import write_atomically
 
     described = {"asked": dict(asked), "command": command}
     found = _begun(out)

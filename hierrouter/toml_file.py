@@ -47,10 +47,14 @@ def parse_text(text: str, what: str, where: str) -> dict[str, Any]:
     if not text.strip():
         raise InputError(f"{what} is empty: {where}; give one with tables in it")
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
+        repr(tables)  # Python reads longer numbers in hexadecimal than it can show in a message
+        return tables
     except tomllib.TOMLDecodeError as error:
         line, reason = _fault(text, str(error))
         raise InputError(f"{what} is not TOML: {where}:{line}: {reason}; mend that line") from None
+    except ValueError:
+        raise InputError(f"{what} has a number of too many digits: {where}; mend it") from None
     except RecursionError:
         raise InputError(f"{what} is nested too deeply: {where}; write it flat") from None
 

@@ -1,7 +1,7 @@
-"""A hub on this machine: enough of the real one's HTTP for the `datasets` library to load from.
+"""A hub on this machine: enough of the real one's HTTP for `datasets` and `transformers`.
 
-It serves repositories that a test writes: a card that names configurations and splits, and one
-Parquet file for each of them.
+It serves repositories that a test writes: of data sets a card that names configurations and splits,
+and one Parquet file for each of them; of models the files of each commit of a branch that moves.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -45,13 +46,50 @@ def _card(names: list[tuple[str, str]]) -> bytes:
     return "\n".join([*lines, "---", ""]).encode()
 
 
+@dataclass
+class Model:
+    """A model whose branch moves on to the next commit whenever it was asked for, up to the last.
+
+    Attributes:
+        commits: the files of each.
+        asked: how often the branch was asked for.
+        fetched: files whose content was asked for.
+    """
+
+    commits: Mapping[str, Files]
+    asked: int = 0
+    fetched: set[str] = field(default_factory=set)
+
+    def reply(self, parts: list[str]) -> Reply:
+        """The answer to a path below the repository."""
+        match parts:
+            case ["revision", commit] if commit in self.commits:
+                return self._info(commit)
+            case [] | ["revision", "main"]:
+                self.asked += 1
+                return self._info([*self.commits][min(self.asked, len(self.commits)) - 1])
+            case ["tree", commit, *folder] if commit in self.commits:
+                return _json(_listing(self.commits[commit], "/".join(folder)))
+            case ["resolve", commit, *rest] if commit in self.commits:
+                self.fetched.add("/".join(rest))
+                return _file(self.commits[commit].get("/".join(rest)), commit)
+        return 404, b"", {"X-Error-Code": "RevisionNotFound"}
+
+    def _info(self, commit: str) -> Reply:
+        siblings = [{"rfilename": path} for path in self.commits[commit]]
+        return _json({"id": "made/up", "sha": commit, "siblings": siblings})
+
+
 @contextmanager
-def hub(repositories: Mapping[str, Files]) -> Iterator[str]:
+def hub(
+    repositories: Mapping[str, Files], models: Mapping[str, Model] | None = None
+) -> Iterator[str]:
     """The address of a hub with these repositories, while the block lasts."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body, headers = _reply(unquote(urlparse(self.path).path), repositories)
+            path = unquote(urlparse(self.path).path)
+            status, body, headers = _reply(path, repositories, models or {})
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
@@ -72,8 +110,12 @@ def hub(repositories: Mapping[str, Files]) -> Iterator[str]:
             server.shutdown()
 
 
-def _reply(path: str, repositories: Mapping[str, Files]) -> Reply:
+def _reply(path: str, repositories: Mapping[str, Files], models: Mapping[str, Model]) -> Reply:
     match path.strip("/").split("/"):
+        case ["api", "models", owner, name, *rest] if f"{owner}/{name}" in models:
+            return models[f"{owner}/{name}"].reply(rest)
+        case [owner, name, "resolve", *rest] if f"{owner}/{name}" in models:
+            return models[f"{owner}/{name}"].reply(["resolve", *rest])
         case ["api", "datasets", owner, name, *rest] if f"{owner}/{name}" in repositories:
             files = repositories[f"{owner}/{name}"]
             if rest[:1] == ["tree"]:
@@ -81,12 +123,15 @@ def _reply(path: str, repositories: Mapping[str, Files]) -> Reply:
             siblings = [{"rfilename": path} for path in files]
             return _json({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings})
         case ["datasets", owner, name, "resolve", _, *rest]:
-            data = repositories.get(f"{owner}/{name}", {}).get("/".join(rest))
-            if data is not None:
-                tag = hashlib.sha256(data).hexdigest()
-                return 200, data, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}
-            return 404, b"", {"X-Error-Code": "EntryNotFound"}
+            return _file(repositories.get(f"{owner}/{name}", {}).get("/".join(rest)), COMMIT)
     return 404, b"", {"X-Error-Code": "RepoNotFound"}
+
+
+def _file(data: bytes | None, commit: str) -> Reply:
+    if data is None:
+        return 404, b"", {"X-Error-Code": "EntryNotFound"}
+    tag = hashlib.sha256(data).hexdigest()
+    return 200, data, {"ETag": f'"{tag}"', "X-Repo-Commit": commit}
 
 
 def _listing(files: Files, folder: str) -> list[dict[str, Any]]:

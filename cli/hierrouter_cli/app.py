@@ -6,6 +6,7 @@ failed; 130 Ctrl-C. Every error is one line on stderr.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -37,6 +38,8 @@ from hierrouter_cli.help_page import PAGE_WIDTH, GroupPage, add
 
 DEBUG_FLAG = "--debug"
 INTERRUPTED = 130
+# What the system says of a path that is merely looked at, where no file can be.
+NO_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
 
 EXIT_CODES = """\
 0    done
@@ -141,6 +144,9 @@ def _run(arguments: list[str], debug: bool) -> int:
     except Exception as error:
         if debug:
             say(traceback.format_exc())
+        if isinstance(error, OSError) and error.errno in NO_PATH:
+            say_error(f"{error.strerror}: {error.filename!s:.60}; give another path")
+            return 2
         text = f"{type(error).__name__}: {error}".splitlines()[0][: MAX_ERROR - 60]
         say_error(f"unexpected: {text}; run again with --debug for the trace")
         return 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -30,10 +27,10 @@ def info(
     from hierrouter.inspection import cache_info
     from hierrouter.report.text import safe_text
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     found = cache_info(cache, pool, parsing.split_names(models), hops, incomplete)
     if format == "json":
-        console.put(json.dumps(found, sort_keys=True) + "\n")
+        console.put_json(found, sort_keys=True)
         return
     lacking = found.pop("incomplete", ())
     for key, value in found.items():
@@ -80,13 +77,10 @@ def verify(
 def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Merge many small files into few large ones; everything is served as before."""
     from hierrouter_cache.compact import compact as merge
-    from hierrouter_cache.embeddings import merge_embeddings
+    from hierrouter_cache.embedding_merge import merge_embeddings
 
-    with console.progress_bars() as bars:
-        bar = bars.add_task("merging parts", total=None, note="")
-        done = merge(
-            cache, on_part=lambda parts, total: bars.update(bar, completed=parts, total=total)
-        )
+    with console.bar("merging parts") as show:
+        done = merge(cache, on_part=show)
     fewer = merge_embeddings(cache)
     console.put(
         f"{done.parts_before:,} parts -> {done.parts_after:,}, "
@@ -124,7 +118,7 @@ def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     from hierrouter_cache.stores import store_at
 
     store = store_at(url)
-    with _copying() as on_part:
+    with console.bar("copying parts") as on_part:
         copied = copy(cache, store, on_part)
     console.put(f"{copied:,} parts copied to {store}\n")
 
@@ -137,14 +131,7 @@ def pull(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     from hierrouter_cache.stores import store_at
 
     store = store_at(url)
-    with _copying() as on_part:
+    with console.bar("copying parts") as on_part:
         pulled = copy(store, cache, on_part, may_be_empty=False)
     console.put(f"{pulled.copied:,} parts copied from {store}\n")
     require_no_rivals(pulled)
-
-
-@contextmanager
-def _copying() -> Iterator[Callable[[int, int], None]]:
-    with console.progress_bars() as bars:
-        bar = bars.add_task("copying parts", total=None, note="")
-        yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cli import collect_options, console, options, parsing
 from hierrouter_cli.collecting import Machines, make_calls, meet_mirror, say_standing
 from hierrouter_cli.dry_run import dry_run as show_estimate
-from hierrouter_cli.opening import open_tree, select
+from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
     from hierrouter.pool import Pool
@@ -56,7 +55,7 @@ def collect(
     from hierrouter.collect.overrides import overridden
     from hierrouter.collect.plan import refuse_stored_keys
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     machines = _machines(engine, shard, workers, ray_address, remote)
     if remote and dry_run:
         console.say("note: a dry run does not look at the mirror; `hierrouter cache pull` does")
@@ -86,9 +85,9 @@ def collect(
     if machines.shard:
         say_standing(cache, machines.shard)
     else:
-        open_tree(cache, select(encoder=encoder))
+        Selected(cache=cache, encoder=encoder).open()
     if format == "json":
-        console.put(json.dumps(asdict(summary), sort_keys=True) + "\n")
+        console.put_json(asdict(summary), sort_keys=True)
 
 
 def _planned(

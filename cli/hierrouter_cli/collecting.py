@@ -15,8 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from hierrouter_cli import console
-from hierrouter_cli.opening import open_tree, select
 from hierrouter_cli.progress import progress
+from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
     from hierrouter.collect.shards import Shard
@@ -44,12 +44,10 @@ class Machines:
     remote: str | None = None
 
 
-def run_collect(
-    cache: Path, pool: Pool, queries: Sequence[Query], encoder_name: str | None
-) -> RouteTree:
+def run_collect(cache: Path, pool: Pool, queries: Sequence[Query]) -> RouteTree:
     """Collect here, embed and open the tree."""
     make_calls(cache, pool, queries, Machines())
-    return open_tree(cache, select(encoder=encoder_name))
+    return Selected(cache=cache).open()
 
 
 def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> Summary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +12,13 @@ import typer
 
 from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import BASELINES, some_of
-from hierrouter_cli.learning import say_if_few
-from hierrouter_cli.looking import log_looks
+from hierrouter_cli.looking import log_looks, say_if_few, say_shown
 from hierrouter_cli.opening import make_importable
-from hierrouter_cli.routers import say_remarks
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.baselines.arms import Answers
     from hierrouter.baselines.baseline import Baseline
-    from hierrouter.baselines.contest import OnFitted
     from hierrouter.report.contests import Standings
     from hierrouter_cache.tree import RouteTree
 
@@ -66,7 +63,7 @@ def compare(
     parsing.check_format(format)
     parsing.check_split(split)
     check_out(out)
-    value = None if alpha is None else parsing.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     make_importable(Path.cwd())
     with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
         chosen = named(parsing.split_names(baselines))
@@ -75,10 +72,10 @@ def compare(
     usable = usable_sets(tree, wanted)
     answers = _answers(selected.cache, tree, chosen, usable, selected.pool)
     shown = shown_router(tree, value, checkpoint)
-    say_remarks("compare", shown.remarks)
     say_if_few(tree, split, "every figure rests on them")
-    console.say(f"compare: {split} fold at alpha {shown.alpha:g}; checkpoint {shown.run or 'none'}")
-    with _bar() as on_fitted:
+    say_shown("compare", shown, split, with_alpha=True)
+    # What a user's own baseline prints is no result of ours.
+    with console.bar("fit") as on_fitted, contextlib.redirect_stdout(sys.stderr):
         held = contest(
             tree, shown.alpha, chosen, wanted, shown.trained, split, seed, answers, on_fitted
         )
@@ -105,24 +102,12 @@ def _answers(
     return load_answers(cache, tree, sets, pool)
 
 
-@contextlib.contextmanager
-def _bar() -> Iterator[OnFitted]:
-    """A bar over the fits; what a user's own baseline prints is no result of ours."""
-    with console.progress_bars() as bars, contextlib.redirect_stdout(sys.stderr):
-        task = bars.add_task("fit", total=None, note="")
-
-        def on_fitted(done: int, total: int, name: str) -> None:
-            bars.update(task, completed=done, total=total, note=name)
-
-        yield on_fitted
-
-
 def write(result: Standings, folder: Path) -> Path:
     """The JSON and the tables as Markdown in `folder`; returns the JSON."""
     from hierrouter.report.contest_rows import as_json
     from hierrouter.report.contest_tables import contest_tables
     from hierrouter.report.render import as_markdown
-    from hierrouter_cache.writer import write_atomically
+    from hierrouter_cache.atomic_files import write_atomically
 
     tables = "\n".join(as_markdown(table) for table in contest_tables(result))
     write_atomically(folder / "compare.md", tables.encode())

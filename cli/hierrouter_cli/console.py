@@ -6,12 +6,13 @@ models, datasets and errors passes through `safe_text` on its way.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hierrouter.report.text import safe_text
 
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
     from hierrouter.report.table import Table
 
 Result = TypeVar("Result")
+
+
+class Show(Protocol):
+    """Move a bar: how much is done and of how much, with a note; under another label."""
+
+    def __call__(
+        self, done: int, total: int | None, note: str = "", label: str | None = None
+    ) -> None: ...
+
 
 MAX_ERROR = 300  # characters of the line, `error: ` included
 PIPE_WIDTH = 160  # columns where the output is not a terminal
@@ -51,14 +61,25 @@ def log_to_stderr() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
-def put(text: str) -> None:
-    """A result, on stdout, exactly as it is; a reader that has gone away is no error."""
+def put(text: str) -> bool:
+    """A result, on stdout, exactly as it is; a reader that has gone away is no error.
+
+    Returns:
+        Whether somebody still reads; asked after the first time that nobody did, it is not known.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def put_json(found: Any, sort_keys: bool = False) -> None:
+    """Values on stdout as one line of JSON; finite numbers only, as JSON has no others."""
+    put(json.dumps(found, sort_keys=sort_keys, allow_nan=False) + "\n")
 
 
 def put_as(
@@ -143,3 +164,15 @@ def progress_bars() -> Iterator[Progress]:
         transient=True,
     ) as bars:
         yield bars
+
+
+@contextmanager
+def bar(label: str, total: int | None = None, note: str = "") -> Iterator[Show]:
+    """One of `progress_bars`, and what moves it."""
+    with progress_bars() as bars:
+        task = bars.add_task(label, total=total, note=note)
+
+        def show(done: int, total: int | None, note: str = "", label: str | None = None) -> None:
+            bars.update(task, description=label, completed=done, total=total, note=note)
+
+        yield show

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,7 +39,7 @@ def datasets(
     from hierrouter.collect.datasets.describe import describe
     from hierrouter.collect.datasets.near import near_pairs
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     chosen = parsing.split_names(names)
     if chosen is None:
         _list(data, format)
@@ -48,7 +47,12 @@ def datasets(
     queries = load_queries(chosen, limit, seed, data, console.say)
     described = describe(queries, show)
     pairs = near_pairs(queries) if near else []
-    console.put(_as_json(described, pairs) if format == "json" else _as_text(described, pairs))
+    if format == "json":
+        console.put_json(_as_object(described, pairs))
+    else:
+        console.put(_as_text(described, pairs))
+        if near and not pairs:
+            console.say("no question of test is nearly the same as one of another fold")
 
 
 def _list(data: Path, format: str) -> None:
@@ -58,7 +62,7 @@ def _list(data: Path, format: str) -> None:
 
     known = known_datasets(data)
     if format == "json":
-        console.put(json.dumps([asdict(dataset) for dataset in known]) + "\n")
+        console.put_json([asdict(dataset) for dataset in known])
         return
     for dataset in known:
         count = "any number" if dataset.questions is None else f"{dataset.questions:,}"
@@ -67,15 +71,14 @@ def _list(data: Path, format: str) -> None:
         console.say('note: to load from the hub, pip install "hierrouter[hub]"')
 
 
-def _as_json(described: list[Described], pairs: list[Pair]) -> str:
+def _as_object(described: list[Described], pairs: list[Pair]) -> dict[str, Any]:
     from dataclasses import asdict
 
     shown = [
         {"test": _name(pair.test), "other": _name(pair.other), "similarity": pair.similarity}
         for pair in pairs
     ]
-    datasets = [asdict(dataset) for dataset in described]
-    return json.dumps({"datasets": datasets, "near": shown}) + "\n"
+    return {"datasets": [asdict(dataset) for dataset in described], "near": shown}
 
 
 def _as_text(described: list[Described], pairs: list[Pair]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hierrouter_cache.errors import HierRouterError
 from hierrouter_cli import console, options, parsing
@@ -23,14 +22,14 @@ def doctor(
     """
     from hierrouter.doctor import examine
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     found = []
     for finding in examine(cache):
         found.append(finding)
         if format == "text":
             console.put(_line(finding))
     if format == "json":
-        console.put(_as_json(found))
+        console.put_json(_as_object(found))
     if problems := [finding.error for finding in found if finding.error]:
         raise _together(problems)
 
@@ -47,7 +46,7 @@ def _line(finding: Finding) -> str:
     return safe_text(f"{finding.state:<9}{finding.subject:<16}{finding.text}") + "\n"
 
 
-def _as_json(found: Sequence[Finding]) -> str:
+def _as_object(found: Sequence[Finding]) -> dict[str, Any]:
     shown = [{"subject": each.subject, "state": each.state, "text": each.text} for each in found]
     works = not any(each.error for each in found)
-    return json.dumps({"findings": shown, "works": works}) + "\n"
+    return {"findings": shown, "works": works}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hierrouter_cli import console, parsing
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
     from hierrouter.pool import Pool
@@ -19,10 +18,10 @@ def dry_run(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> N
     from hierrouter.collect.estimate import estimate
     from hierrouter.report.estimate import estimate_object, estimate_table
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     found = estimate(pool, queries, cache)
     if format == "json":
-        console.put(json.dumps(estimate_object(found), sort_keys=True) + "\n")
+        console.put_json(estimate_object(found), sort_keys=True)
         return
     console.put_tables([estimate_table(found)])
     for note in found.notes:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.looking import log_looks, warn_of_test
-from hierrouter_cli.routers import say_remarks
+from hierrouter_cli.looking import look_at, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
@@ -55,26 +54,20 @@ def explain(
 
     parsing.check_format(format, FORMATS)
     _check_asked(query, worst, split)
-    value = None if alpha is None else parsing.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     tree = as_trained(selected, checkpoint).open()
     row = None if query is None else find_query(tree, query)
     shown = shown_router(tree, value, checkpoint)
-    say_remarks("explain", shown.remarks)
-    console.say(f"explain: checkpoint {shown.run or 'none'}")
+    say_shown("explain", shown)
     if row is not None:
-        _look(tree, shown, tree.splits[row], {"query": [tree.datasets[row], tree.query_ids[row]]})
+        name = [tree.datasets[row], tree.query_ids[row]]
+        look_at("explain", tree, tree.splits[row], shown, query=name)
         show(_one(selected, tree, row, shown), format)
     elif worst is not None:
         fold = split or SPLIT
         found = _worst(selected, tree, worst, fold, shown)
-        _look(tree, shown, fold, {"worst": worst})
+        look_at("explain", tree, fold, shown, worst=worst)
         show_worst(found, fold, format)
-
-
-def _look(tree: RouteTree, shown: Shown, split: str, what: Mapping[str, object]) -> None:
-    """Where it is one at the test fold, say what that means and log it."""
-    warn_of_test("explain", split)
-    log_looks("explain", tree, split, [shown.run], {"alpha": shown.alpha, **what})
 
 
 def _check_asked(query: str | None, worst: int | None, split: str | None) -> None:
@@ -118,8 +111,8 @@ def _worst(
 
 def show(found: Explained, format: str) -> None:
     """One query on stdout."""
+    from hierrouter.plain_json import json_text
     from hierrouter.report.explained import as_markdown, as_object, as_text
-    from hierrouter.report.serialise import json_text
 
     if format == "json":
         console.put(json_text(as_object(found), "query"))
@@ -131,9 +124,9 @@ def show(found: Explained, format: str) -> None:
 
 def show_worst(found: Sequence[Explained], split: str, format: str) -> None:
     """A line a query on stdout; as JSON each one whole."""
+    from hierrouter.plain_json import json_text
     from hierrouter.report.explained import as_object, worst_table
     from hierrouter.report.render import as_markdown
-    from hierrouter.report.serialise import json_text
 
     table = worst_table(found, split)
     if format == "json":

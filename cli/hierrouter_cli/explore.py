@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.looking import log_looks, warn_of_test
-from hierrouter_cli.routers import say_remarks
+from hierrouter_cli.looking import log_looks, say_shown, warn_of_test
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ def explore(
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = shown_router(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
-    say_remarks("explore", shown.remarks)
-    found = f"checkpoint {shown.run or 'none'}, sweep {shown.sweep_run or 'none'}"
-    console.say(f"explore: {split} fold; {found}")
+    say_shown("explore", shown, split, with_sweep=True)
     warn_of_test("explore", split)
     content = _explored(selected, tree, split, shown, texts)
     log_looks("explore", tree, split, [shown.run, shown.sweep_run], {"texts": len(content.texts)})
@@ -73,12 +70,7 @@ def _explored(
     """What the page holds, with a bar while a sweep is evaluated."""
     from hierrouter.explore.data import explored
 
-    with console.progress_bars() as bars:
-        task = bars.add_task("explore", total=None, note="")
-
-        def on_done(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
+    with console.bar("explore") as on_done:
         return explored(selected.cache, tree, split, shown, texts, selected.pool, on_done)
 
 
@@ -86,7 +78,7 @@ def write(content: Explored, out: Path | None) -> Path:
     """The page, in `out` or in the folder of a new run; returns where it is."""
     from hierrouter.explore.page import as_html
     from hierrouter.runs import new_run
-    from hierrouter_cache.writer import write_atomically
+    from hierrouter_cache.atomic_files import write_atomically
 
     page = as_html(content).encode()
     out = out or new_run("explore", None) / PAGE

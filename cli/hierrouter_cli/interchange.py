@@ -195,10 +195,5 @@ def _say_merge(merge: Merge, cache: Path) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    with console.progress_bars() as bars:
-        task = bars.add_task("open", total=None, note="")
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            bars.update(task, description=LABELS[what], completed=done, total=total)
-
-        yield on_progress
+    with console.bar("open") as show:
+        yield lambda what, done, total: show(done, total, label=LABELS[what])

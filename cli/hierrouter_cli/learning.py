@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Trained = TypeVar("Trained", TrainedRouter, TrainedSweep)
 
-FEW_QUERIES = 30
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
@@ -60,8 +59,8 @@ def train_router(
     tensorboard: bool = False,
 ) -> TrainedRouter:
     """Train for one alpha and save the checkpoint; what is there already is not done again."""
+    from hierrouter.learn.origin import Origin
     from hierrouter.learn.resume import training_named
-    from hierrouter.learn.trained import Origin
     from hierrouter.learn.training import train
 
     return _once(
@@ -84,8 +83,8 @@ def train_alphas(
 ) -> TrainedSweep:
     """Train one network for every alpha and save it; what is there is not done again."""
     from hierrouter.learn.conditioned import train_sweep
+    from hierrouter.learn.origin import Origin
     from hierrouter.learn.resume import training_named
-    from hierrouter.learn.trained import Origin
 
     return _once(
         f"train seed {seed}",
@@ -130,8 +129,6 @@ def _followed(
     label: str, events: Path | None
 ) -> Iterator[Callable[[int, int, float, float], None]]:
     """A bar with the learning curve on a terminal; the same values for TensorBoard if asked for."""
-    from hierrouter.report.text import sparkline
-
     writer = _writer(events) if events else None
     curve: list[float] = []
     told = time.monotonic()
@@ -172,8 +169,9 @@ def describe(tree: RouteTree) -> str:
     return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
 
 
-def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
-    """Warn where a fold is too small to trust what is read off it."""
-    found = tree.splits.count(fold)
-    if found < FEW_QUERIES:
-        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The last values as one line of bars, the smallest lowest; empty for none."""
+    bars = "▁▂▃▄▅▆▇█"
+    shown = list(values)[-width:]
+    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
+    return "".join(bars[round((value - low) / span * 7) if span else 0] for value in shown)

@@ -1,7 +1,8 @@
-"""Looks at the test fold: logged, and said.
+"""What is shown of a router; looks at the test fold.
 
-In: what a command is about to show. Out: a line in the log of each run, and on stderr how often
-the fold was looked at. Not covered: what a look is (`hierrouter.looks`).
+In: what a command is about to show. Out: on stderr which router and how few queries; a line in the
+log of each run, and how often the test fold was looked at. Not covered: what a look is
+(`hierrouter.looks`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierrouter_cli import console
+from hierrouter_cli.routers import say_remarks
 
 if TYPE_CHECKING:
+    from hierrouter.shown import Shown
     from hierrouter_cache.tree import RouteTree
 
 TEST = "test"
+FEW_QUERIES = 30
+
+
+def say_shown(
+    command: str,
+    shown: Shown,
+    split: str | None = None,
+    with_alpha: bool = False,
+    with_sweep: bool = False,
+) -> None:
+    """Which router is shown, and what is remarkable about it.
+
+    Args:
+        split: the fold that it is shown on; None names none.
+        with_alpha: name the price of cost.
+        with_sweep: name the sweep, too.
+    """
+    say_remarks(command, shown.remarks)
+    found = f"checkpoint {shown.run or 'none'}"
+    found += f", sweep {shown.sweep_run or 'none'}" if with_sweep else ""
+    alpha = f" at alpha {shown.alpha:g}" if with_alpha else ""
+    line = f"{found}{alpha}" if split is None else f"{split} fold{alpha}; {found}"
+    console.say(f"{command}: {line}")
+
+
+def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
+    """Warn where a fold is too small to trust what is read off it."""
+    found = tree.splits.count(fold)
+    if found < FEW_QUERIES:
+        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
+
+
+def look_at(command: str, tree: RouteTree, split: str, shown: Shown, **what: Any) -> None:
+    """Where it is one at the test fold, say what that means and log it.
+
+    Args:
+        what: is looked at beside the tree and alpha, JSON values.
+    """
+    warn_of_test(command, split)
+    log_looks(command, tree, split, [shown.run], {"alpha": shown.alpha, **what})
 
 
 def log_looks(

@@ -11,9 +11,7 @@ import typer
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import SIMULATED, one_of
-from hierrouter_cli.learning import say_if_few
-from hierrouter_cli.looking import log_looks, warn_of_test
-from hierrouter_cli.routers import say_remarks
+from hierrouter_cli.looking import look_at, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ def off_policy(
     logging = _logging_policy(log, simulate, only_simulated)
     if keep:
         require_free(keep, "--keep")
-    value = None if alpha is None else parsing.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     texts = log is not None and has_texts(log)
     if texts and (selected.prices or selected.price):
         raise InputError(
@@ -97,14 +95,13 @@ def off_policy(
         )
     shown, tree = _router(selected, checkpoint, value, needs_tree=not texts)
     run, trained = shown.required()
-    say_remarks("off-policy", shown.remarks)
-    console.say(f"off-policy: checkpoint {run} at alpha {shown.alpha:g}")
+    say_shown("off-policy", shown, with_alpha=True)
     if logging is None or tree is None:
         assert log is not None
         result = _from_log(log, selected, shown, None if texts else tree)
     else:
         fold, size = split or SPLIT, (episodes, repeats or 1, seed)
-        _look(tree, fold, shown)
+        look_at("off-policy", tree, fold, shown)
         source = _provenance(selected, tree, run, trained)
         result, first = _simulated(trained, tree, fold, shown.alpha, logging, size, source)
         if keep:
@@ -148,12 +145,6 @@ def _router(
     return shown_router(tree, alpha, checkpoint), tree
 
 
-def _look(tree: RouteTree, split: str, shown: Shown, **what: object) -> None:
-    """Where it is one at the test fold, say what that means and log it."""
-    warn_of_test("off-policy", split)
-    log_looks("off-policy", tree, split, [shown.run], {"alpha": shown.alpha, **what})
-
-
 def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | None) -> Result:
     """From a file; without a tree from the texts in it."""
     from hierrouter.offpolicy.log_file import read_log
@@ -165,10 +156,9 @@ def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | Non
     shape = LogShape(trained.origin.models, trained.origin.hops, rate)
     read = read_log(log, shape, lambda said: console.say(f"off-policy: {said}"))
     if tree is not None and _is_tested(read, tree):
-        _look(tree, "test", shown, log=str(log))
+        look_at("off-policy", tree, "test", shown, log=str(log))
     source = {**_provenance(selected, tree, run, trained), "log": str(log)}
-    with console.progress_bars() as bars:
-        bars.add_task("estimate", total=None, note=f"{len(read):,} episodes")
+    with console.bar("estimate", note=f"{len(read):,} episodes"):
         return value_from_log(trained, read, tree, shown.alpha, source)
 
 
@@ -204,12 +194,7 @@ def _simulated(
     say_if_few(tree, split, "every figure rests on them")
     plan = Plan(logging, episodes or max(len(fold), FEWEST), repeats, seed)
     source = {**source, "split": split, "log_seed": seed}
-    with console.progress_bars() as bars:
-        task = bars.add_task("logs", total=repeats, note="")
-
-        def on_log(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total)
-
+    with console.bar("logs", repeats) as on_log:
         return value_by_simulation(trained, fold, alpha, plan, source, on_log)
 
 

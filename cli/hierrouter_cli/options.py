@@ -29,6 +29,7 @@ DEFAULT_SEED = PAPER_SEED
 DEFAULT_SCORER = PAPER_SCORER
 POINTS = 6  # of an automatic grid of alphas
 FORMATS = ("text", "json", "md", "latex", "csv")
+SHORT_FORMATS = ("text", "json")
 STATES = ("context", "query+answer", "query", "stage")
 PRESETS = ("default", "paper")
 ALGORITHMS = ("ppo", "exact")
@@ -136,7 +137,7 @@ Data = Annotated[
     Path, value("--data", "DIR", "Folder of <dataset>.jsonl or .parquet files.", WORKS_ON)
 ]
 Format = Annotated[str, choice("--format", FORMATS, "Format of what is printed.")]
-ShortFormat = Annotated[str, choice("--format", ("text", "json"), "Format of what is printed.")]
+ShortFormat = Annotated[str, choice("--format", SHORT_FORMATS, "Format of what is printed.")]
 Models = Annotated[
     str | None,
     value("--models", "A,B", "Only these models of the pool, in this order.", WORKS_ON),

@@ -7,6 +7,7 @@ flag.
 from __future__ import annotations
 
 import math
+from typing import overload
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli.options import FORMATS
@@ -17,12 +18,18 @@ def split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def parse_alpha(text: str, flag: str = "--alpha") -> float:
-    """A finite number >= 0.
+@overload
+def parse_alpha(text: str, flag: str = ...) -> float: ...
+@overload
+def parse_alpha(text: None, flag: str = ...) -> None: ...
+def parse_alpha(text: str | None, flag: str = "--alpha") -> float | None:
+    """A finite number >= 0; None stays None.
 
     Raises:
         InputError: anything else.
     """
+    if text is None:
+        return None
     try:
         value = float(text)
     except ValueError:

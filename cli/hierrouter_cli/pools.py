@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from hierrouter_cli import console, options, parsing
@@ -18,14 +17,14 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     from hierrouter.pool_listing import listed
     from hierrouter.report.pools import pool_table
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
     if format == "json":
         found = {
             name: {**asdict(each), "listing": [asdict(model) for model in listed(each)]}
             for name, each in known.items()
         }
-        console.put(json.dumps(found) + "\n")
+        console.put_json(found)
         return
     console.put_tables(
         [pool_table(name, each, listed(each), bool(pool)) for name, each in known.items()]

@@ -47,7 +47,7 @@ def quickstart(
     folders = quickstart_folders(out)
     console.say("1/4 collect: every route of every question, each model call once")
     queries = load_queries(["testbed"], limit, seed, Path("data"))
-    tree = run_collect(folders.cache, load_pool("testbed"), queries, None)
+    tree = run_collect(folders.cache, load_pool("testbed"), queries)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     learned_from = training_tree(tree)
     trained = train_router(learned_from, Objective(value), preset("default"), seed, folders.train)

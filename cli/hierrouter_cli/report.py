@@ -12,10 +12,8 @@ import typer
 
 from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import FIGURES, some_of
-from hierrouter_cli.learning import say_if_few
-from hierrouter_cli.looking import log_looks
+from hierrouter_cli.looking import log_looks, say_if_few, say_shown
 from hierrouter_cli.opening import open_trees
-from hierrouter_cli.routers import say_remarks
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def report(
     parsing.check_split(split)
     check_out(out)
     files = parse_figures(figures)
-    value = None if alpha is None else parsing.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     share = parsing.parse_share(defer_share, defer_to)
     lists = price_lists(selected.prices or [], selected.price or [])
     selection = as_trained(selected, checkpoint).unpriced()
@@ -116,10 +114,8 @@ def parse_figures(text: str | None) -> Sequence[str]:
 def say_what(reported: Reported) -> None:
     """What is shown, and of which runs; a look at the test fold is logged."""
     tree, shown = reported.tree, reported.shown
-    say_remarks("report", shown.remarks)
     say_if_few(tree, reported.split, "every figure rests on them")
-    found = f"checkpoint {shown.run or 'none'}, sweep {shown.sweep_run or 'none'}"
-    console.say(f"report: {reported.split} fold at alpha {shown.alpha:g}; {found}")
+    say_shown("report", shown, reported.split, with_alpha=True, with_sweep=True)
     look = {
         "alpha": shown.alpha,
         "defer": asdict(reported.defer) if reported.defer else None,
@@ -136,7 +132,7 @@ def write(result: Report, folder: Path, others: Mapping[str, Report] | None = No
     """
     from hierrouter.report.page import as_html
     from hierrouter.report.serialise import as_json
-    from hierrouter_cache.writer import write_atomically
+    from hierrouter_cache.atomic_files import write_atomically
 
     write_atomically(folder / "report.json", as_json(result).encode())
     page = folder / PAGE

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from hierrouter_cli import console, options, parsing, routers
 
 if TYPE_CHECKING:
     from hierrouter.live.asking import Question
+    from hierrouter.live.models import CallFailed
     from hierrouter.live.routed import Hop, Routed
     from hierrouter.live.router import Asked, Router
     from hierrouter.pool import Pool
@@ -89,18 +91,28 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
         raise InputError(f"{what}; give QUESTION or --file FILE")
     if file is not None and dry_run:
         raise InputError("--dry-run is for one question; leave out --file")
+    if str(file) == STDIN and sys.stdin is None:  # its number is another file's by now
+        raise InputError("stdin is closed: --file -; give JSON lines there, or a file")
     if file is not None and str(file) != STDIN and not file.is_file():
         raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
 
 
 @asynccontextmanager
-async def _router(run: Path, pool: Pool | None, calls: bool = True) -> AsyncIterator[Router]:
-    """The router, with its models loaded if it is to call them; they are let go with the block."""
+async def _router(
+    run: Path, pool: Pool | None, asked: Asked, calls: bool = True
+) -> AsyncIterator[Router]:
+    """The router, and its models if it needs them; they are let go with the block.
+
+    Args:
+        asked: how it is to route; a limit on cost needs the models, which count tokens.
+        calls: whether it is to call them.
+    """
     from hierrouter.live.deployment import Deployment
     from hierrouter.live.router import Router
 
     found = Deployment.from_run(run, pool)
-    router = Router(found.policy, found.pool, found.load_models() if calls else {})
+    limited = found.policy.at(asked.alpha, asked.max_cost).objective.max_cost is not None
+    router = Router(found.policy, found.pool, found.load_models() if calls or limited else {})
     routers.say_called("route", run, found.pool)
     try:
         yield router
@@ -113,7 +125,7 @@ async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format
     from hierrouter.live.router import Follow
     from hierrouter.report.text import safe_text
 
-    async with _router(run, pool) as router:
+    async with _router(run, pool, asked) as router:
         if format == "json":
             _put_json((await router.aroute(question, asked)).as_object())
             return
@@ -136,8 +148,7 @@ async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format
 
 async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
     """What the policy would do first."""
-    counts = asked.max_cost is not None  # which only the models can
-    async with _router(run, pool, calls=counts) as router:
+    async with _router(run, pool, asked, calls=False) as router:
         decision = await router.first(question, asked)
         names = router.policy.action_names
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
@@ -149,37 +160,55 @@ async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, form
 
 
 async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
-    """Answer every question of a file, a line each; how many have no answer."""
+    """Answer every question of a file, a line each; how many have no answer.
+
+    When nobody reads the lines any more, no more questions are asked.
+    """
     from hierrouter.live.asking import route_all
-    from hierrouter.live.models import CallFailed
 
     ids: list[Any] = []
-    failed = 0
-    place = 0
-    async with _router(run, pool) as router:
-        async for found in route_all(router, _questions(file, ids), asked):
-            name = {} if ids[place] is None else {"id": ids[place]}
-            place += 1
-            if isinstance(found, CallFailed):
-                failed += 1
-                _put_json({**name, "error": str(found), "status": found.status})
-            else:
-                _put_json({**name, **found.as_object()})
+    stopped = Event()
+    place = failed = 0
+    async with _router(run, pool, asked) as router:
+        try:
+            async with aclosing(route_all(router, _questions(file, ids, stopped), asked)) as routes:
+                async for found in routes:
+                    name = {} if ids[place] is None else {"id": ids[place]}
+                    told = _told(found)
+                    place, failed = place + 1, failed + ("error" in told)
+                    if not _put_json({**name, **told}):
+                        break
+        finally:
+            stopped.set()
     if not place:
         raise InputError(f"no question: {file}; write one JSON object a line")
     return failed
 
 
-def _questions(file: Path, ids: list[Any]) -> Iterator[Question]:
-    """The question on each line; its id, or None, goes into `ids`."""
+def _told(found: Routed | CallFailed) -> dict[str, Any]:
+    """What is said of one question of many."""
+    from hierrouter.live.models import CallFailed
+
+    if isinstance(found, CallFailed):
+        return {"error": str(found), "status": found.status}
+    return found.as_object()
+
+
+def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]:
+    """The question on each line; its id, or None, goes into `ids`.
+
+    Args:
+        stopped: set to end a read from stdin that waits.
+    """
     from hierrouter.json_lines import parse_object, raw_lines
     from hierrouter.live.asking import question_in
+    from hierrouter.live.piped import piped_lines
 
     from_stdin = str(file) == STDIN
-    lines = enumerate(sys.stdin.buffer, start=1) if from_stdin else raw_lines(file)
-    for number, line in lines:
+    source = "stdin" if from_stdin else str(file)
+    for number, line in piped_lines(0, stopped, source) if from_stdin else raw_lines(file):
         if line.strip():
-            where = f"{'stdin' if from_stdin else file}:{number}"
+            where = f"{source}:{number}"
             row = parse_object(line, where)
             found = question_in(row, where)
             if not isinstance(row.get("id"), str | int | None):
@@ -206,5 +235,6 @@ def _summary(routed: Routed) -> str:
     )
 
 
-def _put_json(found: dict[str, Any]) -> None:
-    console.put(json.dumps(found, allow_nan=False) + "\n")
+def _put_json(found: dict[str, Any]) -> bool:
+    """One line on stdout; whether somebody still reads."""
+    return console.put(json.dumps(found, allow_nan=False) + "\n")

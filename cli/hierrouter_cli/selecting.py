@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierrouter_cli import options
-from hierrouter_cli.opening import open_tree, select
+from hierrouter_cache.errors import InputError
+from hierrouter_cli import options, parsing
+from hierrouter_cli.opening import make_importable, open_trees
 
 if TYPE_CHECKING:
     from hierrouter.trees import Selection
@@ -40,10 +41,37 @@ class Selected:
     allow_incomplete: options.AllowIncomplete = False
 
     def selection(self) -> Selection:
-        """The part of the cache that is meant; see `opening.select` for the errors."""
-        flags = dict(vars(self))
-        del flags["cache"]
-        return select(**flags)
+        """The part of the cache that is meant.
+
+        Raises:
+            InputError: several price files; only a report shows them side by side.
+        """
+        from hierrouter.collect.encoders import BUILT_IN
+        from hierrouter.collect.views import DEFAULT_VIEW
+        from hierrouter.price_lists import price_lists
+        from hierrouter.trees import Selection
+
+        if ":" in self.scorer:
+            make_importable(Path.cwd())
+        files = self.prices or []
+        if len(files) > 1:
+            raise InputError(
+                f"{len(files)} price files: --prices; one at a time here, `hierrouter report` "
+                "shows several side by side"
+            )
+        [given] = price_lists(files, self.price or [])
+        return Selection(
+            pool=self.pool,
+            models=parsing.split_names(self.models),
+            hops=self.hops,
+            datasets=parsing.split_names(self.datasets),
+            limit=self.limit,
+            encoder=self.encoder or BUILT_IN,
+            view=DEFAULT_VIEW if self.state is None else self.state,
+            scorer=self.scorer,
+            prices=given.prices,
+            allow_incomplete=self.allow_incomplete,
+        )
 
     def unpriced(self) -> Selection:
         """The same for a command that shows it under several price lists."""
@@ -51,7 +79,8 @@ class Selected:
 
     def open(self) -> RouteTree:
         """The tree; see `hierrouter.trees.open_tree` for the errors."""
-        return open_tree(self.cache, self.selection())
+        selection = self.selection()
+        return open_trees(self.cache, selection, [selection.prices])[0]
 
 
 def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hierrouter.serve import MAX_REQUESTS
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cli import console, options, parsing, routers
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 HOST, PORT = "127.0.0.1", 8100
-MAX_REQUESTS = 256
 INTERRUPTED = 130
 LAST_SECONDS = 30  # for what is under way when the server is told to end
 
@@ -84,10 +85,10 @@ def serve(
         names = Names.of(found.policy, value, named)  # refused before the models are loaded
         router = Router(found.policy, found.pool, found.load_models())
         rng_seed = seed if sample else None
-        settings = Settings(names, str(run), key, log, rng_seed, reroute, max_requests)
+        settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
         routers.say_called("serve", run, found.pool)
-        _run(app, listener, f"http://{_address(listener)}/v1 as {', '.join(names.alphas)}")
+        _run(app, listener, f"http://{_address(listener)}/v1", list(names.alphas))
 
 
 def _key(variable: str | None, host: str) -> str | None:
@@ -159,11 +160,12 @@ def _address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _run(app: FastAPI, listener: socket.socket, where: str) -> None:
+def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[str]) -> None:
     """Serve until the process is told to end; what is under way is finished first.
 
     Args:
-        where: people reach it; said once they do.
+        address: where people reach it; said, with the names, once they do.
+        names: of the models that they may ask for.
 
     Raises:
         WorldError: nobody can listen there any more.
@@ -172,8 +174,13 @@ def _run(app: FastAPI, listener: socket.socket, where: str) -> None:
 
     class Telling(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            console.say(f"serve: {where}")
+            try:
+                await super().startup(sockets)
+            except OSError as error:  # somebody else was quicker to listen
+                raise WorldError(
+                    f"cannot listen: {address}: {error.strerror}; give another --port"
+                ) from error
+            console.say(f"serve: {address} as {', '.join(names)}")
 
     console.log_to_stderr()
     config = uvicorn.Config(
@@ -185,10 +192,7 @@ def _run(app: FastAPI, listener: socket.socket, where: str) -> None:
     )
     try:
         Telling(config).run(sockets=[listener])
-    except OSError as error:  # somebody else was quicker to listen
-        raise WorldError(
-            f"cannot listen: {where}: {error.strerror}; give another --port"
-        ) from error
-    except KeyboardInterrupt:  # how a server is ended
+    except KeyboardInterrupt:  # how a server is ended, and nothing is lost by it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as `app.main`, which this passes by
         console.say("serve: ended")
-        raise typer.Exit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None

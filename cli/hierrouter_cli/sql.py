@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hierrouter.report.text import one_line
 from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
@@ -49,13 +50,11 @@ def _text(answer: pa.Table) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    from hierrouter.report.text import one_line
-
     table = Table(box=box.SIMPLE)
     for name in answer.column_names:
         table.add_column(Text(one_line(name)), overflow="ellipsis", max_width=CELL_SHOWN)
     for row in answer.slice(0, ROWS_SHOWN).to_pylist():
-        table.add_row(*(Text(one_line(_short(value))) for value in row.values()))
+        table.add_row(*(Text(_short(value)) for value in row.values()))
     page = Console(file=io.StringIO(), width=(CELL_SHOWN + 3) * answer.num_columns)
     page.print(table)
     return "\n".join(line.rstrip() for line in page.file.getvalue().splitlines()) + "\n"  # type: ignore[attr-defined]
@@ -64,8 +63,7 @@ def _text(answer: pa.Table) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = "" if value is None else str(value)
-    return text if len(text) <= CELL_SHOWN else text[: CELL_SHOWN - 1] + "…"
+    return "" if value is None else one_line(str(value), CELL_SHOWN)
 
 
 def _json(answer: pa.Table) -> str:

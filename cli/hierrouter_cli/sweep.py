@@ -13,10 +13,10 @@ from hierrouter_cli.learning import (
     describe,
     keep_for_live,
     resumable_run,
-    say_if_few,
     train_alphas,
     train_router,
 )
+from hierrouter_cli.looking import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def sweep_alpha(
         return
     console.say(planned)
     # What needs torch comes after all that can be refused without it.
+    from hierrouter.learn.origin import Origin
     from hierrouter.learn.resume import training_named
-    from hierrouter.learn.trained import Origin
 
     named = training_named(Origin.of(tree, config, seed), Objective(grid[0], allow_stop), grid)
     with resumable_run("sweep-alpha", {**named, "seeds": list(each)}, out) as run:

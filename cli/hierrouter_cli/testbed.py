@@ -30,11 +30,10 @@ def train(
     from hierrouter.testbed.train import train_specialist
 
     for name in MODELS:
-        with console.progress_bars() as bars:
-            task = bars.add_task(f"train {name}", total=None, note="")
+        with console.bar(f"train {name}") as show:
 
             def on_step(step: int, steps: int, loss: float) -> None:
-                bars.update(task, completed=step, total=steps, note=f"loss {loss:.3f}")  # noqa: B023
+                show(step, steps, f"loss {loss:.3f}")
 
             train_specialist(name, out / name, seed, on_step)
         console.put(f"{out / name}\n")

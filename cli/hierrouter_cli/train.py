@@ -10,10 +10,10 @@ from hierrouter_cli.learning import (
     describe,
     keep_for_live,
     resumable_run,
-    say_if_few,
     train_alphas,
     train_router,
 )
+from hierrouter_cli.looking import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
 
 if TYPE_CHECKING:
@@ -59,16 +59,17 @@ def train(
     check_out(out, "train")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
+    from hierrouter.learn.origin import Origin
     from hierrouter.learn.resume import training_named
-    from hierrouter.learn.trained import Origin
 
     require_possible(tree, mean, objective)
+    planned = f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}"
     if dry_run:
-        console.say(f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}")
+        console.put(f"{planned}\n")
         return
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": mean}
     with resumable_run("train", asked, out) as run:
-        console.say(f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}")
+        console.say(planned)
         say_if_few(tree, "validation", "they choose the checkpoint")
         keep_for_live(selected.cache, selected.pool, tree, run)
         if mean is None:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Arms, Play, Seen
 from hierrouter.baselines.baseline import Baseline, Tuned
-from hierrouter.import_path import import_path, one_line
-from hierrouter_cache.errors import InputError
+from hierrouter.import_path import import_path
+from hierrouter_cache.errors import InputError, named_reason
 
 EXACT = 1e-6  # by how much probabilities may miss what they must add up to
 
@@ -38,8 +38,8 @@ def own_baseline(path: str) -> Baseline:
         made = getattr(module, attribute)()
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"baseline cannot be made: {path}: {one_line(error)}; it must be a class that can be "
-            "imported from here, and made without arguments"
+            f"baseline cannot be made: {path}: {named_reason(error)}; it must be a class that can "
+            "be imported from here, and made without arguments"
         ) from error
     _require_protocol(made, path)
     return OwnBaseline(path, made)
@@ -100,7 +100,8 @@ class OwnBaseline:
             raise
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"baseline failed: {self.path}: {what}: {one_line(error)}; mend it, or leave it out"
+                f"baseline failed: {self.path}: {what}: {named_reason(error)}; "
+                "mend it, or leave it out"
             ) from error
 
 

@@ -28,7 +28,7 @@ from hierrouter_cache.errors import HierRouterError, Interrupted, WorldError
 from hierrouter_cache.reader import reader_of
 from hierrouter_cache.remote import Pulled, exchange, pull
 from hierrouter_cache.stores import store_at
-from hierrouter_cache.writer import PartWriter
+from hierrouter_cache.writer import make_cache
 
 RESTARTS = 3  # of one shard whose worker died
 
@@ -62,7 +62,7 @@ def collect_on_ray(
             others have done their shards.
     """
     with cluster_at(address, workers) as ray:
-        PartWriter(root)
+        make_cache(root)
         mirror = _absolute(remote) if remote else None
         store = store_at(mirror) if mirror else None
         known = exchange(root, store) if store else Pulled()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 OBJECT_STORE_BYTES = 100_000_000  # of a cluster of our own; only the queries pass through it
 # Ray reads these when it is imported. The first keeps its servers on 127.0.0.1, on Linux too.
@@ -47,7 +47,7 @@ def own_cluster(workers: int | None = None) -> Iterator[Any]:
             _node_ip_address="127.0.0.1",
         )
     except (OSError, RuntimeError, ValueError) as error:
-        raise WorldError(f"Ray does not start: {_reason(error)}; use --shard instead") from error
+        raise WorldError(f"Ray does not start: {reason_of(error)}; use --shard instead") from error
     try:
         yield ray
     finally:
@@ -62,7 +62,7 @@ def _running_cluster(address: str) -> Iterator[Any]:
         ray.init(address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"no Ray cluster: {address}: {_reason(error)}; start one with `ray start`"
+            f"no Ray cluster: {address}: {reason_of(error)}; start one with `ray start`"
         ) from error
     try:
         yield ray
@@ -97,7 +97,3 @@ def _installed_ray() -> Any:
             "ray is not installed: --engine ray; pip install 'hierrouter[ray]', or use --shard"
         ) from error
     return ray
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hierrouter.collect.identity import folder_digest, hub_commit
 from hierrouter.collect.prompts import PART_BREAK
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 BUILT_IN = "hashed-ngrams"
 PAPER = "paper"
@@ -103,7 +103,7 @@ class SentenceEncoder:
                 model_kwargs={"use_safetensors": True},
             )
         except (OSError, ValueError, WorldError) as error:
-            reason = " ".join(str(error).split())[:160]
+            reason = reason_of(error, 160)
             raise WorldError(
                 f"cannot load encoder {name}: {reason}; give the folder of a saved model, or use "
                 f"{BUILT_IN}"

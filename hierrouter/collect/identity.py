@@ -1,26 +1,31 @@
-"""What a folder or a hub id resolves to.
+"""What a folder, a hub id or a served name stands for.
 
 In: the place of a saved model. Out: its folder, where it has one, and a name of its content: a
-digest of the files that decide its answers, or the commit on the hub. Nothing is loaded. Not
-covered: settings of a call, see `hierrouter.pool`; the engine, see `backends`.
+digest of the files that decide its answers, or the commit on the hub. Of a served model what its
+spec says of it. Nothing is loaded, no server is asked. Not covered: settings of a call, see
+`hierrouter.pool`; the engines of saved models, see `backends`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from pathlib import Path
 
 from hierrouter import testbed
-from hierrouter.pool import ModelSpec
+from hierrouter.endpoint import Endpoint
+from hierrouter.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 
 TESTBED = "testbed:"
+CONTINUOUS = "continuous"
 HUB_TIMEOUT_S = 5.0  # a hub that says nothing is not waited for, model after model
 # One of them is in every repository: of a language model, of a sentence encoder without one.
 CONFIGS = ("config.json", "modules.json")
-# Weights, configuration, tokenizer, chat template; never pickled weights, which are not loaded.
-FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+# Never pickled weights, which are not loaded.
+WEIGHTS = "*.safetensors"
+BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenizer, chat template
 
 
 def named_folder(spec: ModelSpec) -> Path | None:
@@ -62,6 +67,53 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return folder
 
 
+def saved_identity(spec: ModelSpec) -> Identity:
+    """What decides the answers of a saved model besides engine and device.
+
+    Raises:
+        InputError, WorldError: as `weights_of`.
+    """
+    identity = {"weights": weights_of(spec), "dtype": spec.dtype}
+    # vLLM always batches so and says nothing of it.
+    if spec.backend != "vllm" and spec.batching == CONTINUOUS:
+        identity["batching"] = CONTINUOUS
+    return identity
+
+
+def served_identity(spec: ModelSpec) -> Identity:
+    """The served name and the deployment; the server is not asked, it may serve one at a time.
+
+    Raises:
+        InputError: no base_url, or one that cannot be called.
+    """
+    endpoint = endpoint_of(spec)
+    identity = {
+        "engine": "openai",
+        "served": spec.model,
+        "deployment": endpoint.deployment or endpoint.base_url,
+    }
+    optional = {
+        "answers_as": endpoint.answers_as,
+        "revision": spec.revision,
+        "tokenizer": endpoint.tokenizer,
+    }
+    return identity | {name: value for name, value in optional.items() if value is not None}
+
+
+def endpoint_of(spec: ModelSpec) -> Endpoint:
+    """The server of a model.
+
+    Raises:
+        InputError: see `served_identity`.
+    """
+    if spec.endpoint is None or not spec.endpoint.base_url:
+        raise InputError(
+            f"base_url is missing: model {spec.name}; set it in [models.endpoint], or --base-url"
+        )
+    spec.endpoint.check(f"model {spec.name} endpoint")
+    return spec.endpoint
+
+
 def weights_of(spec: ModelSpec) -> str:
     """Digest of a local folder, or the hub id with its resolved commit.
 
@@ -81,7 +133,9 @@ def folder_digest(folder: Path) -> str:
     Raises:
         InputError: there are no safetensors in it.
     """
-    files = sorted({path for pattern in FILES for path in folder.rglob(pattern)})
+    files = sorted(
+        {path for pattern in (WEIGHTS, *BESIDE_WEIGHTS) for path in folder.rglob(pattern)}
+    )
     if not any(path.suffix == ".safetensors" for path in files):
         raise InputError(
             f"no .safetensors in the model folder: {folder}; save the model with safetensors"
@@ -94,8 +148,11 @@ def folder_digest(folder: Path) -> str:
     return total.hexdigest()[:32]
 
 
+@functools.cache
 def hub_commit(model: str, revision: str | None) -> str:
     """The commit that a hub id and revision stand for; taken from the local cache when offline.
+
+    Asked once in a process: what is named and what is loaded stay the same when a branch moves.
 
     Raises:
         WorldError: neither cached nor reachable.

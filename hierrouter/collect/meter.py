@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 SECONDS_PER_LINE = 10.0
+EARLY = 0.01  # share of a stage
 
 
 @dataclass
@@ -66,8 +67,13 @@ class Meter:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds to the end of this stage, if it goes on so; None before the first answer."""
-        return (self.of - self.done) * self.seconds / self.done if self.done else None
+        """Seconds to the end of this stage, if it goes on so; None until a hundredth is done.
+
+        What came first took the time in which the model was loaded, too.
+        """
+        if not self.done or self.done < self.of * EARLY:
+            return None
+        return (self.of - self.done) * self.seconds / self.done
 
 
 @dataclass

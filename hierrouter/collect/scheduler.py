@@ -35,10 +35,11 @@ from hierrouter.collect.shards import Shard, held, require_alike, starting
 from hierrouter.collect.summary import Progress, Summary
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.query import Query
-from hierrouter_cache.errors import Interrupted, WorldError
+from hierrouter_cache.errors import Interrupted, WorldError, reason_of
 from hierrouter_cache.fingerprint import next_context, root_context
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import StoredPlan, reader_of
+from hierrouter_cache.rivals import finish_pull
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy, sweep_drafts
 
@@ -230,7 +231,7 @@ def _blaming(model: ModelSpec) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        reason = reason_of(error)
         raise WorldError(
             f"model {model.name} failed: {model.model}: {reason}; "
             "what was committed is safe, rerun the same command to resume"
@@ -277,6 +278,7 @@ def collect(
     ours = shard.own(queries) if shard else queries
     with held(root, shard):
         sweep_drafts(root)
+        finish_pull(root)
         with starting(root, shard):
             reader = reader_of(root)
             require_alike(reader, plan, shard)

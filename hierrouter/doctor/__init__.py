@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hierrouter.doctor.finding import Finding
-from hierrouter_cache.errors import HierRouterError, WorldError
+from hierrouter_cache.errors import HierRouterError, WorldError, reason_of
 
 __all__ = ["Finding", "examine"]
 
@@ -48,12 +48,10 @@ def _found(subject: str, check: Check) -> Iterator[Finding]:
     except HierRouterError as error:
         yield Finding.of_error(subject, error)
     except ImportError as error:
-        broken = WorldError(f"broken package: {_reason(error)}; install it again")
+        broken = WorldError(f"broken package: {reason_of(error, 160)}; install it again")
         yield Finding.of_error(subject, broken)
     except OSError as error:
-        hidden = WorldError(f"cannot look: {_reason(error)}; check the disk and its permissions")
+        hidden = WorldError(
+            f"cannot look: {reason_of(error, 160)}; check the disk and its permissions"
+        )
         yield Finding.of_error(subject, hidden)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__

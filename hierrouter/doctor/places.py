@@ -14,10 +14,11 @@ from typing import Any
 
 from hierrouter.doctor.finding import Finding
 from hierrouter.runs import RUNS, finished_runs
+from hierrouter_cache.atomic_files import write_atomically
 from hierrouter_cache.errors import CacheError, CacheLocked, InputError, NoCache, WorldError
 from hierrouter_cache.locks import folder_lock
 from hierrouter_cache.parts import parts_folder
-from hierrouter_cache.writer import not_writable, write_atomically
+from hierrouter_cache.writer import not_writable
 
 GIB = 2**30
 LOW = 2 * GIB  # free bytes; a collection of the paper's size fits

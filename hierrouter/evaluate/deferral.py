@@ -23,6 +23,7 @@ from hierrouter_cache.tree import RouteTree
 
 POINTS = 512  # of a curve at most
 ROUNDING = 1e-9  # of a sum of probabilities
+Gained = tuple[NDArray[np.float64], NDArray[np.float64]]  # share handed over; gain in mean R
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,14 @@ class Deferrable:
         halfway = (visited[1:] + visited[:-1]) / 2
         if len(halfway) > points - 2:
             halfway = np.quantile(halfway, np.linspace(0, 1, points - 2), method="nearest")
-        return [self.point(float(threshold), alpha) for threshold in (-np.inf, *halfway, np.inf)]
+        gained = self._gained(alpha)
+        return [self._point(float(at), alpha, gained) for at in (-np.inf, *halfway, np.inf)]
 
     def point(self, threshold: float, alpha: float) -> DeferralPoint:
         """What one threshold gives, in means of R at this alpha."""
+        return self._point(threshold, alpha, self._gained(alpha))
+
+    def _point(self, threshold: float, alpha: float, gained: Gained) -> DeferralPoint:
         outcome, share = self.outcome(threshold), self.share(threshold)
         kept = float((self.endings * self.tree.node_reward(alpha)).sum() / len(self.tree))
         handed = float(self.stronger.reward(alpha).mean())
@@ -107,16 +112,16 @@ class Deferrable:
             cost=float(outcome.cost.mean()),
             reward=float(outcome.reward(alpha).mean()),
             chance=(1 - share) * kept + share * handed,
-            oracle=kept + self._most_gained(alpha, share),
+            oracle=kept + float(np.interp(share, *gained)),
         )
 
-    def _most_gained(self, alpha: float, share: float) -> float:
-        """What handing over the best `share` of the episodes, at once, adds to the mean of R."""
-        gain = self.stronger.reward(alpha)[:, None] - self.tree.node_reward(alpha)
-        order = np.argsort(-gain.ravel())
-        weight = self.endings.ravel()[order] / len(self.tree)
-        before = np.cumsum(weight) - weight
-        return float(gain.ravel()[order] @ np.clip(share - before, 0.0, weight))
+    def _gained(self, alpha: float) -> Gained:
+        """What handing over the best episodes, at once, adds to the mean of R, by rising share."""
+        at = self.endings > 0
+        gain = (self.stronger.reward(alpha)[:, None] - self.tree.node_reward(alpha))[at]
+        weight, order = self.endings[at] / len(self.tree), np.argsort(-gain)
+        share, total = weight[order].cumsum(), (gain * weight)[order].cumsum()
+        return np.append(0.0, share), np.append(0.0, total)
 
     def _parted(self, threshold: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Probabilities of ending at each node, and of being handed over at each state."""

@@ -76,13 +76,12 @@ def cost_save(
     on this fold is not the best of them on the next.
 
     Args:
-        cost: float64[points], of the policies of one method.
-        quality: float64[points].
+        cost: float64[corners], of the `frontier` of one method's policies: cost and quality rise.
+        quality: float64[corners].
     """
-    hull = frontier(cost, quality)
-    if static_cost <= 0 or quality[hull[-1]] < static_quality:
+    if static_cost <= 0 or quality[-1] < static_quality:
         return None
-    needed = np.interp(static_quality, quality[hull], cost[hull])
+    needed = np.interp(static_quality, quality, cost)
     return float(1 - needed / static_cost)
 
 
@@ -100,13 +99,12 @@ def perf_gain(
     Trap: as of `cost_save`; and the gain of a dear static arm is bounded by 1 - static_quality.
 
     Args:
-        cost: float64[points], of the policies of one method.
-        quality: float64[points].
+        cost: float64[corners], as of `cost_save`.
+        quality: float64[corners].
     """
-    hull = frontier(cost, quality)
-    if cost[hull[0]] > static_cost:
+    if cost[0] > static_cost:
         return None
-    reached = np.interp(static_cost, cost[hull], quality[hull])
+    reached = np.interp(static_cost, cost, quality)
     return float(reached - static_quality)
 
 

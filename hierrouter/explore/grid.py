@@ -39,7 +39,7 @@ def positions(
     if sweep is None:
         return tuple(sorted(asked | _between(tree, split, trained)))
     wanted = asked | set(sweep.alphas) | _between(tree, split, trained)
-    return tuple(alpha for alpha in sorted(wanted) if sweep.like(None, alpha))
+    return tuple(alpha for alpha in sorted(wanted) if sweep.has(alpha))
 
 
 def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:

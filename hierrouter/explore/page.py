@@ -16,10 +16,8 @@ from markupsafe import Markup
 from hierrouter.evaluate.outcome import single_calls
 from hierrouter.explore.data import Explored
 from hierrouter.explore.payload import as_object
-from hierrouter.report.html import content_security_policy, environment
-from hierrouter.report.page import STYLE_SHEETS as REPORT_STYLES
+from hierrouter.report.html import BASE_STYLES, content_security_policy, environment
 
-BASE_STYLES = tuple(name for name in REPORT_STYLES if name in ("report.css", "tables.css"))
 SCRIPTS = (
     "data.js",
     "routes.js",

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.encoders import Encoder
 from hierrouter.collect.plan import stored_queries
-from hierrouter.pool import ModelSpec, pool_from_json
+from hierrouter.opened_pool import planned_pool
+from hierrouter.pool import ModelSpec
 from hierrouter.query import Query
 from hierrouter.rescore import score_forest
 from hierrouter.scoring import Scorer
@@ -81,7 +82,7 @@ def direct_table(
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    stored, identities = pool_from_json(plan.pool)
+    stored, identities = planned_pool(plan.pool)
     pool = stored.sub_pool(models, 1)
     if models is not None:
         pool = replace(pool, references=())

@@ -21,8 +21,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from hierrouter.report.text import csv_text
+from hierrouter_cache.atomic_files import atomic_file, fsync_folder
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cache.writer import atomic_file, fsync_folder
 
 
 def require_free(out: Path, flag: str = "--out") -> None:

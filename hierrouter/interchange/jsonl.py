@@ -24,11 +24,11 @@ from hierrouter.interchange.lines import LINES, checked_row, line_of
 from hierrouter.interchange.merge import Merge, merging
 from hierrouter.interchange.rows import require_file
 from hierrouter.json_lines import parse_object, raw_lines
-from hierrouter_cache.errors import CacheError, InputError
+from hierrouter_cache.atomic_files import atomic_file
+from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.parts import part_batches
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.schema import FORMAT, IDENTITY, KINDS, LAST_WINS
-from hierrouter_cache.writer import atomic_file
 
 HEADER = "cache"
 DIGEST = "sha256"
@@ -78,8 +78,7 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
     total = hashlib.sha256()
     with atomic_file(out) as file:
         file.write(Header(counts, total.hexdigest()).line())  # as long as the right one
-        for done, row in enumerate(_lines(reader), start=1):
-            line = json_line(row)
+        for done, line in enumerate(_lines(reader), start=1):
             total.update(line)
             file.write(line)
             if done % BATCH == 0:
@@ -89,11 +88,17 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
     return counts
 
 
-def _lines(reader: CacheReader) -> Iterator[dict[str, Any]]:
+def _lines(reader: CacheReader) -> Iterator[bytes]:
     for line, kind in LINES.items():
         rows = _last_rows(reader, kind) if kind in LAST_WINS else _first_rows(reader, kind)
-        for row in rows:
-            yield line_of(line, row)
+        try:
+            for row in rows:
+                yield json_line(line_of(line, row))
+        except (ValueError, pa.ArrowException) as error:  # not UTF-8, or no number
+            raise DamagedPart(
+                f"a row of {kind} that no line can hold: {reader.root}; not written by this "
+                "program, find the part with `hierrouter cache verify`"
+            ) from error
 
 
 def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:

@@ -22,9 +22,9 @@ from hierrouter.interchange.direct import DirectTable
 from hierrouter.interchange.files import whole_folder, write_json_lines
 from hierrouter.interchange.rows import Row, read_rows
 from hierrouter.query import Query, storable
+from hierrouter_cache.atomic_files import atomic_file
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.fingerprint import digest
-from hierrouter_cache.writer import atomic_file
 
 TRAIN, TEST = "routing_train_data.jsonl", "routing_test_data.jsonl"
 EMBEDDINGS = "query_embeddings.pt"

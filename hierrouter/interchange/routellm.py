@@ -17,7 +17,7 @@ import numpy as np
 
 from hierrouter.interchange.direct import DirectTable
 from hierrouter.interchange.files import whole_folder
-from hierrouter_cache.writer import atomic_file
+from hierrouter_cache.atomic_files import atomic_file
 
 
 def write_routellm(table: DirectTable, out: Path) -> None:

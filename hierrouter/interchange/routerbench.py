@@ -129,7 +129,7 @@ def _parts(text: str) -> list[str] | None:
         return None
     try:
         parts = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         return None

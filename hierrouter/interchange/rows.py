@@ -46,7 +46,7 @@ class Row:
         """
         value = self.values.get(name)
         if value is None and default is not None:
-            return default
+            return storable(default)  # perhaps a file's name, which may be any bytes
         if not isinstance(value, str):
             raise InputError(f"{name} must be a text, got {value!r:.40}: {self.where}")
         return storable(value)

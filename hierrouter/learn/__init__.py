@@ -6,8 +6,8 @@ In the order of reading:
     states, router                               what a router reads, and the network
     folds, loop                                  what every training has in common
     ppo, algorithm, optimiser                    learning from sampled episodes
-    exact, values                                learning by enumeration
-    training, trained                            a router for one alpha
+    enumeration, values                          learning by enumeration
+    training, trained, origin                    a router for one alpha
     alpha_router, conditioned, sweep, budget     routers for every alpha
     featured, known, dynamic                     a policy for pools that change
     limits, deferral                             a limit on each query, a stronger model in doubt

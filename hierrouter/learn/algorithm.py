@@ -81,7 +81,17 @@ class RouterPolicy(DiscreteActorPolicy):  # type: ignore[misc]
 
 
 class EpisodePPO(PPO):  # type: ignore[misc]
-    """Tianshou's PPO for buffers of complete episodes, each of them in consecutive rows."""
+    """Tianshou's PPO for buffers of complete episodes, each of them in consecutive rows.
+
+    Args:
+        shuffle: source of the mini-batches; the kind of generator that Tianshou uses, whose global
+            one is left alone.
+        settings: Tianshou's.
+    """
+
+    def __init__(self, *, shuffle: np.random.RandomState, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._shuffle = shuffle
 
     @staticmethod
     def compute_episodic_return(  # pyright: ignore[reportIncompatibleMethodOverride]  no defaults
@@ -122,7 +132,7 @@ class EpisodePPO(PPO):  # type: ignore[misc]
         size, weights = batch_size or len(batch), self._weights()
         made = []
         for _ in range(repeat):
-            order = np.random.permutation(len(batch))
+            order = self._shuffle.permutation(len(batch))
             for part in np.split(order, np.arange(1, len(batch) // size) * size):
                 terms = self._terms(rows.take(torch.from_numpy(part)))
                 self.optim.step(terms @ weights)
@@ -193,14 +203,21 @@ class AdamFactory(OptimizerFactory):  # type: ignore[misc]
         return make_adam(cast(Iterable[nn.Parameter], params), self.config, self.steps)
 
 
-def build_algorithm(trunk: SharedTrunk, config: PPOConfig, steps: int) -> EpisodePPO:
-    """PPO for the trunk's router with the numbers of `config`, over `steps` gradient steps."""
+def build_algorithm(
+    trunk: SharedTrunk, config: PPOConfig, steps: int, shuffle: np.random.RandomState
+) -> EpisodePPO:
+    """PPO for the trunk's router with the numbers of `config`, over `steps` gradient steps.
+
+    Args:
+        shuffle: see `EpisodePPO`.
+    """
     policy = RouterPolicy(
         actor=cast(Any, Actor(trunk)),  # it has what Tianshou calls, but not its base class
         action_space=Discrete(trunk.router.shape.actions),
         dist_fn=lambda logits: Categorical(logits=logits, validate_args=False),
     )
     return EpisodePPO(
+        shuffle=shuffle,
         policy=policy,
         critic=Critic(trunk),
         optim=AdamFactory(config, steps),

@@ -7,6 +7,7 @@ read off as a plain `Router`. Not covered: its training, see `conditioned`.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.router import Router, RouterShape
 from hierrouter.learn.states import States
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.trained import TrainedRouter
 
 WIDTH = 32  # of the layer that reads alpha
 SCALES = 7  # alphas at which the inputs that tell alpha are halfway
@@ -76,8 +78,7 @@ class AlphaRouter(nn.Module):
         """The router at one alpha: factors and shifts become part of its weights."""
         rows = self._modulation(torch.tensor([alpha], dtype=torch.float32))
         factor, shift, factor2, shift2 = (row[0] for row in rows)
-        router = Router(self.base.shape)
-        router.load_state_dict(self.base.state_dict())
+        router = deepcopy(self.base)
         router.context.weight.mul_(factor[:, None])
         router.progress.weight.mul_(factor[:, None])
         router.progress.bias.mul_(factor).add_(shift)

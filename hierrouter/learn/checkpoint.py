@@ -18,8 +18,8 @@ from hierrouter.learn.alpha_router import Policy
 from hierrouter.learn.description import describe, rebuild, tensors_of
 from hierrouter.learn.tensor_file import RETRAIN, read_tensors, write_tensors
 from hierrouter.learn.trained import TrainedRouter
+from hierrouter_cache.atomic_files import write_atomically
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.writer import write_atomically
 
 WEIGHTS = "policy.safetensors"
 DESCRIPTION = "policy.json"

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from hierrouter.evaluate.hulls import oracle_break_points
 from hierrouter.learn.alpha_router import AlphaRouter, TrainedSweep, scales_of
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import Enumeration
-from hierrouter.learn.folds import Fold, training_folds
-from hierrouter.learn.loop import Snapshot, Watch, reproducible, run_epochs
+from hierrouter.learn.enumeration import Enumeration
+from hierrouter.learn.folds import TrainingFold, fold_pair, training_folds
+from hierrouter.learn.loop import Snapshot, Watch, best_iterate
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.router import shape_for
-from hierrouter.learn.trained import Origin
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -46,7 +46,7 @@ class AlphaLearner(Enumeration):
     def __init__(
         self,
         router: AlphaRouter,
-        fold: Fold,
+        fold: TrainingFold,
         break_points: NDArray[np.float64],
         config: ExactConfig,
         rng: np.random.Generator,
@@ -88,11 +88,11 @@ class AlphaLearner(Enumeration):
 class StandardReward:
     """R = Q - alpha * C at any alpha, centred by query and scaled by its deviation at that alpha.
 
-    What `Fold.episode_reward` does for one alpha; the deviation at any other follows from the
-    second moments of centred Q and C.
+    What `TrainingFold.episode_reward` does for one alpha; the deviation at any other follows from
+    the second moments of centred Q and C.
     """
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: TrainingFold) -> None:
         ends = fold.actions.endings
         self._quality = _centred(fold.tree.score, ends)
         self._cost = _centred(fold.tree.cost, ends)
@@ -138,31 +138,28 @@ def train_sweep(
         resumed: where to go on; everything else must be as it was.
 
     Raises:
-        InputError: there is nothing to train on, or the cost of a query is limited.
+        InputError: there is nothing to train on, the cost of a query is limited, or the training
+            diverged.
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
-    learn_from, choose_on = training_folds(tree)
-    break_points = oracle_break_points(learn_from, objective.allow_stop)
-    fold, chooser = (Fold.of(part, objective) for part in (learn_from, choose_on))
+    folds = fold_pair(training_folds(tree), objective)
+    fold = folds[0]
+    break_points = oracle_break_points(fold.tree, objective.allow_stop)
     deviation = StandardReward(fold).deviation(np.array(alphas))
 
-    def values() -> tuple[float, float]:
-        routers = [network.at(alpha) for alpha in alphas]
+    def value(network: AlphaRouter, valued: TrainingFold) -> float:
+        reached = [valued.value(network.at(alpha), alpha) for alpha in alphas]
+        return float(np.mean(np.array(reached) / deviation))
 
-        def mean(valued: Fold) -> float:
-            reached = [valued.value(*each) for each in zip(routers, alphas, strict=True)]
-            return float(np.mean(np.array(reached) / deviation))
+    def start() -> AlphaLearner:
+        shape = shape_for(fold.tree, fold.actions, config)
+        network = AlphaRouter(shape, scales_of(break_points))
+        return AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
 
-        return mean(fold), mean(chooser)
-
-    with reproducible(seed):
-        network = AlphaRouter(shape_for(learn_from, fold.actions, config), scales_of(break_points))
-        learner = AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
-        best = run_epochs(learner, config, values, watch, resumed)
-    network.load_state_dict(best.weights)
+    network, best = best_iterate(start, value, folds, config, seed, watch, resumed)
     return TrainedSweep(
-        network=network.requires_grad_(False).eval(),
+        network=network,
         alphas=tuple(alphas),
         objective=objective,
         origin=Origin.of(tree, config, seed),

@@ -22,9 +22,10 @@ from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.learn.alpha_router import AlphaRouter, Policy, TrainedSweep
 from hierrouter.learn.config import ALGORITHMS
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.router import Router, RouterShape
 from hierrouter.learn.tensor_file import RETRAIN
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
 
 FORMAT = 2
@@ -124,7 +125,7 @@ def _policy(
     if "alphas" in found:
         scales = weights["scales"]
         network = _filled(lambda: AlphaRouter(shape, scales), weights)
-        return TrainedSweep(network, _alphas(found), objective, origin, history, _kept(found))
+        return TrainedSweep(network, grid_of(found), objective, origin, history, _kept(found))
     router = _filled(lambda: Router(shape), weights)
     return TrainedRouter(router, objective, origin, history, ceilings, _budget(found), _kept(found))
 
@@ -144,7 +145,12 @@ def _floats(found: dict[str, Any], name: str) -> tuple[float, ...]:
     return tuple(map(float, found[name]))
 
 
-def _alphas(found: dict[str, Any]) -> tuple[float, ...]:
+def grid_of(found: dict[str, Any]) -> tuple[float, ...]:
+    """The alphas of a sweep's description.
+
+    Raises:
+        KeyError, TypeError, ValueError: there are none, or one is no finite number >= 0.
+    """
     alphas = _floats(found, "alphas")
     if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
         raise ValueError(f"alphas {alphas}")

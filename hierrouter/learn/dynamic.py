@@ -20,14 +20,14 @@ from hierrouter.actions import Actions
 from hierrouter.evaluate.exact import greedy, policy_outcome
 from hierrouter.evaluate.outcome import ROUTER, Outcome
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.exact import Enumeration
+from hierrouter.learn.enumeration import Enumeration
 from hierrouter.learn.featured import FeaturedRouter, FeaturedShape
 from hierrouter.learn.folds import training_folds
 from hierrouter.learn.known import Known
-from hierrouter.learn.loop import Snapshot, Watch, reproducible, run_epochs
+from hierrouter.learn.loop import Snapshot, Watch, best_iterate
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.states import state_table
-from hierrouter.learn.trained import Origin
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.sub_pool import sub_pool
 from hierrouter_cache.tree import RouteTree
@@ -60,11 +60,16 @@ class TrainedFeatured:
             known: the train fold of the same pool.
 
         Raises:
-            InputError: another view, encoder or number of hops than it was trained on, or nothing
-                is known of the models.
+            InputError: another view, encoder or number of hops than it was trained on, `known` is
+                of another pool, or nothing is known of the models.
         """
+        if known.models != tree.models:
+            raise InputError(
+                f"what is known is of other models: {', '.join(known.models)}; the tree has "
+                f"{', '.join(tree.models)}; give the train fold of the same pool"
+            )
         for fold in (tree, known):
-            replace(self.origin, models=known.models).check_matches(fold, self.network.shape.dim)
+            replace(self.origin, models=tree.models).check_matches(fold, self.network.shape.dim)
         return _probabilities(self.network, tree, Known.of(known, self.objective), self.objective)
 
     def outcome(self, tree: RouteTree, known: RouteTree) -> Outcome:
@@ -111,29 +116,27 @@ def train_featured(
         resumed: where to go on; everything else must be as it was.
 
     Raises:
-        InputError: there is nothing to train on, or the cost of a query is limited.
+        InputError: there is nothing to train on, the cost of a query is limited, or the training
+            diverged.
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept in pools that change; train for one pool")
-    learn_from, choose_on = training_folds(tree)
-    pools = [Known.of(pool, objective) for pool in pools_of(learn_from)]
+    folds = training_folds(tree)
+    pools = [Known.of(pool, objective) for pool in pools_of(folds[0])]
 
-    def value(fold: RouteTree, itself: bool) -> float:
-        table = _probabilities(network, fold, pools[0], objective, itself)
+    def value(network: FeaturedRouter, fold: RouteTree) -> float:
+        table = _probabilities(network, fold, pools[0], objective, itself=fold is folds[0])
         choice = greedy(table, fold.base_rate)
         outcome = policy_outcome(fold, pools[0].fold.actions, choice, "", "router")
         return float(outcome.reward(objective.alpha).mean())
 
-    def values() -> tuple[float, float]:
-        return value(learn_from, True), value(choose_on, choose_on is learn_from)
-
-    with reproducible(seed):
+    def start() -> FeaturedLearner:
         network = FeaturedRouter(FeaturedShape(tree.hops, tree.dim))
-        learner = FeaturedLearner(network, pools, config, np.random.default_rng(seed))
-        best = run_epochs(learner, config, values, watch, resumed)
-    network.load_state_dict(best.weights)
+        return FeaturedLearner(network, pools, config, np.random.default_rng(seed))
+
+    network, best = best_iterate(start, value, folds, config, seed, watch, resumed)
     return TrainedFeatured(
-        network=network.requires_grad_(False).eval(),
+        network=network,
         objective=objective,
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),

@@ -1,8 +1,8 @@
 """The folds of a tree, as a training sees them.
 
-In: a tree, an `Objective`. Out: `Fold`: its states as tensors, what its episodes pay, and the exact
-value of a router on it. The test fold is never looked at. Not covered: learning from a fold (`ppo`,
-`exact`).
+In: a tree, an `Objective`. Out: `TrainingFold`: its states as tensors, what its episodes pay, and
+the exact value of a router on it. The test fold is never looked at. Not covered: learning from a
+fold (`ppo`, `enumeration`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hierrouter_cache.tree import RouteTree
 
 
 def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
-    """The fold to learn from and the one that chooses the iterate.
+    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
 
     Raises:
         InputError: there is nothing to train on.
@@ -33,7 +33,8 @@ def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
     learn_from = tree.split("train")
     if not len(learn_from):
         raise InputError("no query to train on: the train fold is empty; collect more queries")
-    return learn_from, tree.split(choosing_fold(tree))
+    chooser = choosing_fold(tree)
+    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
 
 
 def choosing_fold(tree: RouteTree) -> str:
@@ -42,7 +43,7 @@ def choosing_fold(tree: RouteTree) -> str:
 
 
 @dataclass(frozen=True)
-class Fold:
+class TrainingFold:
     """One fold of a tree.
 
     Attributes:
@@ -56,7 +57,9 @@ class Fold:
     table: StateTable
 
     @classmethod
-    def of(cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None) -> Fold:
+    def of(
+        cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
+    ) -> TrainingFold:
         """The fold `tree`; for the ceilings see `state_table`."""
         actions = Actions(tree.routes, objective.allow_stop)
         return cls(tree, actions, state_table(tree, objective, ceilings))
@@ -87,3 +90,14 @@ class Fold:
         reward = self.tree.node_reward(alpha)
         walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
         return float(walked.reward.sum(axis=1).mean())
+
+
+def fold_pair(
+    trees: tuple[RouteTree, RouteTree], objective: Objective, ceilings: Ceilings | None = None
+) -> tuple[TrainingFold, TrainingFold]:
+    """What `training_folds` gave, as tensors; the same fold twice where one does both."""
+    learn_from, choose_on = trees
+    fold = TrainingFold.of(learn_from, objective, ceilings)
+    if choose_on is learn_from:
+        return fold, fold
+    return fold, TrainingFold.of(choose_on, objective, ceilings)

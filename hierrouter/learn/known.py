@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierrouter.learn.folds import Fold
+from hierrouter.learn.folds import TrainingFold
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.values import best_and_random_values
 from hierrouter_cache.errors import InputError
@@ -30,7 +30,7 @@ class Known:
         reward: float32[queries, nodes], what an episode pays, centred by query and scaled.
     """
 
-    fold: Fold
+    fold: TrainingFold
     reward: Tensor
 
     @classmethod
@@ -44,7 +44,7 @@ class Known:
             raise InputError(
                 "nothing is known of the models: the train fold is empty; collect more queries"
             )
-        fold = Fold.of(tree, objective)
+        fold = TrainingFold.of(tree, objective)
         reward = fold.episode_reward(objective.alpha, standardise=True)
         return cls(fold, torch.from_numpy(reward.astype(np.float32)))
 

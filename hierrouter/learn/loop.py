@@ -2,7 +2,7 @@
 
 In: a `Learner`, a configuration, a function that values its network exactly. Out: the iterate that
 is best on validation. Same seed, same bits, also when a training was interrupted and goes on from a
-`Snapshot`. Not covered: what an epoch does (`ppo`, `exact`, `conditioned`, `dynamic`), files
+`Snapshot`. Not covered: what an epoch does (`ppo`, `enumeration`, `conditioned`, `dynamic`), files
 (`resume`).
 """
 
@@ -13,30 +13,37 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hierrouter.learn.config import TrainConfig
 from hierrouter.threads import torch_threads
+from hierrouter_cache.errors import InputError
 
 # Epochs done, epochs in all, value on the train fold, value on validation.
 OnEpoch = Callable[[int, int, float, float], None]
 Weights = dict[str, Tensor]
+Fold = TypeVar("Fold")
+Network = TypeVar("Network", bound=nn.Module)
+Network_co = TypeVar("Network_co", bound=nn.Module, covariant=True)
 
 
-class Learner(Protocol):
+class Learner(Protocol[Network_co]):
     """Improves a router, one epoch after the other; can be put away and taken up again."""
 
     @property
-    def router(self) -> nn.Module:
+    def router(self) -> Network_co:
         """What is trained, in place."""
         ...
 
     def epoch(self) -> None:
-        """Train for one epoch."""
+        """Train for one epoch.
+
+        Raises:
+            FloatingPointError: the router's numbers are not finite any more.
+        """
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -80,8 +87,45 @@ class Watch:
     on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
 
 
+def best_iterate(
+    start: Callable[[], Learner[Network]],
+    value: Callable[[Network, Fold], float],
+    folds: tuple[Fold, Fold],
+    config: TrainConfig,
+    seed: int,
+    watch: Watch | None = None,
+    resumed: Snapshot | None = None,
+) -> tuple[Network, Best]:
+    """The network of a whole training, frozen, with the weights that are best on validation.
+
+    Args:
+        start: makes the network and its learner; torch's generator is seeded then.
+        value: of a network on a fold, exactly.
+        folds: to learn from, and to choose the iterate on. Where they are one it is valued once.
+        config: the numbers.
+        seed: of everything random.
+        watch: who is told.
+        resumed: where to go on.
+
+    Raises:
+        InputError: the training diverged.
+    """
+
+    def values() -> tuple[float, float]:
+        learn_from, choose_on = folds
+        train = value(network, learn_from)
+        return train, train if choose_on is learn_from else value(network, choose_on)
+
+    with reproducible(seed):
+        learner = start()
+        network = learner.router
+        best = run_epochs(learner, config, values, watch, resumed)
+    network.load_state_dict(best.weights)
+    return network.requires_grad_(False).eval(), best
+
+
 def run_epochs(
-    learner: Learner,
+    learner: Learner[nn.Module],
     config: TrainConfig,
     values: Callable[[], tuple[float, float]],
     watch: Watch | None = None,
@@ -91,13 +135,16 @@ def run_epochs(
 
     Args:
         values: exact values of the learner's router as it is, on train and on validation.
+
+    Raises:
+        InputError: the training diverged.
     """
     watch = watch or Watch()
     best = Best(weights_of(learner.router))
     done = _restore(learner, best, resumed) if resumed else 0
     while done < config.epochs and not (config.patience and best.since >= config.patience):
-        learner.epoch()
         done += 1
+        _run_epoch(learner, done)
         last = done == config.epochs
         if last or done % config.evaluate_every == 0:
             train, validation = values()
@@ -108,7 +155,21 @@ def run_epochs(
     return best
 
 
-def _snapshot(learner: Learner, best: Best, epoch: int) -> Snapshot:
+def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
+    """One epoch; a network that is lost is neither valued nor kept."""
+    try:
+        learner.epoch()
+        finite = all(bool(value.isfinite().all()) for value in learner.router.state_dict().values())
+    except FloatingPointError:
+        finite = False
+    if not finite:
+        raise InputError(
+            f"training diverged in epoch {number}: the network's numbers are not finite (NaN); "
+            "lower learning_rate"
+        )
+
+
+def _snapshot(learner: Learner[nn.Module], best: Best, epoch: int) -> Snapshot:
     tensors = {f"learner.{name}": value.clone() for name, value in learner.tensors().items()}
     tensors |= {f"now.{name}": value for name, value in weights_of(learner.router).items()}
     tensors |= {f"best.{name}": value for name, value in best.weights.items()}
@@ -122,7 +183,7 @@ def _snapshot(learner: Learner, best: Best, epoch: int) -> Snapshot:
     return Snapshot(epoch, tensors, counters)
 
 
-def _restore(learner: Learner, best: Best, snapshot: Snapshot) -> int:
+def _restore(learner: Learner[nn.Module], best: Best, snapshot: Snapshot) -> int:
     """Put everything back where it was; returns the epochs done."""
     learner.router.load_state_dict(part_of(snapshot.tensors, "now"))
     learner.restore(part_of(snapshot.tensors, "learner"), snapshot.counters["learner"])
@@ -177,15 +238,10 @@ def weights_of(module: nn.Module) -> Weights:
 
 @contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """Seed the global generators that torch and Tianshou use, on one thread; restore after.
+    """Seed torch's global generator, which new layers draw from, on one thread; restore after.
 
     One thread, because sums are added up in another order on another number of threads.
     """
-    numpy_state = np.random.get_state()
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy_state)
+        yield

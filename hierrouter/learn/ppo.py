@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hierrouter.learn.algorithm import SharedTrunk, build_algorithm
 from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.folds import Fold
+from hierrouter.learn.folds import TrainingFold
 from hierrouter.learn.loop import part_of
 from hierrouter.learn.optimiser import adam_tensors, restore_adam, steps_made
 from hierrouter.learn.router import Router
@@ -33,30 +33,37 @@ class PPOLearner:
         fold: what it learns from.
         alpha: cost penalty of the reward.
         config: the numbers.
-        rng: source of the queries, the actions and the noise. Tianshou shuffles mini-batches with
-            numpy's global generator, which the caller must have seeded.
+        rng: source of the queries, the actions and the noise.
+        shuffle: source of the mini-batches, see `EpisodePPO`.
     """
 
     def __init__(
         self,
         router: Router,
-        fold: Fold,
+        fold: TrainingFold,
         alpha: float,
         config: PPOConfig,
         rng: np.random.Generator,
+        shuffle: np.random.RandomState,
     ) -> None:
         self.router = router
         self._fold = fold
         self._config = config
         self._rng = rng
+        self._shuffle = shuffle
         self._reward = fold.episode_reward(alpha, config.standardise_reward)
         self._queries = QueryStream(len(fold.tree), rng)
         self._seen = NoisyTable(fold.table, config.embedding_noise, rng)
         self._steps = config.epochs * config.iterations * config.update_epochs * config.minibatches
-        self._algorithm = build_algorithm(SharedTrunk(router, self._seen), config, self._steps)
+        trunk = SharedTrunk(router, self._seen)
+        self._algorithm = build_algorithm(trunk, config, self._steps, shuffle)
 
     def epoch(self) -> None:
-        """Collect and update `config.iterations` times."""
+        """Collect and update `config.iterations` times.
+
+        Raises:
+            FloatingPointError: logits are not finite.
+        """
         for _ in range(self._config.iterations):
             self._iterate()
 
@@ -78,33 +85,33 @@ class PPOLearner:
     def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """Draw actions, int64[n]: the largest of logit + Gumbel noise."""
         logits, _ = self.router(self._seen.visit(torch.from_numpy(state)))
+        if not logits.isfinite().all():  # Tianshou's own complaint would name no cause
+            raise FloatingPointError("logits are not finite")
         chances = logits.numpy() + self._rng.gumbel(size=logits.shape)
         action: NDArray[np.int64] = chances.argmax(axis=1)
         return action
 
     def tensors(self) -> dict[str, Tensor]:
-        """Adam's moments, the queries still to be drawn, and the global generators' states."""
+        """Adam's moments, the queries still to be drawn, and the state of the shuffles."""
         return {
             **{f"adam.{name}": value for name, value in adam_tensors(self._adam).items()},
             "queries.waiting": torch.from_numpy(self._queries.waiting),
-            "random.torch": torch.get_rng_state(),
-            "random.numpy": torch.from_numpy(np.random.get_state(legacy=False)["state"]["key"]),
+            "random.numpy": torch.from_numpy(self._shuffle.get_state(legacy=False)["state"]["key"]),
         }
 
     def counters(self) -> dict[str, Any]:
         """The states of the generators, but for their long arrays."""
         return {
             "random": self._rng.bit_generator.state,
-            "numpy.position": np.random.get_state(legacy=False)["state"]["pos"],
+            "numpy.position": self._shuffle.get_state(legacy=False)["state"]["pos"],
         }
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put everything back, the global generators too."""
+        """Put everything back."""
         restore_adam(self._adam, part_of(tensors, "adam"))
         self._queries.waiting = tensors["queries.waiting"].numpy()
-        torch.set_rng_state(tensors["random.torch"])
         held = {"key": tensors["random.numpy"].numpy(), "pos": counters["numpy.position"]}
-        np.random.set_state({**np.random.get_state(legacy=False), "state": held})
+        self._shuffle.set_state({**self._shuffle.get_state(legacy=False), "state": held})
         self._rng.bit_generator.state = counters["random"]
 
     @property

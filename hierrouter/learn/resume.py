@@ -16,8 +16,8 @@ from hierrouter.learn.alpha_router import Policy, TrainedSweep
 from hierrouter.learn.checkpoint import DESCRIPTION, load_checkpoint
 from hierrouter.learn.loop import Snapshot
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.tensor_file import read_tensors, write_tensors
-from hierrouter.learn.trained import Origin
 from hierrouter.runs import differences
 from hierrouter_cache.errors import InputError, WorldError
 

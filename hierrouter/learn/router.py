@@ -1,7 +1,8 @@
 """The paper's router as a torch module.
 
 In: `States`. Out: a logit for each action, and a value. The text encoder is frozen and runs
-elsewhere; its vectors come in. Not covered: how the weights are found, see `ppo` and `exact`.
+elsewhere; its vectors come in. Not covered: how the weights are found, see `ppo` and
+`enumeration`.
 """
 
 from __future__ import annotations

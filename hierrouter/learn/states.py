@@ -89,9 +89,16 @@ def state_table(
         objective: what may be done.
         ceilings: what calls may cost at most, needed where the objective limits the cost of a
             query.
+
+    Raises:
+        ValueError: ceilings are needed, and are not given.
     """
     states, queries = tree.routes.states, len(tree)
     actions = Actions(tree.routes, objective.allow_stop)
+    if objective.max_cost is not None and ceilings is None:
+        raise ValueError(
+            "a limit on the cost of a query needs `ceilings`, the most a call may cost"
+        )
     if objective.max_cost is None or ceilings is None:
         legal = np.broadcast_to(actions.legal(), (queries, states, actions.count))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from hierrouter.evaluate.hulls import oracle_break_points
 from hierrouter.learn.alpha_router import Policy, TrainedSweep
 from hierrouter.learn.checkpoint import SUMMARY, load_checkpoint
 from hierrouter.learn.config import PAPER_ALPHA
+from hierrouter.learn.description import grid_of
 from hierrouter.learn.objective import MAX_ALPHA
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.origin import Origin
+from hierrouter.learn.trained import TrainedRouter
+from hierrouter_cache.atomic_files import write_atomically
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.writer import write_atomically
 
 DIGITS = 2  # significant digits of an automatic alpha
 
@@ -57,9 +59,11 @@ class Sweep:
 
     def at(self, alpha: float) -> list[TrainedRouter]:
         """The router of each seed for one alpha; none where no network knows that alpha."""
-        if alpha in self.alphas:
-            return self.routers[self.alphas.index(alpha)]
-        return [member.at(alpha) for member in self.members if isinstance(member, TrainedSweep)]
+        return list(self._each(alpha))
+
+    def has(self, alpha: float) -> bool:
+        """Whether there is a router for one alpha; makes none."""
+        return alpha in self.alphas or any(isinstance(each, TrainedSweep) for each in self.members)
 
     def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
         """The first seed's router for one alpha that may do what `trained` may; None without one.
@@ -70,7 +74,7 @@ class Sweep:
         return next(
             (
                 router
-                for router in self.at(alpha)
+                for router in self._each(alpha)
                 if trained is None or replace(trained.objective, alpha=alpha) == router.objective
             ),
             None,
@@ -79,13 +83,15 @@ class Sweep:
     @property
     def routers(self) -> list[list[TrainedRouter]]:
         """For each alpha of the grid the router of each seed."""
-        by_seed = [
-            [member.at(alpha) for alpha in self.alphas]
-            if isinstance(member, TrainedSweep)
-            else member
-            for member in self.members
-        ]
-        return [list(routers) for routers in zip(*by_seed, strict=True)]
+        return [self.at(alpha) for alpha in self.alphas]
+
+    def _each(self, alpha: float) -> Iterator[TrainedRouter]:
+        """The same as `at`, each made when it is asked for."""
+        for member in self.members:
+            if isinstance(member, TrainedSweep):
+                yield member.at(alpha)
+            elif alpha in self.alphas:
+                yield member[self.alphas.index(alpha)]
 
 
 def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[float, ...]:
@@ -156,8 +162,8 @@ def load_sweep(run: Path) -> Sweep:
     summary = run / SUMMARY
     try:
         found = json.loads(summary.read_text("utf-8"))
-        alphas = tuple(float(alpha) for alpha in found["alphas"])
-        seeds, conditioned = [int(seed) for seed in found["seeds"]], bool(found["conditioned"])
+        alphas, conditioned = grid_of(found), bool(found["conditioned"])
+        seeds = _seeds(found["seeds"])
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first") from None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -170,6 +176,12 @@ def load_sweep(run: Path) -> Sweep:
             tuple(_router(member_folder(run, seed, alpha)) for alpha in alphas) for seed in seeds
         ),
     )
+
+
+def _seeds(found: Sequence[int]) -> list[int]:
+    if not found:
+        raise ValueError("no seeds")
+    return [int(seed) for seed in found]
 
 
 def _network(folder: Path) -> TrainedSweep:

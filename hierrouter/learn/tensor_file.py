@@ -14,8 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hierrouter_cache.atomic_files import write_atomically
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.writer import write_atomically
 
 HEADER = "hierrouter"
 LFS_POINTER = b"version https://git-lfs"

@@ -1,7 +1,8 @@
-"""A router that has been trained, and where it comes from.
+"""A router that has been trained.
 
 In: a `Router` with its weights. Out: action probabilities on every state of a tree or on a single
-live state, and the exact outcome on a tree. Not covered: files, see `checkpoint`.
+live state, and the exact outcome on a tree. Not covered: where it comes from (`origin`), files
+(`checkpoint`).
 """
 
 from __future__ import annotations
@@ -13,107 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import hierrouter
 from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings, affordable_at
 from hierrouter.evaluate.exact import ending, greedy
 from hierrouter.evaluate.outcome import ROUTER, Outcome, from_endings
-from hierrouter.learn.config import TrainConfig
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.router import Router, action_probabilities
 from hierrouter.learn.states import live_states, state_table
-from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a policy comes from: what it reads, calls, and was trained with.
-
-    Attributes:
-        models: M names; action a calls `models[a % M]`.
-        hops: L.
-        rate: M pairs, cost of a token in and of a token out at the time of training.
-        encoder: name of the encoder whose embeddings are read.
-        view: which texts these are of, see `hierrouter.collect.views`.
-        config: settings of the training.
-        seed: seed of the training.
-        fingerprint: of the tree it was trained on.
-        version: of hierrouter, at the time of training.
-    """
-
-    models: tuple[str, ...]
-    hops: int
-    rate: tuple[tuple[float, float], ...]
-    encoder: str
-    view: str
-    config: TrainConfig
-    seed: int
-    fingerprint: str
-    version: str
-
-    @classmethod
-    def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
-        """A training on `tree`, today."""
-        return cls(
-            models=tree.models,
-            hops=tree.hops,
-            rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
-            encoder=tree.encoder,
-            view=tree.view,
-            config=config,
-            seed=seed,
-            fingerprint=tree.fingerprint,
-            version=hierrouter.__version__,
-        )
-
-    @property
-    def routes(self) -> Routes:
-        """The shape of the trees that the policy walks."""
-        return Routes(len(self.models), self.hops)
-
-    @property
-    def base_rate(self) -> NDArray[np.float64]:
-        """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
-        mean: NDArray[np.float64] = np.array(self.rate).mean(axis=1)
-        return mean
-
-    def check_matches(self, tree: RouteTree, dim: int) -> None:
-        """Make sure that a policy of this origin can read the states of `tree`.
-
-        Args:
-            dim: length of the embeddings that it reads.
-
-        Raises:
-            InputError: other models, hops, view, encoder or length of embedding.
-        """
-        remedy = "train again on this cache, or give the checkpoint that belongs to it"
-        if self.models != tree.models:
-            raise InputError(
-                f"checkpoint is for other models: {len(self.models)} models"
-                f" ({', '.join(self.models)}), the cache has {len(tree.models)}"
-                f" ({', '.join(tree.models)}); {remedy}"
-            )
-        if self.hops != tree.hops:
-            raise InputError(
-                f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
-            )
-        if self.view != tree.view:
-            raise InputError(
-                f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
-                f" open it with --state {self.view}"
-            )
-        if dim != tree.dim:
-            raise InputError(
-                f"checkpoint reads embeddings of {dim} numbers"
-                f" ({self.encoder}), the cache has {tree.dim}; {remedy}"
-            )
-        if self.encoder != tree.encoder:
-            raise InputError(
-                f"checkpoint reads another encoder: {self.encoder}, opened was {tree.encoder};"
-                f" open it with --encoder {self.encoder}"
-            )
 
 
 @dataclass(frozen=True)
@@ -194,7 +103,8 @@ class TrainedRouter:
             prompts: of each state.
 
         Raises:
-            ValueError: prompts are needed, and are not given or not M.
+            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
+                are none.
         """
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
@@ -221,7 +131,8 @@ class TrainedRouter:
                 Calls are priced as at the time of training.
 
         Raises:
-            ValueError: prompts are needed, and are not given or not M.
+            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
+                are none.
         """
         found: NDArray[np.float64] = self.decide_each(embedding[None], [path], [cost], [prompts])[0]
         return found
@@ -242,9 +153,11 @@ class TrainedRouter:
     ) -> NDArray[np.bool_]:
         """bool[A]: what may be chosen at one live state."""
         limit, actions = self.objective.max_cost, self.actions
-        if limit is None or self.ceilings is None:
+        if limit is None:
             legal: NDArray[np.bool_] = actions.legal()[actions.routes.node(path)]
             return legal
+        if self.ceilings is None:
+            raise ValueError("a limit on the cost of a query needs `ceilings` of the router")
         if prompts is None:
             raise ValueError("a limit on the cost of a query needs `prompts`, the tokens of each")
         rate = np.array(self.origin.rate)

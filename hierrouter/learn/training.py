@@ -2,8 +2,8 @@
 
 In: a `RouteTree` with its folds, an `Objective`, a configuration, a seed. Out: the iterate with the
 best exact value on the validation fold. The test fold is never looked at. Not covered: what an
-epoch does (`ppo`, `exact`), the loop over epochs (`loop`), files (`checkpoint`, `resume`), all
-alphas at once (`conditioned`).
+epoch does (`ppo`, `enumeration`), the loop over epochs (`loop`), files (`checkpoint`, `resume`),
+all alphas at once (`conditioned`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import numpy as np
 
 from hierrouter.evaluate.ceilings import Ceilings
 from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learn.exact import ExactLearner
-from hierrouter.learn.folds import Fold, training_folds
-from hierrouter.learn.loop import Learner, Snapshot, Watch, reproducible, run_epochs
+from hierrouter.learn.enumeration import ExactLearner
+from hierrouter.learn.folds import TrainingFold, fold_pair, training_folds
+from hierrouter.learn.loop import Learner, Snapshot, Watch, best_iterate
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.router import Router, shape_for
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.tree import RouteTree
 
 
@@ -43,22 +44,21 @@ def train(
         resumed: where to go on; everything else must be as it was.
 
     Raises:
-        InputError: there is nothing to train on.
+        InputError: there is nothing to train on, or the training diverged.
     """
-    learn_from, choose_on = training_folds(tree)
-    ceilings = None if objective.max_cost is None else Ceilings.of(learn_from)
-    fold, chooser = (Fold.of(part, objective, ceilings) for part in (learn_from, choose_on))
+    trees = training_folds(tree)
+    ceilings = None if objective.max_cost is None else Ceilings.of(trees[0])
+    folds = fold_pair(trees, objective, ceilings)
 
-    def values() -> tuple[float, float]:
-        return fold.value(router, objective.alpha), chooser.value(router, objective.alpha)
+    def value(router: Router, fold: TrainingFold) -> float:
+        return fold.value(router, objective.alpha)
 
-    with reproducible(seed):
-        router = Router(shape_for(learn_from, fold.actions, config))
-        learner = _learner(router, fold, objective.alpha, config, np.random.default_rng(seed))
-        best = run_epochs(learner, config, values, watch, resumed)
-    router.load_state_dict(best.weights)
+    def start() -> Learner[Router]:
+        return _learner(folds[0], objective.alpha, config, seed)
+
+    router, best = best_iterate(start, value, folds, config, seed, watch, resumed)
     return TrainedRouter(
-        router=router.requires_grad_(False).eval(),
+        router=router,
         objective=objective,
         origin=Origin.of(tree, config, seed),
         history=tuple(best.history),
@@ -67,13 +67,13 @@ def train(
     )
 
 
-def _learner(
-    router: Router, fold: Fold, alpha: float, config: TrainConfig, rng: np.random.Generator
-) -> Learner:
+def _learner(fold: TrainingFold, alpha: float, config: TrainConfig, seed: int) -> Learner[Router]:
+    router = Router(shape_for(fold.tree, fold.actions, config))
+    rng = np.random.default_rng(seed)
     if isinstance(config, PPOConfig):
         # Tianshou takes longer to import than a training by enumeration takes.
         from hierrouter.learn.ppo import PPOLearner
 
-        return PPOLearner(router, fold, alpha, config, rng)
+        return PPOLearner(router, fold, alpha, config, rng, np.random.RandomState(seed))
     assert isinstance(config, ExactConfig)
     return ExactLearner(router, fold, alpha, config, rng)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Any
 
 from anyio import to_thread
@@ -52,11 +52,14 @@ def question_in(row: dict[str, Any], where: str) -> Question:
 
 async def route_all(
     router: Router, questions: Iterable[Question], asked: Asked, width: int = WIDTH
-) -> AsyncIterator[Routed | CallFailed]:
+) -> AsyncGenerator[Routed | CallFailed]:
     """What each question came to, in their order; one that fails stops no other.
 
+    Who ends early closes it, and takes along what is under way.
+
     Args:
-        questions: read as they are needed.
+        questions: read as they are needed, in a thread that is waited for: who calls this off has
+            to end a read that waits for somebody, see `piped`.
         width: how many are under way.
 
     Raises:
@@ -85,6 +88,8 @@ async def route_all(
             while under_way and under_way[0].done():
                 yield under_way.popleft().result()
     finally:
+        if reading is not None:  # nobody waits for it; what it says at its end is nobody's error
+            reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from hierrouter.collect.generator import Answer, Failure, Generator, Response
 from hierrouter.live.models import CallFailed, OnText
+from hierrouter_cache.errors import reason_of
 
 MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
 CLOSED = "the router was closed"
@@ -74,8 +75,7 @@ class BatchedModel:
         try:
             found = await asyncio.wrap_future(asked.answer)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise CallFailed(self._name, reason) from error
+            raise CallFailed(self._name, reason_of(error, 200)) from error
         if isinstance(found, Failure):
             raise CallFailed(self._name, found.detail, found.status)
         return found
@@ -99,9 +99,6 @@ class BatchedModel:
             wanted = [one for one in batch if one.answer.set_running_or_notify_cancel()]
             if wanted:
                 self._answer(wanted)
-        for left in self._more():
-            if left.answer.set_running_or_notify_cancel():
-                left.answer.set_exception(RuntimeError(CLOSED))
 
     def _more(self) -> list[_Asked]:
         """What else waits now."""

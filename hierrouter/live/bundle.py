@@ -20,14 +20,14 @@ from hierrouter.collect.backends import IMPORTED
 from hierrouter.collect.generator import Engines
 from hierrouter.endpoint import OPENAI
 from hierrouter.evaluate.ceilings import Ceilings
-from hierrouter.learn.trained import Origin
+from hierrouter.learn.origin import Origin
 from hierrouter.opened_pool import opened_pool
 from hierrouter.pool import Identity, Pool, keys_sent
 from hierrouter.pool_file import stored_pool
+from hierrouter_cache.atomic_files import write_atomically
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.writer import write_atomically
 
 FILE = "live.json"
 FORMAT = 1

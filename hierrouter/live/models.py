@@ -26,9 +26,11 @@ class CallFailed(WorldError):
 
     Attributes:
         was_begun: whether a part of the answer was told before.
+        earlier: the failed calls in whose place this one was made, oldest first.
     """
 
     was_begun = False
+    earlier: tuple[CallFailed, ...] = ()
 
     def __init__(self, model: str, reason: str, status: str = "error") -> None:
         super().__init__(f"{model} gave no answer: {reason}")

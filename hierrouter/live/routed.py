@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hierrouter.report.serialise import significant
+from hierrouter.plain_json import significant
 from hierrouter_cache.routes import SEPARATOR
 
 

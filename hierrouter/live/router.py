@@ -9,7 +9,7 @@ covered: HTTP, see the command `serve`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -117,20 +117,21 @@ class Router:
         return (await self._way(messages, asked, None).decide())[0]
 
     async def aclose(self) -> None:
-        """Let go of all models."""
-        for model in self._models.values():
-            await model.close()
-        self._deciding.close()
+        """Let go of all models; one that fails at it keeps none of the others."""
+        async with AsyncExitStack() as held:
+            held.callback(self._deciding.close)
+            for model in self._models.values():
+                held.push_async_callback(model.close)
 
     def close(self) -> None:
         """As `aclose`, for who used `route`."""
         with self._lock:
-            if self._portal is None:
-                anyio.run(self.aclose)
-            else:
-                self._portal.call(self.aclose)
-            self._loop.close()
-            self._portal = None
+            portal, self._portal = self._portal, None
+            with self._loop:
+                if portal is None:
+                    anyio.run(self.aclose)
+                else:
+                    portal.call(self.aclose)
 
     def __enter__(self) -> Router:
         return self

@@ -14,10 +14,11 @@ import anyio
 
 from hierrouter.collect.backends.endpoint.caller import Caller
 from hierrouter.collect.backends.endpoint.client import Client
-from hierrouter.collect.backends.endpoint.engine import ROUNDS, endpoint_of
+from hierrouter.collect.backends.endpoint.engine import ROUNDS
 from hierrouter.collect.backends.endpoint.patience import GaveUp, Patience
 from hierrouter.collect.backends.endpoint.refusals import Again, Busy, Refused
 from hierrouter.collect.generator import Answer, Failure, Outage, Response, never
+from hierrouter.collect.identity import endpoint_of
 from hierrouter.live.models import CallFailed, OnText
 from hierrouter.pool import ModelSpec
 
@@ -58,9 +59,8 @@ class ServedModel:
         try:
             async with self._places:
                 found = await self._patience.tried(call)
-        except (GaveUp, Outage) as error:
-            raise CallFailed(self._name, str(error)) from error
-        except RuntimeError as error:  # another model answers, or no tokens are counted
+        except (GaveUp, Outage, RuntimeError) as error:
+            # RuntimeError: another model answers, or no tokens are counted.
             raise CallFailed(self._name, str(error)) from error
         if isinstance(found, Failure):
             raise CallFailed(self._name, found.detail, found.status)

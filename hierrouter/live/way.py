@@ -86,7 +86,8 @@ class Way:
 
         Raises:
             InputError: a limit on cost, and nobody counts tokens.
-            CallFailed: a model gave no answer.
+            CallFailed: a model gave no answer, or, where others may be taken, none of them did: the
+                last failure, with those before it.
         """
         while not await self.hop():
             pass
@@ -103,14 +104,15 @@ class Way:
             try:
                 hop, is_last = await self._called(decision, action, seconds, failures)
             except CallFailed as error:
-                if not self.asked.reroute or error.was_begun:
-                    raise
+                error.earlier = tuple(failures)
                 failures.append(error)
+                if error.was_begun:
+                    break
                 continue
             self.hops.append(hop)
             self.follow.on_hop(hop)
             return is_last
-        raise failures[0]
+        raise failures[-1]
 
     async def decide(self) -> tuple[Decision, float]:
         """The decision at the present state, and the seconds it took.
@@ -179,14 +181,16 @@ class Way:
         return await to_thread.run_sync(self._counted, self._prompt())
 
     def _counted(self, prompt: str) -> NDArray[np.int64]:
-        counts = {name: model.count(prompt) for name, model in self.models.items()}
-        for name, count in counts.items():
+        counts = []
+        for spec in self.pool.models:
+            count = self.models[spec.name].count(prompt)
             if count is None:
                 raise InputError(
-                    f"a limit on cost needs the tokens of each prompt: model {name}; "
+                    f"a limit on cost needs the tokens of each prompt: model {spec.name}; "
                     "name a tokenizer in its endpoint"
                 )
-        return np.array(list(counts.values()), dtype=np.int64)
+            counts.append(count)
+        return np.array(counts, dtype=np.int64)
 
     def _model(self, action: int) -> ModelSpec:
         return self.pool.models[action % len(self.pool.models)]

@@ -15,7 +15,7 @@ from hierrouter.offpolicy.clustered import LEVEL
 from hierrouter.offpolicy.estimators import Estimate
 from hierrouter.offpolicy.result import Result
 from hierrouter.offpolicy.study import Score
-from hierrouter.report.serialise import json_text
+from hierrouter.plain_json import json_text
 from hierrouter.report.table import Cell, Column, Interval, Line, Table
 
 DIGITS = 4

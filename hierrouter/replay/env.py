@@ -171,9 +171,7 @@ def chosen_queries(
 
 def feature_space(tree: RouteTree) -> spaces.Dict:
     """The space of one observation."""
-    longest = max(
-        (float(np.abs(part.vectors).max(initial=1.0)) for part in tree.parts), default=1.0
-    )
+    longest = max((_longest(part.vectors) for part in tree.parts), default=1.0)
     dearest = float(np.float32(tree.cost.max(initial=0.0)))
     return spaces.Dict(
         {
@@ -182,3 +180,8 @@ def feature_space(tree: RouteTree) -> spaces.Dict:
             "cost": spaces.Box(0.0, dearest, (1,), np.float32),
         }
     )
+
+
+def _longest(vectors: NDArray[np.float32]) -> float:
+    """The largest number without its sign, at least 1; what is mapped is not copied."""
+    return max(float(vectors.max(initial=1.0)), -float(vectors.min(initial=-1.0)))

@@ -19,9 +19,9 @@ from hierrouter.report.analysis import (
     RegretRow,
     RepairRow,
 )
-from hierrouter.report.ladder_tables import ends, ladder_by_dataset_table
+from hierrouter.report.ladder_tables import ladder_by_dataset_table
 from hierrouter.report.results import Report
-from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for, interval
+from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for, interval_of
 
 PAIRS_SHOWN = 12
 NEVER = "never"
@@ -52,7 +52,7 @@ def analysis_tables(report: Report) -> tuple[Table, ...]:
 
 def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
     """The router's regret by dataset, its parts, and how much more it is than on train."""
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     columns = (
         Column("Dataset"),
         Column("Regret", 4),
@@ -77,8 +77,8 @@ def _regret_line(row: RegretRow) -> Line:
     shown = row.shown
     more: tuple[Cell, ...] = (None, None)
     if row.generalisation:
-        more = (row.generalisation.whole.mean, ends(row.generalisation.whole))
-    cells = (shown.whole.mean, ends(shown.whole), shown.plan.mean, shown.adaptivity.mean)
+        more = (row.generalisation.whole.mean, interval_of(row.generalisation.whole))
+    cells = (shown.whole.mean, interval_of(shown.whole), shown.plan.mean, shown.adaptivity.mean)
     return Line("HierRouter", (row.dataset, *cells, *more))
 
 
@@ -100,7 +100,7 @@ def calls_table(rows: Sequence[CallRow]) -> Table:
 
 def frontier_table(report: Report, found: FrontierFigures) -> Table:
     """Mean quality over the budgets, CostSave, PerfGain and ParetoDist of each hull."""
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     columns = (
         Column("Policies"),
         Column("Points"),
@@ -137,12 +137,12 @@ def _hull_line(row: HullRow) -> Line:
 
 
 def _bounded(figure: Bounded | None) -> tuple[float | None, Interval | None]:
-    return (figure.value, interval(figure.low, figure.high)) if figure else (None, None)
+    return (figure.value, interval_of(figure)) if figure else (None, None)
 
 
 def repair_table(report: Report, rows: Sequence[RepairRow]) -> Table:
     """What each later call does to the answer before it; of many pairs those that change most."""
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     columns = (
         Column("Before"),
         Column("Called"),
@@ -169,13 +169,19 @@ def repair_table(report: Report, rows: Sequence[RepairRow]) -> Table:
 
 
 def _repair_line(row: RepairRow) -> Line:
-    figures = (row.right, row.repair.mean, row.damage.mean, row.quality.mean, ends(row.quality))
+    figures = (
+        row.right,
+        row.repair.mean,
+        row.damage.mean,
+        row.quality.mean,
+        interval_of(row.quality),
+    )
     return Line(f"Hop {row.hop}", (row.before, row.model, *figures, row.cost))
 
 
 def models_table(report: Report, found: Analysis) -> Table:
     """What each model adds to the oracle's R and frontier, and the prices that it bears."""
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     columns = (
         Column("Model"),
         Column("R lost without it", 4),
@@ -202,7 +208,7 @@ def _model_line(row: ModelRow) -> Line:
     cells: list[Cell] = [None] * 4
     if worth := row.reward:
         without, shapley = worth.leave_one_out, worth.shapley
-        cells = [without.mean, ends(without), shapley.mean, ends(shapley)]
+        cells = [without.mean, interval_of(without), shapley.mean, interval_of(shapley)]
     area = (row.area.leave_one_out, row.area.shapley) if row.area else (None, None)
     prices = (_factor(row.below_5_percent), _factor(row.leaves))
     return Line("Pool", (row.model, *cells, *area, row.share, *prices))

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from hierrouter.plain_json import json_text
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.contests import Standing, Standings, Value
-from hierrouter.report.serialise import json_text
 from hierrouter.report.table import Cell, Column, Line, Table
 
 FORMAT = 1  # of the JSON; a higher number where a key is renamed, dropped or means another thing

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hierrouter.report.certainty import Estimate
 from hierrouter.report.contest_rows import settings_text
 from hierrouter.report.contests import Standing, Standings
-from hierrouter.report.table import Cell, Column, Interval, Line, Table, digits_for, numbered
+from hierrouter.report.table import Cell, Column, Line, Table, digits_for, interval_of, numbered
 from hierrouter.report.text import one_line
 
 LEARNED, BOUNDS = "Learned on the tree", "Bounds: chosen knowing all answers"
@@ -47,7 +46,7 @@ def contest_tables(standings: Standings) -> tuple[Table, ...]:
 
 def reward_table(standings: Standings) -> Table:
     """Q, C and R, and the paired difference to the learned router, if there is one."""
-    contest, level = standings.contest, _level(standings)
+    contest, level = standings.contest, standings.bootstrap.interval_title
     columns = [
         Column("Router"),
         Column("Q", best="highest"),
@@ -64,10 +63,10 @@ def reward_table(standings: Standings) -> Table:
             row.quality.mean,
             row.cost.mean,
             row.reward.mean,
-            _interval(row.reward),
+            interval_of(row.reward),
             row.difference.mean if row.difference else None,
-            _interval(row.difference),
-            _interval(row.simultaneous),
+            interval_of(row.difference),
+            interval_of(row.simultaneous),
         )
         for row in standings.rows
     ]
@@ -83,7 +82,7 @@ def reward_table(standings: Standings) -> Table:
 
 def quality_table(standings: Standings) -> Table:
     """Quality, right answers and cost, with intervals."""
-    level = _level(standings)
+    level = standings.bootstrap.interval_title
     digits = _cost_digits(standings)
     columns = (
         Column("Router"),
@@ -97,10 +96,10 @@ def quality_table(standings: Standings) -> Table:
         _line(
             row,
             row.quality.mean,
-            _interval(row.quality),
+            interval_of(row.quality),
             row.accuracy.mean,
             row.cost.mean,
-            _interval(row.cost),
+            interval_of(row.cost),
         )
         for row in standings.rows
     ]
@@ -114,7 +113,7 @@ def value_table(standings: Standings) -> Table:
         Column("of"),
         Column("against"),
         Column("difference", 4, signed=True),
-        Column(_level(standings), 4, signed=True),
+        Column(standings.bootstrap.interval_title, 4, signed=True),
     )
     lines = [
         Line(
@@ -124,7 +123,7 @@ def value_table(standings: Standings) -> Table:
                 value.first,
                 value.second,
                 value.difference.mean,
-                _interval(value.difference),
+                interval_of(value.difference),
             ),
         )
         for value in standings.values
@@ -162,14 +161,6 @@ def _line(row: Standing, *cells: Cell) -> Line:
     outcome = row.entry.outcome
     group = {"router": LEARNED, "oracle": BOUNDS}.get(outcome.kind, SETS.get(row.entry.arms, ""))
     return Line(group, (outcome.name, *cells), ranked=outcome.kind != "oracle")
-
-
-def _interval(estimate: Estimate | None) -> Interval | None:
-    return Interval(estimate.low, estimate.high) if estimate else None
-
-
-def _level(standings: Standings) -> str:
-    return f"{standings.bootstrap.level:.0%} interval"
 
 
 def _cost_digits(standings: Standings) -> int:

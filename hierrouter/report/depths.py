@@ -12,7 +12,7 @@ from hierrouter.report.table import Column, Line, Table, digits_for, interval
 
 def depth_table(report: Report) -> Table:
     """Share of the queries, Q, C and R by number of calls."""
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     columns = (
         Column("Calls"),
         Column("Share of queries"),

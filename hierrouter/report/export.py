@@ -17,8 +17,8 @@ from hierrouter.report.figure import INK, Drawing, settings
 from hierrouter.report.figures import figures
 from hierrouter.report.results import Report
 from hierrouter.report.svg import as_svg
+from hierrouter_cache.atomic_files import write_atomically
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.writer import write_atomically
 
 FORMATS = ("svg", "pdf", "png")
 DOTS_PER_INCH = 300

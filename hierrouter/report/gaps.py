@@ -78,6 +78,6 @@ def gap_sentence(report: Report) -> str:
     if share is None:
         return ""
     ends = report.gap_closed_intervals.get(ALL)
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     sure = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "without bounds"
     return f"Over all queries it is {share:.3f}, {level} {sure} against this fixed route."

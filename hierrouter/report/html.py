@@ -1,8 +1,8 @@
 """What our HTML pages share: a template environment, and what a page may do.
 
 In: the package that holds a page's templates, its style and script. Out: a jinja2 environment that
-escapes all foreign text, a Content-Security-Policy. Not covered: the pages (`page`,
-`hierrouter.explore.page`).
+escapes all foreign text, a Content-Security-Policy, the style sheets in common. Not covered: the
+pages (`page`, `hierrouter.explore.page`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hierrouter.report.text import safe_text
+
+BASE_STYLES = ("report.css", "tables.css")  # of this package's templates
 
 
 @cache

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hierrouter.report.analysis import Analysis, Measurable, RungRow
-from hierrouter.report.certainty import Estimate
 from hierrouter.report.results import Report
-from hierrouter.report.table import Column, Interval, Line, Table, digits_for
+from hierrouter.report.table import Column, Interval, Line, Table, digits_for, interval_of
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -31,7 +30,7 @@ def ladder_table(report: Report, analysis: Analysis) -> Table:
         Column("Q"),
         Column("C", digits_for(costs)),
         Column("R", 4),
-        Column(f"{report.bootstrap.level:.0%} interval", 4),
+        Column(report.bootstrap.interval_title, 4),
     )
     lines = [_line(row) for row in rows]
     if router:
@@ -74,13 +73,8 @@ def _line(row: RungRow) -> Line:
     reward = row.reward
     return Line(
         RUNGS,
-        (row.rung, chosen, row.quality.mean, row.cost.mean, reward.mean, ends(reward)),
+        (row.rung, chosen, row.quality.mean, row.cost.mean, reward.mean, interval_of(reward)),
     )
-
-
-def ends(estimate: Estimate) -> Interval:
-    """The interval of an estimate, as a cell."""
-    return Interval(estimate.low, estimate.high)
 
 
 def _measurable_sentence(found: Measurable) -> str:

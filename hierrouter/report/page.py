@@ -18,16 +18,16 @@ from hierrouter.report.definitions import definitions
 from hierrouter.report.figure import Drawing
 from hierrouter.report.figures import figures
 from hierrouter.report.headline import Headline, headlines
-from hierrouter.report.html import content_security_policy, environment
+from hierrouter.report.html import BASE_STYLES, content_security_policy, environment
 from hierrouter.report.page_table import PageTable, page_table
 from hierrouter.report.results import Report
 from hierrouter.report.sources import source_lines, source_terms
 from hierrouter.report.svg import as_svg
 from hierrouter.report.table import Table
-from hierrouter.report.tables import ROUTES_SHOWN, report_tables
+from hierrouter.report.tables import report_tables
 from hierrouter.report.worst import cases
 
-STYLE_SHEETS = ("report.css", "tables.css", "prices.css", "worst.css")
+STYLE_SHEETS = (*BASE_STYLES, "prices.css", "worst.css")
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,10 @@ class Prices:
     analysis: tuple[PageTable, ...]
 
 
-def as_html(
-    report: Report, routes: int | None = ROUTES_SHOWN, others: Mapping[str, Report] | None = None
-) -> str:
+def as_html(report: Report, others: Mapping[str, Report] | None = None) -> str:
     """The page, the same bytes for the same reports.
 
     Args:
-        routes: how many fixed routes the tables show, the best ones first; None for all.
         others: the same report under further price lists, by their names. A switch at the top
             chooses the list; print shows all of them.
     """
@@ -80,7 +77,7 @@ def as_html(
             policy=content_security_policy(style),
             report=report,
             lists=[
-                _under(number, name, one, routes)
+                _under(number, name, one)
                 for number, (name, one) in enumerate(lists.items(), start=1)
             ],
             worst=cases(report.worst),
@@ -95,9 +92,9 @@ def _own_name(report: Report) -> str:
     return report.price_lists[0].name if report.price_lists else "prices of this report"
 
 
-def _under(number: int, name: str, report: Report, routes: int | None) -> Prices:
-    tables = report_tables(report, routes, analysis=True)
-    own = len(report_tables(report, routes))  # those of the analysis come after these
+def _under(number: int, name: str, report: Report) -> Prices:
+    tables = report_tables(report, analysis=True)
+    own = len(report_tables(report))  # those of the analysis come after these
     return Prices(
         number=number,
         name=name,

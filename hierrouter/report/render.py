@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hierrouter.report.serialise import significant
+from hierrouter.plain_json import significant
 from hierrouter.report.table import Cell, Interval, Line, Table
 from hierrouter.report.text import csv_text, latex_text, markdown_text, one_line
 

@@ -138,6 +138,11 @@ class Bootstrap:
     level: float = 0.95
     seed: int = 0
 
+    @property
+    def interval_title(self) -> str:
+        """Of a column of intervals: `95% interval`."""
+        return f"{self.level:.0%} interval"
+
 
 @dataclass(frozen=True)
 class Report:

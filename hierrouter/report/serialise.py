@@ -1,45 +1,25 @@
 """A report as JSON, byte for byte the same each time.
 
-In: a `Report`. Out: one object as text, keys sorted, floats cut to 12 significant digits so that
-the last bits of a sum do not show. The keys are a contract with other people's scripts, written
-down in docs/report.md and schema.json.
+In: a `Report`. Out: one object as `plain_json` writes it. The keys are a contract with other
+people's scripts, written down in docs/report.md and schema.json.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from hierrouter.evaluate.deferral import DeferralPoint
+from hierrouter.plain_json import json_text
 from hierrouter.report.results import HandingOver, Report
-from hierrouter_cache.errors import InputError
 
-DIGITS = 12
 FORMAT = 1  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
-    """The contract's object as text, see `json_text`."""
+    """The contract's object as text; see `plain_json.json_text` for the errors."""
     return json_text(as_object(report), "report")
-
-
-def json_text(found: Mapping[str, Any], what: str) -> str:
-    """An object, indented, ASCII only, with a newline at its end.
-
-    Args:
-        what: it is, for the error.
-
-    Raises:
-        InputError: it holds what JSON cannot say.
-    """
-    try:
-        text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"not JSON: {what}: {error}; give texts and finite numbers") from None
-    return f"{text}\n"
 
 
 def as_object(report: Report) -> dict[str, Any]:
@@ -80,18 +60,3 @@ def _deferral(handing: HandingOver | None) -> dict[str, Any] | None:
 def _deferral_point(point: DeferralPoint) -> dict[str, float | None]:
     threshold = point.threshold if math.isfinite(point.threshold) else None
     return {**asdict(point), "threshold": threshold}
-
-
-def significant(value: float) -> float:
-    """`value` to 12 significant digits, without a negative zero."""
-    return float(f"{value:.{DIGITS}g}") + 0.0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, float):
-        return significant(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,16 @@ class Interval:
 
 
 Cell = str | int | float | Interval | None
+
+
+class Ends(Protocol):
+    """What has an interval; an end may be unknown."""
+
+    @property
+    def low(self) -> float | None: ...
+
+    @property
+    def high(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,11 @@ class Table:
 def interval(low: float | None, high: float | None) -> Interval | None:
     """The cell of an interval; nothing where an end is not known."""
     return None if low is None or high is None else Interval(low, high)
+
+
+def interval_of(found: Ends | None) -> Interval | None:
+    """The same of a value with its ends, such as an estimate; nothing where there is none."""
+    return None if found is None else interval(found.low, found.high)
 
 
 def numbered(tables: Iterable[Table]) -> tuple[Table, ...]:

@@ -92,7 +92,7 @@ def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     """Q, C and net reward over all queries, and the paired difference in R."""
-    level = f"{report.bootstrap.level:.0%} interval"
+    level = report.bootstrap.interval_title
     columns = (
         Column("Policy"),
         Column("Q", best="highest"),
@@ -154,7 +154,7 @@ def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     """C and R over all queries under each price list, side by side."""
-    columns, level = [Column("Policy")], f"{report.bootstrap.level:.0%} interval"
+    columns, level = [Column("Policy")], report.bootstrap.interval_title
     for prices in report.price_lists:
         columns += [
             Column(f"C, {prices.name}", digits_for(row.cost for row in prices.rows), "lowest"),

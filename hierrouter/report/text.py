@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 
 # Control, format (bidi, zero width, tags), surrogate, line and paragraph separator.
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -40,6 +39,25 @@ _LATEX = str.maketrans(
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]|~$!])")
 
 
+class _Visible(dict[int, int | str]):
+    """What `safe_text` makes of each code point, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> int | str:
+        character = chr(code)
+        steers = unicodedata.category(character) in INVISIBLE_CATEGORIES and character not in KEPT
+        self[code] = shown = _escaped(code) if steers else code
+        return shown
+
+
+def _escaped(code: int) -> str:
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+_VISIBLE = _Visible()
+
+
 def safe_text(text: str) -> str:
     r"""`text` with everything that could steer a terminal made visible.
 
@@ -47,7 +65,7 @@ def safe_text(text: str) -> str:
     separators and lone surrogates become `\x1b`, `\u202e` or `\U000e0041`. Other text, accents and
     emoji included, is left alone.
     """
-    return "".join(_visible(character) for character in text)
+    return text.translate(_VISIBLE)
 
 
 def one_line(text: str, limit: int | None = None) -> str:
@@ -74,20 +92,3 @@ def csv_text(text: str) -> str:
     safe = safe_text(text)
     looks_like_formula = text.startswith(FORMULA_STARTS) or text.lstrip().startswith(FORMULA_STARTS)
     return f"'{safe}" if looks_like_formula else safe
-
-
-def _visible(character: str) -> str:
-    if character in KEPT or unicodedata.category(character) not in INVISIBLE_CATEGORIES:
-        return character
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """The last values as one line of bars, the smallest lowest; empty for none."""
-    bars = "▁▂▃▄▅▆▇█"
-    shown = list(values)[-width:]
-    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
-    return "".join(bars[round((value - low) / span * 7) if span else 0] for value in shown)

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hierrouter.import_path import import_path, one_line
+from hierrouter.import_path import import_path
 from hierrouter.scoring.scorer import ScoreFunction, Scorer
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, named_reason
 
 EXCERPT = 40  # characters of a response in an error
 
@@ -49,7 +49,7 @@ def _imported(name: str, path: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"scorer cannot be imported: {path}: {one_line(error)}; "
+            f"scorer cannot be imported: {path}: {named_reason(error)}; "
             "the module must be importable from here or installed"
         ) from error
 
@@ -84,7 +84,7 @@ def _checked(function: Any, path: str) -> ScoreFunction:
         try:
             value = function(response, tuple(references))
         except (Exception, SystemExit) as error:
-            raise InputError(f"scorer failed: {path}: {one_line(error)}; {call}") from error
+            raise InputError(f"scorer failed: {path}: {named_reason(error)}; {call}") from error
         number = _number(value)
         if not 0 <= number <= 1:  # nor is NaN
             raise InputError(

@@ -11,3 +11,5 @@
 
 Needs the extra `serve`. Routing itself is `hierrouter.live`.
 """
+
+MAX_REQUESTS = 256  # under way at once, unless another number is asked for

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -24,11 +23,13 @@ from starlette.exceptions import HTTPException
 from hierrouter.live.models import CallFailed, OnText
 from hierrouter.live.routed import Hop, Routed
 from hierrouter.live.router import Asked, Follow, Router
+from hierrouter.serve import MAX_REQUESTS
 from hierrouter.serve.chat import ChatRequest, completion, last_pieces, piece
 from hierrouter.serve.errors import error_object, status_of
 from hierrouter.serve.metrics import Metrics
 from hierrouter.serve.names import Names
 from hierrouter.serve.request_log import RequestLog
+from hierrouter_cache.errors import InputError
 
 ROUTE_HEADER, COST_HEADER = "x-hierrouter-route", "x-hierrouter-cost"
 IGNORED_HEADER = "x-hierrouter-ignored"
@@ -47,7 +48,6 @@ class Settings:
         names: what clients may ask for.
         policy: name of the policy, for logs.
         key: clients must send it; None lets everybody in.
-        log: where a line a question goes; None is nowhere.
         seed: draw calls from the stochastic policy; None takes the likeliest.
         reroute: where a model gives no answer, take the next likeliest action, and say so.
         max_requests: that are under way at once; more are refused.
@@ -56,10 +56,9 @@ class Settings:
     names: Names
     policy: str
     key: str | None = None
-    log: Path | None = None
     seed: int | None = None
     reroute: bool = False
-    max_requests: int = 256
+    max_requests: int = MAX_REQUESTS
 
 
 @dataclass
@@ -121,11 +120,19 @@ class Answering:
             follow = Follow(on_text, self._on_hop)
             routed = await server.router.aroute(self.question, asked, follow)
         except CallFailed as error:
-            server.metrics.failed(error.model)
-            server.log.failed(self.name, model, status_of(error), str(error), self.hops)
+            for failed in (*error.earlier, error):
+                server.metrics.failed(failed.model)
+            status, instead = status_of(error), error.earlier
+            server.log.failed(self.name, model, status, str(error), self.hops, instead)
             raise
         except asyncio.CancelledError:
             server.log.failed(self.name, model, LEFT, "the client left", self.hops)
+            raise
+        except InputError:  # refused before any call
+            raise
+        except Exception as error:
+            said = f"unexpected: {type(error).__name__}"
+            server.log.failed(self.name, model, 500, said, self.hops)
             raise
         server.log.answered(self.name, model, server.settings.policy, routed)
         return routed

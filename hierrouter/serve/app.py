@@ -36,19 +36,18 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
     """The application; it closes the router and the log when it ends.
 
     Args:
-        log: opened already; None opens that of the settings.
-
-    Raises:
-        WorldError: the log cannot be opened.
+        log: where a line a question goes; None is nowhere.
     """
     rng = None if settings.seed is None else np.random.default_rng(settings.seed)
-    server = Server(router, settings, log or RequestLog(settings.log), rng)
+    server = Server(router, settings, log or RequestLog(None), rng)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await router.aclose()
-        server.log.close()
+        try:
+            await router.aclose()
+        finally:
+            server.log.close()
 
     # No pages of documentation: they would load scripts from elsewhere.
     app = FastAPI(title="hierrouter", lifespan=lifespan, openapi_url=None)

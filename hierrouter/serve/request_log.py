@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hierrouter.live.models import CallFailed
 from hierrouter.live.routed import Hop, Routed, step_of
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.fingerprint import text_digest
@@ -57,12 +58,26 @@ class RequestLog:
         told = {"id": name, "query": asked, "asked_for": model, "policy": policy, "status": 200}
         self._write({**told, **routed.as_object()})
 
-    def failed(self, name: str, model: str, status: int, reason: str, hops: Sequence[Hop]) -> None:
-        """A question has no answer; the calls that were made for it are named all the same."""
+    def failed(
+        self,
+        name: str,
+        model: str,
+        status: int,
+        reason: str,
+        hops: Sequence[Hop],
+        instead_of: Sequence[CallFailed] = (),
+    ) -> None:
+        """A question has no answer; the calls that were made for it are named all the same.
+
+        Args:
+            name, model: as in `answered`.
+            hops: those that have an answer.
+            instead_of: those of the next hop that failed before the one that `reason` tells of.
+        """
         steps = [step_of(hop) for hop in hops]
-        self._write(
-            {"id": name, "asked_for": model, "status": status, "error": reason, "steps": steps}
-        )
+        told = {"id": name, "asked_for": model, "status": status, "error": reason, "steps": steps}
+        failed = [{"model": call.model, "reason": call.reason} for call in instead_of]
+        self._write({**told, "instead_of": failed} if failed else told)
 
     def close(self) -> None:
         """No more lines."""

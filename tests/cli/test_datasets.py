@@ -113,3 +113,8 @@ def test_a_hub_that_is_switched_off_is_a_missing_file(tmp_path: Path, hierrouter
     assert done.returncode == 2
     (said,) = done.stderr.splitlines()
     assert said.startswith("error: dataset file not found: data/mbpp.jsonl; put the questions")
+
+
+def test_that_nothing_is_near_is_said(tmp_path: Path, hierrouter: Run) -> None:
+    done = hierrouter("datasets", "--datasets", "arith", "--near", cwd=tmp_path)
+    assert done.stderr == "no question of test is nearly the same as one of another fold\n"

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from hierrouter.learn.checkpoint import save_checkpoint
+from hierrouter.learn.config import preset, shortened
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.training import train
+from hierrouter.live.bundle import bundle_of, save_bundle
+from hierrouter.trees import open_tree
 from tests.cli.pages import blocks, run_python
 from tests.conftest import SOURCES, Run, Start
 
@@ -46,6 +53,18 @@ def test_what_it_would_do_first(home: Path, hierrouter: Run) -> None:
         hierrouter("route", QUESTION, "--dry-run", "--format", "json", cwd=home).stdout
     )
     assert found["first"] == chances[0][1]
+
+
+def test_what_it_would_do_first_within_the_limit_that_it_was_trained_with(
+    testbed_cache: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    tree, config = open_tree(testbed_cache), shortened(preset("default", "exact"), 2)
+    save_checkpoint(train(tree, Objective(0.1, max_cost=5.0), config, seed=1), tmp_path / "run")
+    save_bundle(bundle_of(testbed_cache, tree), tmp_path / "run")
+    flags = ["--dry-run", "--checkpoint", "run"]
+    done = hierrouter("route", QUESTION, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
 
 
 def test_lines_in_lines_out(home: Path, hierrouter: Run) -> None:
@@ -182,6 +201,34 @@ def test_a_server_that_cannot_start(
     home: Path, hierrouter: Run, flags: list[str], said: str
 ) -> None:
     assert said in refused(home, hierrouter, "serve", "--port", "0", *flags)
+
+
+def test_a_server_that_is_ended_says_so_in_one_line(live_run: Path, start: Start) -> None:
+    process = start("serve", "--port", "0", "--checkpoint", live_run, cwd=live_run)
+    before = process.wait_for(r"(?s)\A.*?http://127.0.0.1:\d+/v1 as hierrouter\n")
+    process.send_signal(signal.SIGINT)
+    done = process.result(timeout=60)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.removeprefix(before) == "serve: ended\n"
+
+
+def test_an_address_taken_meanwhile_is_said_without_the_names(
+    live_run: Path, tmp_path: Path, start: Start
+) -> None:
+    with socket.socket() as rival:
+        rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rival.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{rival.getsockname()[1]}"
+        flags = ["--port", address.split(":")[1], "--checkpoint", live_run, "--log", "log"]
+        process = start("serve", *flags, cwd=tmp_path)
+        while not (tmp_path / "log").exists():  # opened after the address is taken
+            assert process.poll() is None, process.said()
+            time.sleep(0.005)
+        rival.listen()
+        done = process.result(timeout=60)
+    assert done.returncode == 1
+    said = f"error: cannot listen: http://{address}/v1: Address already in use; "
+    assert done.stderr.splitlines()[-1] == f"{said}give another --port"
 
 
 def test_a_taken_address_is_said_before_anything_is_loaded(home: Path, hierrouter: Run) -> None:

@@ -27,6 +27,10 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     assert imported_by("import hierrouter_cli.app") & HEAVY == set()
 
 
+def test_the_page_to_explore_needs_no_figures() -> None:
+    assert "matplotlib" not in imported_by("import hierrouter.explore.page")
+
+
 def test_this_guard_can_fail() -> None:
     assert imported_by("import numpy") & HEAVY == {"numpy"}
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hierrouter.collect.encoders import Encoder, HashedNgrams, SentenceEncoder, load_encoder
+from hierrouter.collect.identity import hub_commit
 from hierrouter.collect.prompts import context_text
 from hierrouter_cache.errors import InputError, WorldError
 
@@ -90,6 +91,7 @@ def test_another_commit_of_a_hub_encoder_is_another_encoder(
         (repository / "refs").mkdir(exist_ok=True)
         (repository / "snapshots" / commit).symlink_to(minilm_folder())
         (repository / "refs" / "main").write_text(commit)
+        hub_commit.cache_clear()  # as in a new process
         seen.append(load_encoder(name).description)
     model = folder.replace("--", "/")
     assert seen == [f"{model}@{'1' * 40}-windows", f"{model}@{'2' * 40}-windows"]

@@ -1,12 +1,16 @@
 """The vLLM engine, where vLLM and a GPU are; elsewhere that it says what is missing."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
-from hierrouter.collect.backends import backend
+from hierrouter import testbed
+from hierrouter.collect.backends import backend, vllm
 from hierrouter.collect.generator import Failure, Response, answers_in_order
 from hierrouter.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError
@@ -20,6 +24,31 @@ SPEC = ModelSpec("calc", "testbed:calc", 0.1, backend="vllm", generation=Generat
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(InputError, match=r"vllm is not installed: .* pip install"):
         backend("vllm").identify(SPEC)
+
+
+def test_a_gpu_that_vllm_would_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with vllm and three GPUs."""
+    monkeypatch.setattr(vllm, "version", lambda package: "0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    identify = backend("vllm").identify
+    with pytest.raises(InputError, match=r"device cuda:2 of model calc.*CUDA_VISIBLE_DEVICES=2"):
+        identify(replace(SPEC, device="cuda:2"))
+    devices = ("auto", "cuda", "cuda:0", "balanced")
+    (same,) = {tuple(identify(replace(SPEC, device=name)).items()) for name in devices}
+    assert dict(same)["device"] == "cuda"
+    batched = identify(replace(SPEC, batching="continuous"))  # which it does anyway
+    assert tuple(batched.items()) == same
+
+
+def test_a_chat_template_that_fails_is_named() -> None:
+    """Found out before the engine is asked for anything; so this needs no more of it."""
+    tokenizer = AutoTokenizer.from_pretrained(testbed.model_path("calc"))
+    tokenizer.chat_template = "{{ raise_exception('roles only') }}"
+    window = SimpleNamespace(max_model_len=256)
+    engine = SimpleNamespace(model_config=window, get_tokenizer=lambda: tokenizer)
+    generator = vllm.VllmGenerator(engine, SPEC, "")
+    with pytest.raises(RuntimeError, match=r"its chat template fails: .*: roles only"):
+        answers_in_order(generator, ["compute 12+7"])
 
 
 @pytest.mark.skipif(not (IS_THERE and torch.cuda.is_available()), reason="needs vllm and a GPU")

@@ -3,11 +3,15 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from hierrouter.collect.backends import backend
 from hierrouter.collect.identity import weights_of
-from hierrouter.opened_pool import opened_pool
+from hierrouter.collect.scheduler import identify
+from hierrouter.endpoint import Endpoint
+from hierrouter.opened_pool import OpenedPool, opened_pool
 from hierrouter.pool import Identity, ModelSpec, Pool
 from hierrouter.pool_file import load_pool
 from hierrouter_cache.errors import InputError
@@ -67,3 +71,79 @@ def test_known_weights_are_told_without_the_engine() -> None:
         [sys.executable, "-c", script, plan], env=environment(), capture_output=True, text=True
     )
     assert done.stdout == "False\n", done.stderr
+
+
+URL = "http://127.0.0.1:1/v1"
+SERVED = ModelSpec("m", "org/m", 1.0, backend="openai", endpoint=Endpoint(URL))
+
+
+def reopened(collected: ModelSpec, folder: Path, entry: str) -> tuple[OpenedPool, Identity]:
+    """A cache of one model, opened with a pool file of one, and what collecting names the first."""
+    pool = Pool((collected,), 1, ("",))
+    identities = identify(pool.everyone)
+    file = folder / "pool.toml"
+    file.write_text(f'[pool]\nhops = 1\n[[models]]\nname = "m"\nbase_rate = 1.0\n{entry}')
+    return opened_pool(pool.to_json(identities), str(file)), identities["m"]
+
+
+def served(settings: str, name: str = "org/m") -> str:
+    return f'model = "{name}"\nbackend = "openai"\n[models.endpoint]\n{settings}\n'
+
+
+def test_a_served_model_is_opened_as_it_was_collected(tmp_path: Path) -> None:
+    """Its key is not wanted, and what does not decide its answers may differ."""
+    other = f'base_url = "{URL}"\napi_key_env = "NOT_SET"\nattempts = 1'
+    opened, collected = reopened(SERVED, tmp_path, served(other))
+    assert (opened.identities["m"], opened.changed) == (collected, "")
+
+
+@pytest.mark.parametrize("settings", ["", "concurrency = 2"])
+def test_a_server_named_on_the_command_line_is_that_of_the_plan(
+    tmp_path: Path, settings: str
+) -> None:
+    opened, collected = reopened(SERVED, tmp_path, served(settings))
+    assert (opened.identities["m"], opened.changed) == (collected, "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed"),
+    [
+        ('base_url = "http://127.0.0.1:2/v1"', "deployment"),
+        (f'base_url = "{URL}"\ndeployment = "node 7"', "deployment"),
+        (f'base_url = "{URL}"\nanswers_as = "x"', "answers_as"),
+        (f'base_url = "{URL}"\ntokenizer = "testbed:calc"', "tokenizer"),
+    ],
+)
+def test_another_server_has_given_no_answers_yet(
+    tmp_path: Path, settings: str, changed: str
+) -> None:
+    opened, collected = reopened(SERVED, tmp_path, served(settings))
+    assert opened.identities["m"] != collected
+    assert opened.identities["m"] == backend("openai").identify(opened.pool.models[0])
+    assert opened.changed == f"m: {changed} changed"
+
+
+def test_a_server_that_moved_keeps_its_answers_under_its_name(tmp_path: Path) -> None:
+    named = replace(SERVED, endpoint=Endpoint(URL, deployment="node 7"))
+    there = 'base_url = "http://127.0.0.1:2/v1"\ndeployment = "node 7"'
+    opened, collected = reopened(named, tmp_path, served(there))
+    assert (opened.identities["m"], opened.changed) == (collected, "")
+
+
+def test_a_served_model_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hierrouter.collect.identity.hub_commit", None)
+    opened, _ = reopened(SERVED, tmp_path, served(f'base_url = "{URL}"', "org/new"))
+    assert opened.identities["m"]["served"] == "org/new"
+    assert opened.changed == "m: model changed"
+
+
+def test_another_way_of_batching_is_another_model(tmp_path: Path) -> None:
+    calc = replace(TESTBED.models[0], name="m", device="cpu")
+    entry = f'model = "{calc.model}"\ndtype = "{calc.dtype}"\ndevice = "cpu"\n'
+    again, collected = reopened(calc, tmp_path, entry)
+    assert again.identities["m"] == collected
+    opened, _ = reopened(calc, tmp_path, entry + 'batching = "continuous"\n')
+    assert opened.identities["m"] == {**collected, "batching": "continuous"}
+    assert "batching" in opened.changed

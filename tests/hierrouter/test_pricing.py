@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,15 @@ import pytest
 from hierrouter.comparison import report_on
 from hierrouter.pool_file import load_pool
 from hierrouter.price_lists import price_lists, prices_of
-from hierrouter.pricing import Price, guesses, price_table, size_in
+from hierrouter.pricing import (
+    Price,
+    guesses,
+    parameters_from,
+    price_by_size,
+    price_table,
+    rate_from,
+    size_in,
+)
 from hierrouter.report.results import Bootstrap
 from hierrouter.trees import Selection, open_tree, open_trees
 from hierrouter_cache.errors import InputError
@@ -42,6 +51,53 @@ QUICK = Bootstrap(n=20)
 )
 def test_a_name_may_tell_a_size(name: str, parameters: float | None) -> None:
     assert size_in(name) == parameters
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate", "source"),
+    [
+        (3e9, 0.003, "size (3B)"),
+        (1e9, 0.001, "size (1B)"),
+        (999e6, 0.000999, "size (999M)"),
+        (1.5e9, 0.0015, "size (1.5B)"),
+        (480e9, 0.48, "size (480B)"),
+    ],
+)
+def test_a_size_is_a_price(parameters: float, rate: float, source: str) -> None:
+    assert price_by_size(parameters) == Price(Rate(rate, rate), source)
+
+
+@pytest.mark.parametrize(
+    ("value", "parameters"), [(3.0e9, 3e9), (1000, 1e3), ("3B", 3e9), (" 8x7b ", 56e9)]
+)
+def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
+    value: object, parameters: float
+) -> None:
+    assert parameters_from(value, "here") == parameters
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3, 'parameters must be like "3B" or 3.0e9, got 3: here'),
+        (999.0, 'parameters must be like "3B" or 3.0e9, got 999: here'),
+        ("x-3B", "parameters must be like \"3B\" or 3.0e9, got 'x-3B': here"),
+        ("0B", "parameters must be like \"3B\" or 3.0e9, got '0B': here"),
+        (True, "parameters must be a number, got True: here"),
+        (None, "parameters must be a number, got None: here"),
+        (-1e9, "parameters must be finite and >= 0, got -1000000000.0: here"),
+    ],
+)
+def test_what_is_no_size_is_refused(value: object, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parameters_from(value, "here")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.0])
+def test_nothing_may_cost_nothing(value: float) -> None:
+    assert math.copysign(1, rate_from(value, "price", "here")) == 1
+    assert rate_from(value, "price", "here") == 0
 
 
 def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, Price]:
@@ -202,6 +258,16 @@ def test_a_guessed_price_is_said() -> None:
         "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
     )
     assert guesses(tree) is None
+
+
+def test_a_table_of_prices_says_whose_they_are() -> None:
+    tree = planted_tree(models=2)
+    tree = replace(tree, priced_by={"model-1": "--price"})
+    assert price_table(tree) == {
+        "model-0": {"in": 0.002, "out": 0.002, "source": "pool"},
+        "model-1": {"in": 0.004, "out": 0.004, "source": "--price"},
+        "large": {"in": 0.02, "out": 0.02, "source": "pool"},
+    }
 
 
 def test_what_is_chosen_under_prices_is_chosen_under_each_list() -> None:

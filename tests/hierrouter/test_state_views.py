@@ -12,7 +12,7 @@ from hierrouter.collect.encoders import BUILT_IN, Encoder, load_encoder
 from hierrouter.collect.views import VIEWS, state_texts
 from hierrouter.inspection import ask_cache
 from hierrouter.trees import Selection, open_tree
-from hierrouter_cache.embeddings import embedding_files
+from hierrouter_cache.embedding_files import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
 from hierrouter_cache.tree import RouteTree
 from tests.contract.test_encoder import minilm_folder

@@ -22,18 +22,23 @@ from typing import Any, Protocol
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from hierrouter.collect.backends.chat import prompt_tokens
 from hierrouter.collect.backends.continuous import ContinuousBatches, require_continuous
 from hierrouter.collect.backends.devices import device_kind, placement
+from hierrouter.collect.backends.growing import GrowingText
 from hierrouter.collect.backends.sampling import prompt_seed
 from hierrouter.collect.backends.static import Prompt, StaticBatches, limits_for
 from hierrouter.collect.backends.weights import weight_bytes
 from hierrouter.collect.generator import Answer, Failure, Response, Stop, never, too_long
-from hierrouter.collect.identity import hub_commit, local_folder, weights_of
+from hierrouter.collect.identity import (
+    CONTINUOUS,
+    hub_commit,
+    local_folder,
+    saved_identity,
+    weights_of,
+)
 from hierrouter.pool import Identity, ModelSpec
-from hierrouter_cache.errors import WorldError
-
-CONTINUOUS = "continuous"
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the first bytes of a character, decoded
+from hierrouter_cache.errors import WorldError, reason_of
 
 
 class TransformersBackend:
@@ -50,12 +55,10 @@ class TransformersBackend:
         identity = {
             "engine": f"transformers {version('transformers')}, torch {version('torch')}",
             "device": device_kind(spec),
-            "weights": weights_of(spec),
-            "dtype": spec.dtype,
+            **saved_identity(spec),
         }
         if spec.batching == CONTINUOUS:
             require_continuous(spec)
-            identity["batching"] = CONTINUOUS
         return identity
 
     def weight_bytes(self, spec: ModelSpec) -> int:
@@ -88,7 +91,7 @@ class TransformersBackend:
                 source, dtype=spec.dtype, use_safetensors=True, device_map=where, **options
             )
         except (OSError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:160]
+            reason = reason_of(error, 160)
             raise WorldError(
                 f"cannot load model {spec.name}: {spec.model}: {reason}; give another one"
             ) from error
@@ -175,7 +178,7 @@ class TransformersGenerator:
 
     def count(self, prompt: str) -> int:
         """Tokens of a prompt as the model sees it."""
-        return len(self._encode(prompt))
+        return len(prompt_tokens(self._tokenizer, prompt))
 
     def _sorted_out(self, prompts: Sequence[str]) -> tuple[dict[int, Prompt], dict[int, Failure]]:
         """The prompts that fit the window, and why the others have no answer, by place."""
@@ -183,7 +186,7 @@ class TransformersGenerator:
         fitting: dict[int, Prompt] = {}
         rest: dict[int, Failure] = {}
         for place, prompt in enumerate(prompts):
-            tokens = self._encode(prompt)
+            tokens = prompt_tokens(self._tokenizer, prompt)
             if self._window is None or len(tokens) + new <= self._window:
                 fitting[place] = Prompt(tokens, self._seed(prompt))
             else:
@@ -192,17 +195,6 @@ class TransformersGenerator:
 
     def _seed(self, prompt: str) -> int:
         return prompt_seed(self._weights, self._generation.seed, prompt)
-
-    def _encode(self, prompt: str) -> list[int]:
-        message = [{"role": "user", "content": prompt}]
-        try:
-            encoded = self._tokenizer.apply_chat_template(
-                message, add_generation_prompt=True, tokenize=True, return_dict=True
-            )
-        except Exception as error:  # it is a program of others, in a sandbox
-            reason = f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"its chat template fails: {reason}") from error
-        return list(encoded["input_ids"])
 
     def _response(self, tokens_in: int, generated: list[int]) -> Response:
         end = next((i for i, token in enumerate(generated) if token in self._ends), None)
@@ -219,47 +211,6 @@ class TransformersGenerator:
 
     def _raw_text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-
-
-class GrowingText:
-    """An answer as its tokens come; white space at its ends is left out, as it is in the answer.
-
-    Args:
-        text: of tokens.
-        ends: tokens that end a response.
-
-    Attributes:
-        shown: all that was told so far.
-    """
-
-    def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
-        self._text = text
-        self._ends = ends
-        self._over = False
-        self._before: list[
-            int
-        ] = []  # read already; how a token is written depends on the last ones
-        self._new: list[int] = []
-        self._space = ""
-        self.shown = ""
-
-    def told(self, token: int) -> str:
-        """What one more token adds; nothing while a character is not whole, or after the end."""
-        self._over = self._over or token in self._ends
-        if self._over:
-            return ""
-        self._new.append(token)
-        old, whole = self._text(self._before), self._text([*self._before, *self._new])
-        if whole.endswith(UNFINISHED) or not whole.startswith(old):
-            return ""
-        self._before, self._new = self._new, []
-        more = self._space + whole[len(old) :]
-        if not self.shown:
-            more = more.lstrip()
-        self._space = more[len(more.rstrip()) :]
-        more = more.rstrip()
-        self.shown += more
-        return more
 
 
 def _decoder(model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> Decoder:

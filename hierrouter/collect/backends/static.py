@@ -2,8 +2,9 @@
 
 In: a loaded model, tokens of prompts. Out: tokens of responses, batch by batch. Where memory runs
 out the batch is given up, its height halved, and the limit remembered as long as the model is
-loaded. Where a person waits for an answer, batches are not filled up, and tokens are told as they
-come. Not covered: text, see `local`; the shapes, see `shapes`.
+loaded. Where a person waits for an answer, batches are not filled up, tokens are told as they come,
+and a lower limit is forgotten with the question. Not covered: text, see `local`; the shapes, see
+`shapes`.
 """
 
 from __future__ import annotations
@@ -87,14 +88,20 @@ class StaticBatches:
         following: Callable[[Sequence[int]], _Following | None],
     ) -> Iterator[tuple[int, list[int]]]:
         waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
+        limits = self.limits
         while waiting:
-            for shape, rows in batches(waiting, self.limits):
+            for shape, rows in batches(waiting, limits):
                 if stop():
                     return
                 batch = [prompts[row] for row in rows]
-                generated = self._attempt(batch, shape, following(rows))
+                follower = following(rows)
+                if follower:
+                    shape = replace(shape, height=len(rows))
+                generated = self._attempt(batch, shape, follower)
                 if generated is None:
-                    self._make_room(shape)
+                    limits = self._less(limits, shape)
+                    if not follower:
+                        self.limits = limits
                     break
                 for row, tokens in zip(rows, generated, strict=True):
                     del waiting[row]
@@ -103,9 +110,7 @@ class StaticBatches:
     def _attempt(
         self, prompts: list[Prompt], shape: Shape, following: _Following | None
     ) -> list[list[int]] | None:
-        """The responses, or None where memory ran out; filled up where nobody waits for them."""
-        if following:
-            shape = replace(shape, height=len(prompts))
+        """The responses, or None where memory ran out."""
         try:
             with torch_threads(self._threads):
                 return self._decode_batch(prompts, shape, following)
@@ -115,14 +120,15 @@ class StaticBatches:
                 raise
         return None  # not in the handler: the error's frames hold the batch
 
-    def _make_room(self, shape: Shape) -> None:
+    def _less(self, limits: Limits, shape: Shape) -> Limits:
+        """Limits after a batch of this shape was too much."""
         give_back_memory()
         if shape.height == 1:
             raise RuntimeError(
                 f"out of memory with one prompt of {shape.width} tokens and "
                 f"{self._generation.max_new_tokens} new ones; use less max_new_tokens or dtype"
             )
-        self.limits = self.limits.halved(shape)
+        return limits.halved(shape)
 
     @torch.inference_mode()
     def _decode_batch(

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from hierrouter.collect.backends.devices import BALANCED, device_kind
+from hierrouter.collect.backends.chat import message_of, prompt_tokens
+from hierrouter.collect.backends.devices import BALANCED, candidates
 from hierrouter.collect.backends.sampling import prompt_seed
 from hierrouter.collect.backends.weights import weight_bytes
 from hierrouter.collect.generator import Answer, Failure, Response, Stop, never, too_long
-from hierrouter.collect.identity import hub_commit, local_folder, weights_of
+from hierrouter.collect.identity import hub_commit, local_folder, saved_identity, weights_of
 from hierrouter.pool import Identity, ModelSpec
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 PORTION = 512  # prompts; twice what vLLM decodes at a time
 
@@ -31,7 +32,8 @@ class VllmBackend:
         """Engine, device, and what decides the answers of the model itself.
 
         Raises:
-            InputError: vLLM or a GPU is not there, or the folder is not a saved model.
+            InputError: vLLM or a GPU is not there, the GPU is not the first one, or the folder is
+                not a saved model.
             WorldError: a hub id that is neither cached nor reachable.
         """
         try:
@@ -41,17 +43,8 @@ class VllmBackend:
                 f"vllm is not installed: backend of model {spec.name}; "
                 'pip install "hierrouter[vllm]", or use --backend transformers'
             ) from None
-        if device_kind(spec) == "cpu":
-            raise InputError(
-                f"vllm needs a GPU: device {spec.device} of model {spec.name}; "
-                "use --backend transformers"
-            )
-        return {
-            "engine": engine,
-            "device": "cuda",
-            "weights": weights_of(spec),
-            "dtype": spec.dtype,
-        }
+        _require_the_first_gpu(spec)
+        return {"engine": engine, "device": "cuda", **saved_identity(spec)}
 
     def weight_bytes(self, spec: ModelSpec) -> int:
         """As for any local model; vLLM takes most of what is left for its cache besides."""
@@ -78,11 +71,26 @@ class VllmBackend:
                 load_format="safetensors",
             )
         except (OSError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:160]
+            reason = reason_of(error, 160)
             raise WorldError(
                 f"cannot load model {spec.name}: {spec.model}: {reason}; use --backend transformers"
             ) from error
         return VllmGenerator(engine, spec, weights_of(spec) if spec.generation.temperature else "")
+
+
+def _require_the_first_gpu(spec: ModelSpec) -> None:
+    """vLLM takes the first ones that it sees; the number of another would have no effect."""
+    chosen = candidates(spec)[0]
+    if chosen.type == "cpu":
+        raise InputError(
+            f"vllm needs a GPU: device {spec.device} of model {spec.name}; "
+            "use --backend transformers"
+        )
+    if chosen.index:
+        raise InputError(
+            f"vllm takes the first GPU: device {spec.device} of model {spec.name}; set "
+            f"CUDA_VISIBLE_DEVICES={chosen.index} and device cuda, or use --backend transformers"
+        )
 
 
 class VllmGenerator:
@@ -104,7 +112,7 @@ class VllmGenerator:
         """The answers portion by portion; `too_long` where the window is too small comes first.
 
         Raises:
-            RuntimeError: the engine failed.
+            RuntimeError: the engine or the chat template failed.
         """
         lengths = [self._length(prompt) for prompt in prompts]
         new = self._generation.max_new_tokens
@@ -117,17 +125,14 @@ class VllmGenerator:
             places = fitting[start : start + PORTION]
             asked = [prompts[place] for place in places]
             outputs = self._engine.chat(
-                [_message(prompt) for prompt in asked],
+                [message_of(prompt) for prompt in asked],
                 [self._settings(prompt) for prompt in asked],
                 use_tqdm=False,
             )
             yield from zip(places, map(_answer, outputs), strict=True)
 
     def _length(self, prompt: str) -> int:
-        encoded = self._engine.get_tokenizer().apply_chat_template(
-            _message(prompt), add_generation_prompt=True, tokenize=True, return_dict=True
-        )
-        return len(encoded["input_ids"])
+        return len(prompt_tokens(self._engine.get_tokenizer(), prompt))
 
     def _settings(self, prompt: str) -> Any:
         from vllm import SamplingParams  # pyright: ignore
@@ -139,10 +144,6 @@ class VllmGenerator:
             top_p=wanted.top_p if wanted.temperature else 1.0,
             seed=prompt_seed(self._weights, wanted.seed, prompt) if wanted.temperature else None,
         )
-
-
-def _message(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
 
 
 def _answer(output: Any) -> Answer:

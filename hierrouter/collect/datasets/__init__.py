@@ -141,6 +141,11 @@ def _expand(names: Sequence[str]) -> list[str]:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
         if name not in known and not is_file(name):
+            if Path(name).is_file():
+                raise InputError(
+                    f"not a kind of file that is read: {name}; make it .jsonl, one "
+                    '{"question": ..., "answer": ...} a line, or .parquet with these columns'
+                )
             raise InputError(
                 f"unknown dataset: {name}; {suggestion(name, known)}or give a .jsonl or .parquet "
                 "file"

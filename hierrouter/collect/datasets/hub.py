@@ -15,7 +15,7 @@ from typing import Any
 
 from hierrouter.collect.datasets.shape import LETTERS, query_of
 from hierrouter.query import Query
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError, reason_of
 
 Row = Mapping[str, Any]
 
@@ -183,8 +183,7 @@ def _commit(source: Source, file: str) -> str | None:
 
 
 def _not_loaded(source: Source, file: str, error: Exception) -> WorldError:
-    reason = " ".join(str(error).split())[:100] or type(error).__name__
     return WorldError(
-        f"cannot load from the hub: {source.repository}: {reason}; put the questions into "
-        f"{file}, one JSON object a line, see docs/datasets.md"
+        f"cannot load from the hub: {source.repository}: {reason_of(error, 100)}; put the "
+        f"questions into {file}, one JSON object a line, see docs/datasets.md"
     )

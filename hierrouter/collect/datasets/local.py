@@ -6,7 +6,7 @@ the bad rows by their numbers. Not covered: what a row holds (`shape`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +94,12 @@ def _without_nulls(row: Row) -> dict[str, Any]:
     """The row without what other rows have: in Parquet every row has the keys of all."""
     kept = {key: value for key, value in row.items() if value is not None}
     choices = kept.get("choices")
-    if isinstance(choices, list) and all(isinstance(item, tuple) for item in choices):
+    if isinstance(choices, list) and all(_is_pair(item) for item in choices):
         choices = dict(choices)  # of the type "map"
     if isinstance(choices, dict):
         kept["choices"] = {key: text for key, text in choices.items() if text is not None}
     return kept
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, tuple) and isinstance(item[0], Hashable)

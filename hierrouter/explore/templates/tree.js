@@ -2,6 +2,12 @@
 
 const WHOLE_TREE = 60; // calls; of larger trees only what some route passes is unfolded
 
+/** Right or wrong; imported scores may lie between. */
+function verdict(accuracy) {
+  if (accuracy === 1) return "right";
+  return accuracy === 0 ? "wrong" : `${accuracy.toFixed(2)} right`;
+}
+
 class QueryTree {
   constructor(cache) {
     this.cache = cache;
@@ -90,7 +96,7 @@ class QueryTree {
       const at = node * cache.count + query, { nodes } = cache;
       const quality = nodes.score[at], cost = priced.cost[at];
       item.numbers.textContent =
-        `Q ${quality.toFixed(3)}, ${nodes.accuracy[at] ? "right" : "wrong"}, ` +
+        `Q ${quality.toFixed(3)}, ${verdict(nodes.accuracy[at])}, ` +
         `${nodes.tokensIn[at]}+${nodes.tokensOut[at]} tokens, ` +
         `C ${short(cost)}, R ${(quality - scene.alpha * cost).toFixed(3)}`;
       item.element.classList.toggle("taken", taken.has(node));

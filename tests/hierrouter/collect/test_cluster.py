@@ -21,6 +21,7 @@ from hierrouter.collect.summary import Progress, Summary
 from hierrouter.collect.worker import Board, Job, work
 from hierrouter.pool import ModelSpec, Pool
 from hierrouter_cache import writer
+from hierrouter_cache.atomic_files import no_steps
 from hierrouter_cache.errors import HierRouterError, InputError, Interrupted, WorldError
 from hierrouter_cache.fingerprint import next_context
 from hierrouter_cache.parts import list_parts, part_name
@@ -28,14 +29,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.remote import push
 from hierrouter_cache.schema import CALLS
 from hierrouter_cache.stores import FolderStore
-from hierrouter_cache.writer import (
-    WHILE_COLLECTING,
-    PartWriter,
-    commit,
-    encode,
-    no_steps,
-    sweep_drafts,
-)
+from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode, sweep_drafts
 from tests.conftest import SOURCES, environment
 from tests.engines import Scripted
 from tests.engines import told as scripted_answer

@@ -1,17 +1,20 @@
 """The openai engine against a server that does what it is told, over real sockets."""
 
 import re
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from email.utils import formatdate
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from hierrouter import testbed
 from hierrouter.collect.backends import backend
 from hierrouter.collect.backends.endpoint import patience
 from hierrouter.collect.backends.endpoint.caller import PROBE
@@ -390,6 +393,16 @@ def test_a_named_tokenizer_counts_where_the_server_does_not(usage: Any) -> None:
     with scripted(lambda prompt, before: no_usage) as server:
         (answer,) = answers_in_order(load(server, tokenizer="testbed:calc"), ["compute 12+7"])
     assert answer == expected == Response("19", 9, 3, "stop")
+
+
+def test_a_chat_template_that_fails_is_named(tmp_path: Path) -> None:
+    counting = shutil.copytree(testbed.model_path("calc"), tmp_path / "calc")
+    (counting / "chat_template.jinja").write_text("{{ raise_exception('roles only') }}")
+    no_usage = Reply({**completion("19"), "usage": None})
+    with scripted(lambda prompt, before: no_usage) as server:
+        generator = load(server, tokenizer=str(counting))
+        with pytest.raises(RuntimeError, match=r"its chat template fails: .*: roles only"):
+            answers_in_order(generator, ["compute 12+7"])
 
 
 def test_a_key_goes_to_the_server_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,17 +90,27 @@ def test_where_memory_runs_out_batches_are_halved(folder: Path, warm: Warm) -> N
     assert told["limits"]["cache_tokens"] < 300 * 260
 
 
+def test_a_live_question_that_needs_too_much_changes_no_limit(folder: Path, warm: Warm) -> None:
+    """The batch of 300 is tried again in two halves at most 150 high, and forgotten."""
+    told = answered_with(warm, folder, "now", spare_mib=100, prompts=300, sums=60)
+    assert (told["answers"], told["still_well"], told["are_as_before"]) == (300, True, True)
+    heights = [height for height, prompts in told["batches"][1:-1]]
+    assert heights[0] == 300
+    assert heights[1] <= 150
+    assert all(height == prompts for height, prompts in told["batches"][1:-1])
+
+
 def test_one_prompt_that_needs_too_much_is_named(folder: Path, warm: Warm) -> None:
     told = answered_with(warm, folder, spare_mib=100, prompts=1, sums=12_000)
     assert told["error"].startswith("out of memory with one prompt of 49152 tokens and 4 new ones")
 
 
 def answered_with(
-    warm: Warm, folder: Path, spare_mib: int, prompts: int, sums: int
-) -> dict[str, object]:
+    warm: Warm, folder: Path, *mode: str, spare_mib: int, prompts: int, sums: int
+) -> dict[str, Any]:
     command = ["-m", "tests.hierrouter.collect.little_memory", str(folder)]
     numbers = map(str, (spare_mib, prompts, sums))
-    done = warm.start(*command, *numbers, cwd=SOURCES, env=environment()).result()
+    done = warm.start(*command, *numbers, *mode, cwd=SOURCES, env=environment()).result()
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -77,6 +77,17 @@ def test_without_an_answer_there_is_no_guess() -> None:
     assert meter.eta_s is None
 
 
+def test_the_first_of_a_hundred_is_no_ground_for_a_guess() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.on_level("hop 1 a", 300)
+    clock.now += 12
+    meter.on_calls(2, 20, 0.5)
+    assert meter.eta_s is None
+    meter.on_calls(1, 10, 0.5)
+    assert meter.eta_s == 12 * 297 / 3
+
+
 def test_what_is_given_up_is_done_and_failed() -> None:
     lines: list[str] = []
     progress = ProgressLines(lines.append, every_s=0.0)

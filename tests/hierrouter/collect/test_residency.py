@@ -1,5 +1,6 @@
 """Which models stay loaded, shown with the shipped ones and a limit on their memory."""
 
+import json
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.weights import weight_bytes
+from hierrouter.collect.backends.weights import INDEX, SINGLE, weight_bytes, weight_files
 from hierrouter.collect.generator import Generator, answers_in_order
 from hierrouter.collect.residency import Residency, room_for_weights
 from hierrouter.pool import Identity, ModelSpec
@@ -120,6 +121,26 @@ def test_weights_take_what_is_estimated(tmp_path: Path) -> None:
     model = backend("transformers").load(MODELS[0])._decoder._model  # type: ignore[attr-defined]
     unique = {p.data_ptr(): p.nbytes for p in model.parameters()}
     assert weight_bytes(MODELS[0]) == pytest.approx(sum(unique.values()), rel=0.01)
+
+
+def test_weights_that_lie_there_twice_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for name in ("consolidated", "1-of-2", "2-of-2"):
+        save_file({"a": torch.zeros(10)}, tmp_path / f"{name}.safetensors")
+    spec = ModelSpec("m", str(tmp_path), 0.1)
+    assert weight_bytes(spec) == 3 * 40  # nothing says which are meant
+    parts = {"a": "1-of-2.safetensors", "b": "2-of-2.safetensors", "c": "2-of-2.safetensors"}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": parts}))
+    assert weight_bytes(spec) == 2 * 40
+    save_file({"a": torch.zeros(5)}, tmp_path / SINGLE)
+    assert weight_bytes(spec) == 20
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 10**5, '{"weight_map": 1}'])
+def test_an_index_that_is_none_is_left_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX).write_text(text)
+    (tmp_path / "one.safetensors").touch()
+    assert [file.name for file in weight_files(tmp_path)] == ["one.safetensors"]
 
 
 def test_damaged_weights_are_named(tmp_path: Path) -> None:

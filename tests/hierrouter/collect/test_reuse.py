@@ -16,6 +16,7 @@ import torch
 
 from hierrouter import testbed
 from hierrouter.collect.backends import backend, local
+from hierrouter.collect.identity import hub_commit
 from hierrouter.collect.scheduler import collect
 from hierrouter.pool import Generation, Identity, ModelSpec, Pool
 from hierrouter.query import Query
@@ -148,6 +149,7 @@ def write_commit(repository: Path, commit: str, model: Path, *branches: str) -> 
     (repository / "refs").mkdir(exist_ok=True)
     for branch in branches:
         (repository / "refs" / branch).write_text(commit)
+    hub_commit.cache_clear()  # as in a new process
 
 
 def test_another_commit_of_a_hub_model_asks_again_for_every_call(

@@ -2,6 +2,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,8 @@ from hierrouter_cache.errors import (
 )
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.repair import quarantine
+from hierrouter_cache.rivals import note_arrivals
+from hierrouter_cache.schema import CALLS
 from hierrouter_cache.writer import PartWriter
 from tests.engines import Counting
 
@@ -60,6 +63,20 @@ def test_a_second_run_asks_nothing(
     assert collect(POOL, queries, tmp_path, engines=counting).calls == 0
     assert counting.asked == asked
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == parts
+
+
+def test_a_pull_that_was_killed_is_judged_before_anything_is_asked(
+    tmp_path: Path, queries: list[Query], counting: Counting
+) -> None:
+    collect(POOL, queries, tmp_path, engines=counting)
+    responses = CacheReader(tmp_path).responses()
+    call = CacheReader(tmp_path).sql("SELECT * FROM calls LIMIT 1").to_pylist()[0]
+    other = pa.Table.from_pylist([{**call, "response": "?", "outcome": "0" * 32}], schema=CALLS)
+    rival = PartWriter(tmp_path).append("calls", other)
+    note_arrivals(tmp_path, [rival.name])
+    assert collect(POOL, queries, tmp_path, engines=counting).calls == 0
+    assert not rival.exists()
+    assert CacheReader(tmp_path).responses() == responses
 
 
 def test_a_model_more_asks_only_for_new_nodes(

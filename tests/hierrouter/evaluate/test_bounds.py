@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import (
+    best_direct_call,
     best_fixed_route,
     best_route_per_dataset,
+    direct_oracle,
     gap_closed,
     oracle,
     random_policy,
 )
 from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.evaluate.outcome import fixed_routes
+from hierrouter.evaluate.outcome import fixed_routes, single_calls
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.test_exact import random_table, trees
@@ -94,8 +96,30 @@ def test_an_unknown_dataset_takes_the_best_route_over_all() -> None:
     np.testing.assert_array_equal(taken.quality, best_fixed_route(chosen_on, 0.1, tree).quality)
 
 
+def test_each_dataset_takes_its_own_best_route() -> None:
+    tree = replace(random_tree(Routes(2, 2), 12, 3), datasets=("a", "b", "c") * 4)
+    taken = best_route_per_dataset(tree, 0.1, tree)
+    for first in range(3):
+        part = tree.select(np.arange(first, 12, 3))
+        alone = best_fixed_route(part, 0.1, part)
+        np.testing.assert_array_equal(taken.quality[first::3], alone.quality)
+        np.testing.assert_array_equal(taken.cost[first::3], alone.cost)
+
+
+@given(trees, st.sampled_from([0.0, 0.002, 0.01, 0.1]))
+def test_direct_calls_are_chosen_by_what_they_are_worth(tree: RouteTree, alpha: float) -> None:
+    called = [call for call in single_calls(tree) if call.kind == "single"]
+    worth = np.array([call.reward(alpha) for call in called])
+    best, each = best_direct_call(tree, alpha, tree), direct_oracle(tree, alpha)
+    assert best is not None
+    assert each is not None
+    assert best.reward(alpha).mean() >= worth.mean(axis=1).max() - ROUNDING
+    np.testing.assert_allclose(each.reward(alpha), worth.max(axis=0))
+
+
 def test_gap_closed() -> None:
     assert gap_closed(router=0.75, fixed=0.5, best=1.0) == 0.5
     assert gap_closed(router=0.9, fixed=0.5, best=0.9) == 1
     assert gap_closed(router=0.5, fixed=0.5, best=0.5) is None
     assert gap_closed(router=0.4, fixed=0.5, best=0.504) is None
+    assert gap_closed(router=0.0025, fixed=0.0, best=0.005) == 0.5

@@ -98,6 +98,23 @@ def test_no_threshold_and_no_chance_beats_the_oracle_of_the_same_share(
         assert point.chance <= point.oracle + 1e-9
 
 
+@given(trees, seeds, st.booleans())
+def test_the_oracle_hands_over_one_episode_after_the_other(
+    tree: RouteTree, seed: int, allow_stop: bool
+) -> None:
+    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
+    endings = ending(actions, table)
+    gain = stronger.reward(ALPHA)[:, None] - tree.node_reward(ALPHA)
+    episodes = sorted(zip(gain.ravel(), endings.ravel() / len(tree), strict=True))[::-1]
+    deferrable = Deferrable(tree, endings, confidence, stronger)
+    for point in (*deferrable.curve(ALPHA), deferrable.point(0.6, ALPHA)):
+        expected, left = float((endings * tree.node_reward(ALPHA)).sum() / len(tree)), point.share
+        for gained, weight in episodes:
+            expected += gained * min(weight, left)
+            left -= min(weight, left)
+        assert point.oracle == pytest.approx(expected)
+
+
 @given(trees, seeds)
 def test_a_perfect_confidence_reaches_the_oracle(tree: RouteTree, seed: int) -> None:
     """Before the first call the gain is known, and afterwards nothing is in doubt."""

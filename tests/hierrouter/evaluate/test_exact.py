@@ -122,6 +122,12 @@ def test_greedy(
     np.testing.assert_array_equal(table, np.eye(len(probabilities))[[expected]])
 
 
+def test_greedy_looks_at_each_state_alone() -> None:
+    rates, table = np.array([2.0, 1.0]), np.random.default_rng(0).dirichlet(np.ones(4), (2, 3))
+    alone = [[greedy(state, rates) for state in query] for query in table]
+    np.testing.assert_array_equal(greedy(table, rates), alone)
+
+
 def test_direct_calls_know_which_models_are_in_the_pool() -> None:
     tree = random_tree(Routes(2, 1), 3, 0)
     assert [call.kind for call in single_calls(tree)] == ["single", "single", "reference"]

@@ -88,10 +88,12 @@ def test_quality_gained_at_equal_cost(static: tuple[float, float], expected: flo
     assert perf_gain(*TWO, *static) == pytest.approx(expected)
 
 
-def test_points_below_the_hull_neither_save_nor_gain() -> None:
-    cloud = np.append(TWO[0], 2.0), np.append(TWO[1], 0.4)
-    assert cost_save(*cloud, 4, 0.4) == cost_save(*TWO, 4, 0.4)
-    assert perf_gain(*cloud, 2, 0.1) == perf_gain(*TWO, 2, 0.1)
+def test_a_frontier_of_one_point_saves_and_gains() -> None:
+    one = np.array([1.0]), np.array([0.5])
+    assert cost_save(*one, 4, 0.4) == pytest.approx(0.75)
+    assert cost_save(*one, 4, 0.6) is None
+    assert perf_gain(*one, 2, 0.1) == pytest.approx(0.4)
+    assert perf_gain(*one, 0.5, 0.1) is None
 
 
 @pytest.mark.parametrize(

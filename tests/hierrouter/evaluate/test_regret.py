@@ -11,7 +11,8 @@ from hierrouter.actions import Actions
 from hierrouter.evaluate.bounds import oracle
 from hierrouter.evaluate.exact import ending, policy_outcome
 from hierrouter.evaluate.reach import called, going_on
-from hierrouter.evaluate.regret import split_regret
+from hierrouter.evaluate.regret import best_ahead, split_regret
+from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     Path,
@@ -24,7 +25,7 @@ from tests.hierrouter.evaluate.enumeration import (
     unhurried,
 )
 from tests.hierrouter.evaluate.test_exact import random_table
-from tests.hierrouter.trees import planted_tree, two_step_tree
+from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 Table = np.ndarray
 
@@ -109,3 +110,11 @@ def test_an_oracle_that_may_not_stop_is_no_measure_of_a_policy_that_does() -> No
     with pytest.raises(ValueError, match="end before L calls"):
         split_regret(tree, 0.1, endings)
     assert split_regret(tree, 0.1, endings, allow_stop=True).parts[:, 1].max() == 0
+
+
+def test_who_may_stop_has_more_ahead_and_who_says_nothing_may_not() -> None:
+    tree = random_tree(Routes(2, 3), 5, 0)
+    bound, free = (best_ahead(tree, 1.0, stop) for stop in (False, True))
+    assert (free >= bound).all()
+    assert (free > bound).any()
+    np.testing.assert_array_equal(best_ahead(tree, 1.0), bound)

@@ -38,7 +38,8 @@ def algorithm(tree: RouteTree) -> EpisodePPO:
     table = state_table(tree, OBJECTIVE)
     seen = NoisyTable(table, GLIMPSE.embedding_noise, np.random.default_rng(0))
     seen.visit(torch.arange(len(table)))
-    return build_algorithm(SharedTrunk(router, seen), GLIMPSE, steps=100)
+    shuffle = np.random.RandomState(0)
+    return build_algorithm(SharedTrunk(router, seen), GLIMPSE, steps=100, shuffle=shuffle)
 
 
 def some_buffer(tree: RouteTree) -> Any:

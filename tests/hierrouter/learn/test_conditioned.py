@@ -12,7 +12,7 @@ from hierrouter.evaluate.bounds import best_fixed_route, oracle
 from hierrouter.learn.alpha_router import SCALES, TrainedSweep, scales_of
 from hierrouter.learn.checkpoint import load_checkpoint, router_at, save_checkpoint
 from hierrouter.learn.conditioned import StandardReward, train_sweep
-from hierrouter.learn.folds import Fold
+from hierrouter.learn.folds import TrainingFold
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.states import state_table
 from hierrouter_cache.errors import InputError
@@ -39,6 +39,12 @@ def test_the_router_at_an_alpha_is_the_network_told_that_alpha(
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_reading_a_router_off_draws_no_random_number(every_alpha: TrainedSweep) -> None:
+    before = torch.get_rng_state()
+    every_alpha.at(0.1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_alpha_makes_a_difference(planted: RouteTree, every_alpha: TrainedSweep) -> None:
     cost = [every_alpha.at(alpha).outcome(planted.split("test")).cost.mean() for alpha in (0, 5)]
     assert cost[1] < cost[0]
@@ -50,7 +56,7 @@ def test_standard_rewards_are_those_of_a_training_at_that_alpha(
     alpha: float, allow_stop: bool
 ) -> None:
     tree = random_tree(Routes(3, 2), 12, seed=0)
-    fold = Fold.of(tree, Objective(alpha, allow_stop))
+    fold = TrainingFold.of(tree, Objective(alpha, allow_stop))
     query = np.array([7, 0, 3])
     found = StandardReward(fold)(query, np.full(3, alpha))
     np.testing.assert_allclose(found, fold.episode_reward(alpha, True)[query], atol=1e-9)
@@ -58,7 +64,7 @@ def test_standard_rewards_are_those_of_a_training_at_that_alpha(
 
 def test_rewards_that_are_all_equal_stay_finite() -> None:
     tree = random_tree(Routes(1, 2), 3, seed=0)
-    fold = Fold.of(tree, OBJECTIVE)
+    fold = TrainingFold.of(tree, OBJECTIVE)
     assert StandardReward(fold)(np.arange(3), np.zeros(3))[:, -1].tolist() == [0, 0, 0]
 
 

@@ -82,6 +82,14 @@ def test_a_question_is_not_looked_up_itself(before: TrainedFeatured, whole: Rout
     assert not torch.allclose(before.network(states, changed), blind[0])
 
 
+def test_nor_is_it_where_the_train_fold_chooses() -> None:
+    tree, seen = small_tree().split("train"), []
+    watch = Watch(on_epoch=lambda done, total, *values: seen.append(values))
+    trained = train_featured(tree, OBJECTIVE, SHORT, watch=watch)
+    assert [validation for _, validation in seen] == [train for train, _ in seen]
+    assert max(trained.history) < reward(trained.outcome(tree, tree)) - 0.1
+
+
 def test_a_live_decision_is_that_of_the_fold(before: TrainedFeatured, whole: RouteTree) -> None:
     fold, train = whole.split("validation").select(np.arange(5)), whole.split("train")
     expected, known = before.probabilities(fold, train), Known.of(train, OBJECTIVE)
@@ -130,7 +138,9 @@ def test_another_view_or_an_empty_train_fold_is_refused(
     test = whole.split("test")
     with pytest.raises(InputError, match="another view"):
         before.outcome(replace(test, view="query"), whole.split("train"))
-    with pytest.raises(InputError, match="other models"):
+    with pytest.raises(
+        InputError, match=r"what is known is of other models: model-1, .* same pool"
+    ):
         before.outcome(test, sub_pool(whole, whole.models[1:]).split("train"))
     with pytest.raises(InputError, match="nothing is known"):
         before.outcome(test, whole.split("train").select(np.arange(0)))

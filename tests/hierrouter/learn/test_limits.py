@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,17 @@ def test_a_live_choice_within_a_limit_needs_the_prompts(
     embedding = planted.embedding_at(np.array([0]), np.array([0]))[0]
     with pytest.raises(ValueError, match="needs `prompts`"):
         limited.choose(embedding, (), 0.0)
+
+
+def test_a_limit_without_ceilings_is_not_taken_for_none(
+    planted: RouteTree, limited: TrainedRouter
+) -> None:
+    lost = replace(limited, ceilings=None)
+    with pytest.raises(ValueError, match="needs `ceilings`"):
+        lost.probabilities(planted)
+    embedding = planted.embedding_at(np.array([0]), np.array([0]))[0]
+    with pytest.raises(ValueError, match="needs `ceilings`"):
+        lost.choose(embedding, (), 0.0)
 
 
 def test_a_doubt_within_a_limit_is_that_of_the_fold(

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.config import PPOConfig, TrainConfig
 from hierrouter.learn.loop import Snapshot, Watch
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.resume import (
     UNFINISHED,
     finished,
@@ -23,7 +25,7 @@ from hierrouter.learn.resume import (
     save_snapshot,
     training_named,
 )
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -98,6 +100,17 @@ def test_going_on_leaves_the_moment_as_it_was(tmp_path: Path) -> None:
     whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path)
     for _ in range(2):
         assert digest(start(Watch(), offered[2]), tmp_path) == whole
+
+
+def test_a_file_of_before_goes_on_too(tmp_path: Path) -> None:
+    """It also held the state of torch's generator, which decided nothing."""
+    offered: list[Snapshot] = []
+    start = STARTS["ppo"]
+    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path / "whole")
+    more = {**offered[1].tensors, "learner.random.torch": torch.get_rng_state()}
+    save_snapshot(replace(offered[1], tensors=more), NAMED, tmp_path)
+    again = start(Watch(), load_snapshot(tmp_path, NAMED))
+    assert digest(again, tmp_path / "again") == whole
 
 
 @pytest.fixture

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from hierrouter.evaluate.bounds import oracle
+from hierrouter.learn.alpha_router import AlphaRouter
 from hierrouter.learn.checkpoint import save_checkpoint
+from hierrouter.learn.router import Router
 from hierrouter.learn.sweep import (
     SUMMARY,
     Sweep,
@@ -61,6 +65,7 @@ def test_a_finished_sweep_of_one_training_an_alpha_is_read_back(tmp_path: Path) 
     ]
     assert [router.origin.seed for router in found.at(0.5)] == [7, 8]
     assert found.at(0.1) == []
+    assert found.has(0.5) and not found.has(0.1)
 
 
 def test_a_finished_sweep_of_one_network_answers_any_alpha(tmp_path: Path) -> None:
@@ -74,6 +79,23 @@ def test_a_finished_sweep_of_one_network_answers_any_alpha(tmp_path: Path) -> No
     assert [(router.alpha, router.origin.seed) for router in found.at(0.1)] == [(0.1, 7), (0.1, 8)]
 
 
+def test_no_router_is_made_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = Sweep(GRID, tuple(sweep_glimpse(small_tree(), seed) for seed in (7, 8)))
+    made: list[float] = []
+    make = AlphaRouter.at
+
+    def counted(network: AlphaRouter, alpha: float) -> Router:
+        made.append(alpha)
+        return make(network, alpha)
+
+    monkeypatch.setattr(AlphaRouter, "at", counted)
+    assert sweep.has(GRID[1]) and sweep.has(0.1) and made == []
+    assert len(sweep.at(GRID[1])) == 2 and made == [GRID[1]] * 2
+    found = sweep.like(None, 0.1)
+    assert found and (found.alpha, found.origin.seed) == (0.1, 7)
+    assert made[2:] == [0.1]
+
+
 def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path) -> None:
     network = sweep_glimpse(small_tree())
     save_checkpoint(glimpse(small_tree()), member_folder(tmp_path, 0))
@@ -83,6 +105,22 @@ def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path)
     save_checkpoint(network, member_folder(tmp_path, 0, 0.0))
     finish_sweep(tmp_path, Sweep((0.0,), ((glimpse(small_tree()),),)), (0,))
     with pytest.raises(InputError, match="for every alpha, not for one"):
+        load_sweep(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alphas", []), ("alphas", [math.nan]), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])],
+)
+def test_a_summary_of_nothing_or_no_numbers_is_an_error(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    network = sweep_glimpse(small_tree(), 7)
+    save_checkpoint(network, member_folder(tmp_path, 7))
+    finish_sweep(tmp_path, Sweep(GRID, (network,)), (7,))
+    found = json.loads((tmp_path / SUMMARY).read_text())
+    (tmp_path / SUMMARY).write_text(json.dumps({**found, name: value}))
+    with pytest.raises(InputError, match="sweep summary is damaged"):
         load_sweep(tmp_path)
 
 

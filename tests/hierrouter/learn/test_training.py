@@ -14,8 +14,12 @@ import torch
 
 from hierrouter.learn.alpha_router import TrainedSweep
 from hierrouter.learn.config import TrainConfig
-from hierrouter.learn.loop import Watch
+from hierrouter.learn.dynamic import train_featured
+from hierrouter.learn.enumeration import ExactLearner
+from hierrouter.learn.folds import TrainingFold, fold_pair, training_folds
+from hierrouter.learn.loop import Watch, best_iterate
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.router import Router, shape_for
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
 from hierrouter_cache.errors import InputError
@@ -100,6 +104,19 @@ def test_global_generators_and_threads_are_left_alone(training: Training) -> Non
     torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("config", [GLIMPSE, EXACT_GLIMPSE], ids=["ppo", "exact"])
+def test_no_global_generator_is_drawn_from_after_the_start(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    def disturb(*_: float) -> None:
+        torch.manual_seed(99)
+        np.random.seed(99)
+
+    disturbed = train(small_tree(), OBJECTIVE, config, 0, Watch(on_epoch=disturb))
+    expected = digest(glimpse(small_tree(), config=config), tmp_path / "alone")
+    assert digest(disturbed, tmp_path / "disturbed") == expected
+
+
 @every_training
 def test_the_test_fold_has_no_influence(training: Training, tmp_path: Path) -> None:
     tree = small_tree()
@@ -154,6 +171,49 @@ def test_without_a_validation_fold_the_train_fold_chooses() -> None:
     tree = small_tree().split("train")
     trained = glimpse(tree)
     assert trained.outcome(tree).reward(ALPHA).mean() == max(trained.history)
+
+
+def test_one_fold_that_does_both_is_valued_once() -> None:
+    folds, valued = fold_pair(training_folds(small_tree().split("train")), OBJECTIVE), []
+
+    def value(router: Router, fold: TrainingFold) -> float:
+        valued.append(fold)
+        return fold.value(router, ALPHA)
+
+    def start() -> ExactLearner:
+        router = Router(shape_for(folds[0].tree, folds[0].actions, EXACT_GLIMPSE))
+        return ExactLearner(router, folds[0], ALPHA, EXACT_GLIMPSE, np.random.default_rng(0))
+
+    _, best = best_iterate(start, value, folds, EXACT_GLIMPSE, seed=0)
+    assert len(valued) == len(best.history) == EXACT_GLIMPSE.epochs
+    assert best.train == best.validation
+
+
+FAR: dict[str, float] = {"learning_rate": 1e38, "checkpoint_every": 1}
+FAR_SAMPLED = replace(GLIMPSE, **FAR)
+FAR_EXACT = replace(EXACT_GLIMPSE, **FAR)
+DIVERGING: dict[str, Callable[[Watch], object]] = {
+    "ppo": lambda watch: train(small_tree(), OBJECTIVE, FAR_SAMPLED, 0, watch),
+    "ppo between two rollouts": lambda watch: train(
+        small_tree(), OBJECTIVE, replace(FAR_SAMPLED, iterations=2), 0, watch
+    ),
+    "exact": lambda watch: train(small_tree(), OBJECTIVE, FAR_EXACT, 0, watch),
+    "every alpha": lambda watch: sweep_glimpse(small_tree(), 0, FAR_EXACT, watch),
+    "features of models": lambda watch: train_featured(
+        small_tree(), OBJECTIVE, FAR_EXACT, 0, watch
+    ),
+}
+
+
+@pytest.mark.parametrize("training", DIVERGING.values(), ids=DIVERGING.keys())
+def test_a_network_that_is_lost_is_neither_valued_nor_kept(
+    training: Callable[[Watch], object],
+) -> None:
+    told: list[object] = []
+    watch = Watch(on_epoch=lambda *values: told.append(values), on_snapshot=told.append)
+    with pytest.raises(InputError, match=r"training diverged in epoch 1: .*; lower learning_rate"):
+        training(watch)
+    assert told == []
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])

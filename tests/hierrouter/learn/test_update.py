@@ -47,9 +47,8 @@ def algorithm_on(tree: RouteTree, actions: Actions) -> EpisodePPO:
     torch.manual_seed(0)
     table = state_table(tree, Objective(ALPHA, actions.allow_stop))
     router = Router(shape_for(tree, actions, CONFIG))
-    return build_algorithm(
-        SharedTrunk(router, NoisyTable(table, 0.0, np.random.default_rng(0))), CONFIG, steps=1000
-    )
+    trunk = SharedTrunk(router, NoisyTable(table, 0.0, np.random.default_rng(0)))
+    return build_algorithm(trunk, CONFIG, steps=1000, shuffle=np.random.RandomState(1))
 
 
 def some_buffer(tree: RouteTree, actions: Actions) -> Any:
@@ -71,7 +70,7 @@ def updated(
     buffer = some_buffer(tree, actions)
     before = {name: w.clone() for name, w in algorithm.critic.router.state_dict().items()}
     batch, indices = buffer.sample(0)
-    np.random.seed(1)
+    np.random.seed(1)  # Tianshou's own update shuffles with the global generator
     with policy_within_training_step(algorithm.policy):
         batch = algorithm._preprocess_batch(batch, buffer, indices)
         statistics = update(algorithm, batch, size, 3)

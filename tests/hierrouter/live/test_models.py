@@ -11,8 +11,8 @@ import pytest
 from hierrouter.collect.backends import backend
 from hierrouter.collect.backends.endpoint import patience
 from hierrouter.collect.backends.endpoint.caller import Caller
-from hierrouter.collect.backends.endpoint.engine import endpoint_of
 from hierrouter.collect.generator import Answer, Failure, Response, answers_in_order
+from hierrouter.collect.identity import endpoint_of
 from hierrouter.endpoint import Endpoint
 from hierrouter.live.batched import BatchedModel
 from hierrouter.live.models import CallFailed

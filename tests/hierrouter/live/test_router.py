@@ -2,17 +2,19 @@
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hierrouter.collect.generator import Answer, Failure
+from hierrouter.collect.generator import Answer, Failure, Response
 from hierrouter.learn.checkpoint import router_at
 from hierrouter.live.bundle import FILE, load_bundle
-from hierrouter.live.models import CallFailed
+from hierrouter.live.deployment import Deployment
+from hierrouter.live.models import CallFailed, OnText
 from hierrouter.live.routed import Hop
 from hierrouter.live.router import Asked, Follow, Router
 from hierrouter.tree_texts import load_texts
@@ -122,6 +124,68 @@ def test_another_model_answers_only_where_it_is_asked_for(live_run: Path) -> Non
     assert routed.hops[0].instead_of == ((first, "out of order"),)
     assert routed.hops[0].propensity is None
     assert "instead_of" in routed.as_object()["steps"][0]
+
+
+def test_where_no_model_answers_every_failure_is_told(live_run: Path) -> None:
+    def script(model: str, prompt: str) -> Answer:
+        return Failure("error", f"{model} is out of order")
+
+    engines = Scripted(script)
+    with (
+        Router.from_run(live_run, engines=engines) as router,
+        pytest.raises(CallFailed) as caught,
+    ):
+        router.route(QUESTION, Asked(reroute=True))
+    called = [model for model, _ in engines.asked]
+    failures = [*caught.value.earlier, caught.value]
+    assert [failed.model for failed in failures] == called
+    assert sorted(called) == ["calc", "facts", "text"]
+    assert [len(failed.earlier) for failed in failures] == [0, 1, 2]
+
+
+@dataclass
+class Odd:
+    """A model that counts what it is told to, and may not want to close."""
+
+    counts: int = 1
+    closes: bool = True
+    closed: bool = False
+
+    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+        return told("odd", prompt)
+
+    def count(self, prompt: str) -> int:
+        return self.counts
+
+    async def close(self) -> None:
+        self.closed = True
+        if not self.closes:
+            raise OSError("stuck")
+
+
+@pytest.mark.parametrize("names", [("calc", "text", "facts"), ("facts", "text", "calc")])
+def test_tokens_are_those_of_the_model_that_counted_them(
+    live_run: Path, names: tuple[str, ...]
+) -> None:
+    """A prompt that is too dear for `calc` alone, whatever the order the models come in."""
+    found = Deployment.from_run(live_run)
+    models = {name: Odd(10**9 if name == "calc" else 1) for name in names}
+    with Router(found.policy, found.pool, models) as router:
+        decision = asyncio.run(router.first(QUESTION, Asked(max_cost=1000.0)))
+    chances = dict(zip(router.policy.action_names, decision.chances.tolist(), strict=True))
+    possible = {name.partition(">")[0] for name, chance in chances.items() if chance > 0}
+    assert possible == {"text", "facts"}
+
+
+def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
+    found = Deployment.from_run(live_run)
+    models = {name: Odd(closes=name != "text") for name in ("calc", "text", "facts")}
+    router = Router(found.policy, found.pool, models)
+    assert router.route(QUESTION).hops
+    with pytest.raises(OSError, match="stuck"):
+        router.close()
+    assert all(model.closed for model in models.values())
+    assert not [thread for thread in threading.enumerate() if thread.name == "router"]
 
 
 def test_another_alpha_is_refused_by_a_policy_for_one(router: Router) -> None:

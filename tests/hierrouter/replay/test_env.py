@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import warnings
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from hierrouter.evaluate.bounds import random_policy
-from hierrouter.replay.env import ReplayEnv
+from hierrouter.replay.env import ReplayEnv, feature_space
 from hierrouter_cache.routes import Routes
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
@@ -129,3 +131,18 @@ def _random_return(env: ReplayEnv, rng: np.random.Generator) -> float:
 def test_a_query_that_is_not_there_is_an_error(env: ReplayEnv, asked: object) -> None:
     with pytest.raises(ValueError, match="query must be"):
         env.reset(options={"query": asked})
+
+
+@pytest.mark.parametrize(("value", "expected"), [(3.0, 3), (-3.0, 3), (0.5, 1)])
+def test_a_space_holds_every_vector_and_copies_none(value: float, expected: float) -> None:
+    tree = random_tree(Routes(2, 2), 3, seed=0)
+    [part] = tree.parts
+    vectors = np.zeros((100_000, part.vectors.shape[1]), dtype=np.float32)
+    vectors[7, 1] = value
+    large = replace(tree, parts=(replace(part, vectors=vectors),))
+    tracemalloc.start()
+    embedding = feature_space(large)["embedding"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (embedding.low.min(), embedding.high.max()) == (-expected, expected)
+    assert peak < vectors.nbytes / 2

@@ -80,6 +80,20 @@ def example(
     )
 
 
+def three_times() -> Report:
+    """The same policies on each query three times: 12 are enough for a claim of power."""
+    repeated = [
+        replace(
+            policy,
+            quality=np.tile(policy.quality, 3),
+            accuracy=np.tile(policy.accuracy, 3),
+            cost=np.tile(policy.cost, 3),
+        )
+        for policy in policies()
+    ]
+    return example(repeated, DATASETS * 3)
+
+
 def dearer() -> list[Outcome]:
     """The same policies where every query costs 2 more."""
     return [replace(policy, cost=policy.cost + 2) for policy in policies()]

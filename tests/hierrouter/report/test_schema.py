@@ -26,7 +26,14 @@ from hierrouter.report.tables import long_table
 from hierrouter_cache.pricing import Rate
 from hierrouter_cache.tree import repriced
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID, small_tree, sweep_glimpse
-from tests.hierrouter.report.examples import deferring, example, hostile, stopping, two_prices
+from tests.hierrouter.report.examples import (
+    deferring,
+    example,
+    hostile,
+    stopping,
+    three_times,
+    two_prices,
+)
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 
@@ -123,7 +130,7 @@ def test_the_real_reports_have_every_key_of_the_schema() -> None:
     """Objects are closed, so the schema lacks none of theirs."""
     there = {
         key
-        for report in (everything(), stopping_sweep(), example())
+        for report in (everything(), stopping_sweep(), example(), three_times())
         for key in keys_of(json.loads(as_json(report)))
     }
     assert {key for keys in objects().values() for key in keys} <= there

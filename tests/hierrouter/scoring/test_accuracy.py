@@ -1,6 +1,6 @@
 import pytest
 
-from hierrouter.scoring.accuracy import accuracy, judged_by
+from hierrouter.scoring.accuracy import accuracy, judged_by, with_final
 from hierrouter.scoring.boxed import boxed
 from hierrouter.scoring.choice import choice
 from hierrouter.scoring.numeric import numeric
@@ -32,6 +32,22 @@ def test_each_reference_is_judged_by_its_own_form() -> None:
     assert accuracy("The answer is (C).", ["Paris", "C"]) == 1
     assert accuracy("paris", ["Paris", "C"]) == 1
     assert accuracy("The answer is (D).", ["Paris", "C"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "references"),
+    [
+        (["about a week"], ("about a week", "7")),
+        (["7"], ("7",)),
+        (["3 + 4\n#### 7"], ("3 + 4\n#### 7",)),
+        (["about a week", "C"], ("about a week", "C")),
+        (["a week", "a week"], ("a week", "7")),
+    ],
+)
+def test_a_result_is_one_reference_more_where_no_answer_states_it(
+    answers: list[str], references: tuple[str, ...]
+) -> None:
+    assert with_final(answers, "7") == references
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ NOTHING = [
     "The answer is not (A).",
     "(A) and (B)",
     "A. dog\nB. cat\nC. whale",
+    "A. dog\nB. cat",
     "Answer choices: A. dog B. cat",
     "choose a card",
     "K",
@@ -74,6 +75,11 @@ def test_a_stated_label(text: str, label: str) -> None:
 @pytest.mark.parametrize(("text", "label"), DISCUSSED)
 def test_the_last_statement_wins(text: str, label: str) -> None:
     assert stated_label(text) == label
+
+
+def test_a_label_that_opens_a_text_wins_over_one_that_is_discussed_twice() -> None:
+    assert stated_label("B because it is warm.\nC. is cold.\nC) is colder.") == "B"
+    assert stated_label("B because it is warm.") == "B"
 
 
 @pytest.mark.parametrize("text", NOTHING)
@@ -133,6 +139,12 @@ def test_a_label_goes_before_a_text() -> None:
 def test_a_choice_without_a_word_is_never_stated() -> None:
     for said in ("The answer is: ", "The answer is: ...", "..."):
         assert label_of_text(said, (("A", "..."), ("B", "ice"))) is None
+
+
+def test_of_two_choices_one_of_which_begins_the_other_the_longer_is_meant() -> None:
+    for said in (("ice", "ice, water"), ("ice, water", "ice")):
+        pairs = tuple(zip("AB", said, strict=True))
+        assert label_of_text("The answer is ice, water.", pairs) == "AB"[said.index("ice, water")]
 
 
 def test_a_text_that_two_choices_have_is_no_label() -> None:

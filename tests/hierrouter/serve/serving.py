@@ -17,6 +17,7 @@ from hierrouter.live.router import Router
 from hierrouter.pool import Pool
 from hierrouter.serve.app import Settings, make_app
 from hierrouter.serve.names import Names
+from hierrouter.serve.request_log import RequestLog
 from tests.servers import MODEL, Server
 
 
@@ -24,7 +25,8 @@ from tests.servers import MODEL, Server
 def served(router: Router, **settings: Any) -> Iterator[str]:
     """The address of a server for `router`, which is closed with it."""
     names = settings.pop("names", None) or Names.of(router.policy)
-    app = make_app(router, Settings(names, "test", **settings))
+    log = RequestLog(settings.pop("log", None))
+    app = make_app(router, Settings(names, "test", **settings), log)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         port = listener.getsockname()[1]

@@ -17,9 +17,9 @@ from hierrouter.collect.backends.endpoint.client import Client, session
 from hierrouter.collect.backends.endpoint.patience import TICK_S, GaveUp, Patience, Stopped
 from hierrouter.collect.backends.endpoint.served import require_served
 from hierrouter.collect.generator import Answer, Failure, Outage, Stop, never
+from hierrouter.collect.identity import endpoint_of, served_identity
 from hierrouter.endpoint import Endpoint
 from hierrouter.pool import Identity, ModelSpec
-from hierrouter_cache.errors import InputError
 
 ROUNDS = 2  # of nothing but failed attempts, and the server is doubted
 
@@ -28,24 +28,13 @@ class EndpointBackend:
     """Models that a server answers for."""
 
     def identify(self, spec: ModelSpec) -> Identity:
-        """The served name and the deployment; the server is not asked, it may serve one at a time.
+        """See `served_identity`; the key must be there, as it will be wanted.
 
         Raises:
             InputError: no base_url, or no key in the variable that should hold it.
         """
-        endpoint = endpoint_of(spec)
-        endpoint.key(f"model {spec.name}")
-        identity = {
-            "engine": "openai",
-            "served": spec.model,
-            "deployment": endpoint.deployment or endpoint.base_url,
-        }
-        optional = {
-            "answers_as": endpoint.answers_as,
-            "revision": spec.revision,
-            "tokenizer": endpoint.tokenizer,
-        }
-        return identity | {name: value for name, value in optional.items() if value is not None}
+        endpoint_of(spec).key(f"model {spec.name}")
+        return served_identity(spec)
 
     def weight_bytes(self, spec: ModelSpec) -> int:
         """None of this machine's memory."""
@@ -64,15 +53,6 @@ class EndpointBackend:
         with session(endpoint, key) as (portal, client):
             portal.call(require_served, client, spec.model)
         return EndpointGenerator(spec, endpoint, key)
-
-
-def endpoint_of(spec: ModelSpec) -> Endpoint:
-    if spec.endpoint is None or not spec.endpoint.base_url:
-        raise InputError(
-            f"base_url is missing: model {spec.name}; set it in [models.endpoint], or --base-url"
-        )
-    spec.endpoint.check(f"model {spec.name} endpoint")
-    return spec.endpoint
 
 
 class EndpointGenerator:

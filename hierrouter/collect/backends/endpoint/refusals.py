@@ -1,8 +1,19 @@
 """What it means that a server did not answer.
 
-In: an error of the `openai` client. Out: one of four meanings: this prompt cannot be answered
-(`Failure`), another attempt may succeed (`Again`), the server is busy (`Busy`), the model as a
-whole cannot be had (`Outage`). Not covered: waiting and counting attempts (`patience`).
+In: an error of the `openai` client. Out: `Failure`, this prompt cannot be answered, or one of:
+
+    Exception
+    ├── Again           this attempt gave nothing; another one may
+    │   └── Broken          the server itself says that it failed
+    ├── Busy            it takes no calls at the moment
+    │   └── Unreachable     nobody is there; a server that was may come back
+    ├── Refused         it will not answer this prompt, and we do not know why
+    │   ├── Doubtful        nor perhaps any other; a harmless one tells
+    │   └── OtherLimit      it wants the length limit under its other name
+    └── Outage          the model as a whole cannot be had (a `WorldError`)
+        └── NotThere        the server does not have it
+
+Not covered: waiting and counting attempts (`patience`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from transformers import AutoTokenizer
 
+from hierrouter.collect.backends.chat import prompt_tokens
 from hierrouter.collect.backends.endpoint.completion import Count
 from hierrouter.collect.identity import named_folder
 from hierrouter.pool import ModelSpec
-from hierrouter_cache.errors import WorldError
+from hierrouter_cache.errors import WorldError, reason_of
 
 
 def counter(tokenizer: str, place: str) -> Count:
@@ -23,12 +24,13 @@ def counter(tokenizer: str, place: str) -> Count:
 
     Raises:
         WorldError: it cannot be loaded, or has no chat template.
+        RuntimeError: what it returns, where the template fails.
     """
     source = str(named_folder(ModelSpec(place, tokenizer)) or tokenizer)
     try:
         loaded = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = reason_of(error)
         raise WorldError(
             f"cannot load tokenizer {tokenizer}: {place}: {reason}; name another"
         ) from error
@@ -36,11 +38,8 @@ def counter(tokenizer: str, place: str) -> Count:
         raise WorldError(f"tokenizer {tokenizer} has no chat template: {place}; name another")
 
     def count(prompt: str, text: str, ended: bool) -> tuple[int, int]:
-        message = [{"role": "user", "content": prompt}]
-        shown = loaded.apply_chat_template(
-            message, add_generation_prompt=True, tokenize=True, return_dict=True
-        )
+        shown = prompt_tokens(loaded, prompt)
         said = loaded(text, add_special_tokens=False)["input_ids"]
-        return len(shown["input_ids"]), len(said) + ended  # the end token counts too
+        return len(shown), len(said) + ended  # the end token counts too
 
     return count

@@ -62,3 +62,11 @@ def test_every_name_has_an_origin(tmp_path: Path) -> None:
     assert (known["gsm8k"].origin, known["gsm8k"].questions) == ("hub", 1_319)
     assert known["gsm8k"].place == "openai/gsm8k main test"
     assert (known["riddle"].origin, known["riddle"].questions) == ("testbed", None)
+
+
+def test_a_file_of_another_kind_is_told_what_to_become(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("question,answer\n1+1,2\n")
+    with pytest.raises(
+        InputError, match=r"not a kind of file that is read: .*mine.csv; make it .js"
+    ):
+        load_queries([str(tmp_path / "mine.csv")], None, 0, tmp_path)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hierrouter.actions import Actions
 from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.folds import Fold
+from hierrouter.learn.folds import TrainingFold
 from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
 from hierrouter.learn.router import NEVER, Router
 from hierrouter.learn.states import States, noisy
@@ -102,7 +102,7 @@ class Enumeration:
         order, size = np.concatenate(passes), self._config.queries
         return np.split(order, np.arange(size, len(order), size))
 
-    def _visit(self, fold: Fold, query: Tensor) -> States:
+    def _visit(self, fold: TrainingFold, query: Tensor) -> States:
         """All states of some queries, int64[n], with noise on the embeddings."""
         states = fold.table.trees(query)
         noise = self._config.embedding_noise
@@ -144,7 +144,7 @@ class ExactLearner(Enumeration):
     def __init__(
         self,
         router: Router,
-        fold: Fold,
+        fold: TrainingFold,
         alpha: float,
         config: ExactConfig,
         rng: np.random.Generator,

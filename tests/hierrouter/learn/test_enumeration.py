@@ -12,7 +12,7 @@ from torch import Tensor
 from hierrouter.actions import Actions
 from hierrouter.evaluate.information import measurable_optimum, observations
 from hierrouter.learn.config import preset, shortened
-from hierrouter.learn.exact import improvement_loss
+from hierrouter.learn.enumeration import improvement_loss
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.router import NEVER
 from hierrouter.learn.training import train
