@@ -37,8 +37,9 @@ from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter.learn.conditioned import train_sweep
 from hierrouter.learn.config import SWEEP, TrainConfig, preset, shortened
 from hierrouter.learn.objective import Objective
+from hierrouter.learn.origin import Origin
 from hierrouter.learn.sweep import alpha_grid, member_folder
-from hierrouter.learn.trained import Origin, TrainedRouter
+from hierrouter.learn.trained import TrainedRouter
 from hierrouter.learn.training import train
 from hierrouter.trees import open_tree
 from hierrouter_cache.tree import RouteTree

@@ -32,7 +32,7 @@ from torch import Tensor
 from hierrouter.evaluate.bounds import best_fixed_route, oracle
 from hierrouter.evaluate.exact import policy_outcome
 from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm
-from hierrouter.learn.folds import Fold
+from hierrouter.learn.folds import TrainingFold
 from hierrouter.learn.ppo import PPOLearner
 from hierrouter.learn.router import Router, action_probabilities
 from hierrouter.learn.states import NoisyTable
@@ -48,9 +48,9 @@ class World(PaperSize):
     """The tree, and everybody who learns on it."""
 
     @property
-    def fold(self) -> Fold:
+    def fold(self) -> TrainingFold:
         """All of it, as ours learns from it."""
-        return Fold(self.tree, self.actions, self.table)
+        return TrainingFold(self.tree, self.actions, self.table)
 
     def sampled(self, router: Router, query: np.ndarray) -> Rollouts:
         """An episode on each query under the stochastic policy."""
@@ -60,7 +60,8 @@ class World(PaperSize):
     def learner(self, seed: int) -> PPOLearner:
         """Ours."""
         rng = np.random.default_rng(seed)
-        return PPOLearner(self.router(), self.fold, ALPHA, self.config, rng)
+        shuffle = np.random.RandomState(seed)
+        return PPOLearner(self.router(), self.fold, ALPHA, self.config, rng, shuffle)
 
     def stock(self, envs: int, seed: int = 0) -> rivals.StockTianshou:
         """Tianshou with networks of its own."""
@@ -121,7 +122,7 @@ def update(world: World, episodes: Rollouts, kind: type[EpisodePPO]) -> Way:
     config, rng = world.config, np.random.default_rng(0)
     trunk = SharedTrunk(world.router(), NoisyTable(world.table, 0.0, rng))
     total = config.epochs * config.iterations * config.minibatches * config.update_epochs
-    algorithm = build_algorithm(trunk, config, total)
+    algorithm = build_algorithm(trunk, config, total, np.random.RandomState(0))
     algorithm.__class__ = kind
     buffer = to_buffer(episodes)
 

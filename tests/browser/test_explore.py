@@ -6,11 +6,13 @@ import json
 import math
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hierrouter.comparison import report_on
@@ -489,6 +491,19 @@ def test_the_tree_of_a_query_says_who_chose_what(
         assert math.isclose(regret, found.regret, **EXACT)
         assert chosen[f"oracle: {found.route(found.best)}"][3] == 0
         assert f"best fixed route (train): {found.route(found.fixed)}" in chosen
+
+
+def test_an_answer_that_is_partly_right_is_not_called_right(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tree = planted_tree(per_family=(3, 1, 1), dim=8)
+    accuracy = np.full_like(tree.accuracy, 0.3)
+    accuracy[:, 1], accuracy[:, 2] = 1, 0
+    file = written(as_html(explored_of(replace(tree, accuracy=accuracy))), tmp_path_factory)
+    with opened(browser, file) as (page, _):
+        said = page.locator("#chosen-tree .numbers").all_text_contents()
+        words = Counter(text.split(", ")[1] for text in said)
+    assert words == {"right": 1, "wrong": 1, "0.30 right": tree.routes.calls - 2}
 
 
 def test_a_query_without_texts_says_so(many: Path, browser: Any) -> None:

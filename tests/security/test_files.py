@@ -27,7 +27,7 @@ from hierrouter.live.bundle import load_bundle
 from hierrouter.pool import ModelSpec, Pool
 from hierrouter.query import Query
 from hierrouter.trees import open_tree
-from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
+from hierrouter_cache.embedding_files import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
 from hierrouter_cache.parts import file_sha16, list_parts, part_name

@@ -1,0 +1,1 @@
+"""Fuzzing by hand, guided by the code that is reached: see `noting`."""

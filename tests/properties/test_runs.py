@@ -1,0 +1,72 @@
+"""A run's folder of any content is a router, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hierrouter.learn.checkpoint import description_of, load_checkpoint, router_at
+from hierrouter.learn.sweep import load_sweep
+from hierrouter.learn.tensor_file import read_tensors, write_tensors
+from hierrouter.live.bundle import load_bundle
+from hierrouter.runs import check_out, resumable
+from hierrouter_cache.errors import HierRouterError
+from tests.properties.near import damaged, edited
+
+WEIGHTS, LIVE = "policy.safetensors", "live.json"
+
+
+def begin(run: Path) -> None:
+    with resumable("train", {"algo": "ppo"}, run):
+        pass
+
+
+LOADERS: tuple[Callable[[Path], object], ...] = (
+    load_bundle,
+    load_checkpoint,
+    description_of,
+    load_sweep,
+    lambda run: router_at(run, 0.1),
+    lambda run: check_out(run, "train"),
+    begin,
+)
+
+
+@st.composite
+def changes(draw: st.DrawFn, run: Path) -> tuple[str, str | bytes]:
+    """(file of a run, what stands in it instead); of weights a text is the header."""
+    name = draw(st.sampled_from((WEIGHTS, LIVE, "policy.json", "sweep.json", "run.json")))
+    sound = (run / (name if (run / name).exists() else "policy.json")).read_bytes()
+    if draw(st.booleans()):
+        return name, draw(damaged(sound))
+    text = read_tensors(run / name)[1] if name == WEIGHTS else sound.decode()
+    return name, json.dumps(draw(edited(json.loads(text))))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_run_is_a_router_or_refused(live_run: Path, data: Any) -> None:
+    name, content = data.draw(changes(live_run))
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(shutil.copytree(live_run, Path(folder) / "run"))
+        if isinstance(content, bytes):
+            (run / name).write_bytes(content)
+        elif name == WEIGHTS:
+            write_tensors(run / name, read_tensors(run / name)[0], content)
+        else:
+            (run / name).write_text(content)
+        for load in LOADERS:
+            try:
+                load(run)
+            except HierRouterError as error:
+                assert str(error)
+        assert [path.name for path in Path(folder).iterdir()] == ["run"]
