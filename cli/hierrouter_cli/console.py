@@ -34,6 +34,7 @@ class Show(Protocol):
 
 MAX_ERROR = 300  # characters of the line, `error: ` included
 PIPE_WIDTH = 160  # columns where the output is not a terminal
+WIDE = 120  # columns with room for a long bar
 
 
 def say(message: str) -> None:
@@ -145,20 +146,24 @@ def progress_bars() -> Iterator[Progress]:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
     from rich.text import Text
 
     class SafeColumn(TextColumn):
         def render(self, task: Task) -> Text:
-            return Text(safe_text(self.text_format.format(task=task)))
+            text = safe_text(self.text_format.format(task=task))
+            return Text(text, no_wrap=True, overflow="ellipsis")
 
     console = Console(stderr=True)
+    # The only column that may shrink: on a narrow terminal rich takes from all, and cuts numbers.
+    note = Column(no_wrap=False)
     with Progress(
         SafeColumn("{task.description:<16}"),
-        BarColumn(bar_width=28),
+        BarColumn(bar_width=28 if console.width >= WIDE else 10),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        SafeColumn("{task.fields[note]}"),
+        SafeColumn("{task.fields[note]}", table_column=note),
         console=console,
         disable=not console.is_terminal,
         transient=True,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Trained = TypeVar("Trained", TrainedRouter, TrainedSweep)
 
+SHORT = 12  # characters of a curve in a bar
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
@@ -115,7 +116,8 @@ def _once(
     resumed = load_snapshot(folder, named)
     if resumed:
         console.say(f"{label}: goes on after epoch {resumed.epoch}")
-    with _followed(label, folder / "tensorboard" if tensorboard else None) as on_epoch:
+    events = folder / "tensorboard" if tensorboard else None
+    with _followed(label, named["config"]["epochs"], events) as on_epoch:
         trained = start(
             Watch(on_epoch, lambda snapshot: save_snapshot(snapshot, named, folder)), resumed
         )
@@ -126,22 +128,23 @@ def _once(
 
 @contextmanager
 def _followed(
-    label: str, events: Path | None
+    label: str, epochs: int, events: Path | None
 ) -> Iterator[Callable[[int, int, float, float], None]]:
     """A bar with the learning curve on a terminal; the same values for TensorBoard if asked for."""
     writer = _writer(events) if events else None
     curve: list[float] = []
     told = time.monotonic()
     with console.progress_bars() as bars:
-        task = bars.add_task(label, total=None, note="")
+        task = bars.add_task(label, total=epochs, note="")
 
         def on_epoch(done: int, total: int, training: float, validation: float) -> None:
             curve.append(validation)
-            note = f"{training:.3f} train, {validation:.3f} validation {sparkline(curve)}"
+            note = f"{validation:.3f} {sparkline(curve, SHORT)} validation, {training:.3f} train"
             bars.update(task, completed=done, total=total, note=note)
             nonlocal told
             if not bars.console.is_terminal and time.monotonic() - told > EVERY:
-                console.say(f"{label}: epoch {done} of {total}, {note}")
+                values = f"{training:.3f} train, {validation:.3f} validation"
+                console.say(f"{label}: epoch {done} of {total}, {values} {sparkline(curve)}")
                 told = time.monotonic()
             if writer:
                 writer.add_scalar("value/train", training, done)

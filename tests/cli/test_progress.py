@@ -3,6 +3,9 @@
 import json
 import os
 import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,25 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, start: Start) -> None:
     assert "direct calc" in text
     assert "tokens/s, spent" in text
     assert '"progress"' not in text
+
+
+BAR = """
+from hierrouter_cli import console
+with console.bar("train 2", 48) as show:
+    show(10, 48, "-1.361 train, -1.373 validation, and much more than there is room for")
+"""
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_narrow_terminal_cuts_the_note_and_no_number(columns: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BAR],
+        env={**environment(), "COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm"},
+        capture_output=True,
+        text=True,
+    )
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stderr)
+    line = max(re.split(r"[\r\n]", shown), key=len)
+    assert re.match(r"train 2 +\S+ +10/48 +0:00:0\d +\S+ ", line)
+    assert len(line.rstrip()) <= columns
+    assert ("room for" in line) == (columns == 200)
