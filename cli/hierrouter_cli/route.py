@@ -56,9 +56,9 @@ def route(
     """
     import anyio
 
-    parsing.check_format(format, ("text", "json"))
+    parsing.check_format(format, options.SHORT_FORMATS)
     _check_asked(question, file, dry_run)
-    value = None if alpha is None else parsing.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     limit = parsing.parse_cost(max_cost, "--max-cost")
     # What needs torch comes after all that can be refused without it.
     import numpy as np

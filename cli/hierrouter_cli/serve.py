@@ -66,7 +66,7 @@ def serve(
     alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
     """
     key = _key(api_key_env, host)
-    value = None if alpha is None else parsing.parse_alpha(alpha)
+    value = parsing.parse_alpha(alpha)
     named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
