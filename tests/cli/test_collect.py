@@ -94,6 +94,6 @@ def test_ctrl_c_commits_and_says_how_to_go_on(
     assert list((Path(cache) / "tmp").iterdir()) == []
     again = hierrouter(*ARGUMENTS, "--cache", cache, cwd=home)
     assert again.returncode == 0, again.stderr
-    found = re.search(r"(\d+) calls made, (\d+) already there", again.stderr)
+    found = re.search(r"[\d,]+ calls made, ([\d,]+) already there", again.stderr)
     assert found
-    assert int(found[2]) > 0
+    assert found[1] != "0"

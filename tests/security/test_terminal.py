@@ -111,6 +111,7 @@ class Terminal(io.StringIO):
 def test_a_bar_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
     with progress_bars() as bars:
         bars.add_task(f"{MODELS[0]} {MODELS[1]}", total=3, note=DATASET)
         bars.refresh()
