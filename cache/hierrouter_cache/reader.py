@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, NoCache, reason_of
 from hierrouter_cache.fingerprint import DIGEST_LENGTH
+from hierrouter_cache.interrupts import interruptible
 from hierrouter_cache.parts import Part, quarantined_plan, sound_parts
 from hierrouter_cache.schema import ADDED, IDENTITY, KINDS, LAST_WINS, NULLABLE
 
@@ -73,6 +74,7 @@ class CacheReader:
                     raise self._unreadable(error) from error
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
+    @interruptible()
     def sql(self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table) -> pa.Table:
         """The whole answer to a query of ours, which can name `tables`, as an Arrow table."""
         for _ in range(REOPENINGS):
@@ -229,6 +231,7 @@ def reader_of(root: Path) -> CacheReader | None:
         return None
 
 
+@interruptible()
 def connect(parts: Sequence[Part], schema: str = "main") -> duckdb.DuckDBPyConnection:
     """A connection with the two views of each kind, in a schema of this name.
 

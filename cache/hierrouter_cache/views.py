@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
+from hierrouter_cache.interrupts import interruptible
 from hierrouter_cache.pricing import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.reader import CacheReader, connect
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
@@ -49,6 +50,7 @@ CREATE VIEW routes AS
 """
 
 
+@interruptible()
 def ask(
     reader: CacheReader,
     spec: TreeSpec,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, WorldError, reason_of
+from hierrouter_cache.interrupts import interruptible
 from hierrouter_cache.parts import Part, parts_folder
 from hierrouter_cache.schema import IDENTITY, LAST_WINS
 
@@ -24,6 +25,7 @@ ROW_BITS = 32  # a row's place is its part's number, then its own in so many bit
 Winners = Mapping[Part, NDArray[np.int64]]
 
 
+@interruptible()
 def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
     """For each part the positions of its rows that are served, ascending.
 
