@@ -19,7 +19,7 @@ from hierrouter.evaluate.bounds import (
     random_policy,
 )
 from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.evaluate.outcome import fixed_routes, single_calls
+from hierrouter.evaluate.outcome import Outcome, fixed_routes, mean_outcome, single_calls
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.test_exact import random_table, trees
@@ -123,3 +123,13 @@ def test_gap_closed() -> None:
     assert gap_closed(router=0.5, fixed=0.5, best=0.5) is None
     assert gap_closed(router=0.4, fixed=0.5, best=0.504) is None
     assert gap_closed(router=0.0025, fixed=0.0, best=0.005) == 0.5
+
+
+def test_the_mean_of_policies_is_that_of_each_query() -> None:
+    one = Outcome("one", "router", np.array([1.0, 0.0, 0.5]), np.array([1.0, 0, 0]), np.arange(3.0))
+    other = Outcome("two", "route", np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([2.0, 5, 0]))
+    mean = mean_outcome([one, other])
+    assert (mean.name, mean.kind) == ("one", "router")
+    assert mean.quality.tolist() == [0.5, 0.0, 0.75]
+    assert mean.accuracy.tolist() == [1.0, 0.5, 0.5]
+    assert mean.cost.tolist() == [1.0, 3.0, 1.0]
