@@ -30,15 +30,19 @@ def parse_alpha(text: str | None, flag: str = "--alpha") -> float | None:
     """
     if text is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"alpha must be a number: {flag} {text}; such as 0.005") from None
+    value = _number(text, f"alpha must be a number: {flag} {text}; such as 0.005")
     if not math.isfinite(value):
         raise InputError(f"alpha must be finite: {flag} {text}")
     if value < 0:
         raise InputError(f"alpha must be >= 0, not negative: {flag} {text}")
     return value
+
+
+def _number(text: str, refusal: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(refusal) from None
 
 
 def parse_alphas(text: str) -> tuple[float, ...] | None:
@@ -63,10 +67,7 @@ def parse_cost(text: str | None, flag: str) -> float | None:
     """
     if text is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8") from None
+    value = _number(text, f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8")
     if not math.isfinite(value) or value <= 0:
         raise InputError(f"a cost must be finite and above 0: {flag} {text}")
     return value
@@ -85,12 +86,7 @@ def parse_share(text: str | None, defer_to: str | None) -> float | None:
         return None
     if defer_to is None:
         raise InputError(f"no model to hand over to: --defer-share {text}; give --defer-to MODEL")
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(
-            f"a share must be a number: --defer-share {text}; e.g. --defer-share 0.1"
-        ) from None
+    value = _number(text, f"a share must be a number: --defer-share {text}; e.g. --defer-share 0.1")
     if not 0 <= value <= 1:
         raise InputError(f"a share must be from 0 to 1: --defer-share {text}; e.g. 0.1 for a tenth")
     return value
