@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from hierrouter.data_notes import cost_notes, data_notes
+from hierrouter.evaluate.bounds import best_direct_call
 from hierrouter.evaluate.budget import optimum_at_mean_cost
-from hierrouter.evaluate.outcome import mean_outcome, single_calls
+from hierrouter.evaluate.outcome import mean_outcome
 from hierrouter.learn.limits import under_limit
 from hierrouter.learn.origin import Origin
 from hierrouter.learn.sweep import Sweep
@@ -67,14 +66,13 @@ def _direct_notes(
     learned_from = tree.split("train")
     if trained is None or not len(learned_from):
         return []
-    known, shown = (
-        [one for one in single_calls(part) if one.kind == "single"] for part in (learned_from, fold)
-    )
-    best = int(np.argmax([one.reward(alpha).mean() for one in known]))
-    lead = (shown[best].reward(alpha) - trained.outcome(fold).reward(alpha)).mean()
+    direct = best_direct_call(learned_from, alpha, fold)
+    if direct is None:
+        return []
+    lead = (direct.reward(alpha) - trained.outcome(fold).reward(alpha)).mean()
     if lead <= TIE:
         return []
-    said = f"One direct call of {shown[best].name} earns {lead:+.3f} R more than HierRouter here"
+    said = f"One direct call of {direct.name} earns {lead:+.3f} R more than HierRouter here"
     if trained.objective.allow_stop:
         return [f"{said}."]
     return [f"{said}, which makes all its hops: --allow-stop trains one that need not."]
