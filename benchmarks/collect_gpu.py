@@ -27,6 +27,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from hierrouter.collect.backends.chat import prompt_tokens
 from hierrouter.collect.backends.local import TransformersGenerator
 from hierrouter.collect.generator import answers_in_order
 from hierrouter.pool import Generation, ModelSpec
@@ -128,9 +129,9 @@ def row(name: str, shape: Shape, work: Work, device: str) -> str:
         started = time.perf_counter()
         answers = answers_in_order(static, prompts)
         ours = total / (time.perf_counter() - started)
-    best = total / seconds(lambda: in_one_batch(model, static, prompts, work.new))
+    best = total / seconds(lambda: in_one_batch(model, tokenizer, prompts, work.new))
     few = seconds(
-        lambda: [in_one_batch(model, static, [one], work.new) for one in prompts[: work.alone]]
+        lambda: [in_one_batch(model, tokenizer, [one], work.new) for one in prompts[: work.alone]]
     )
     single = work.alone * work.new / few
     flowing = TransformersGenerator(model, tokenizer, replace(spec, batching="continuous"), "")
@@ -157,9 +158,10 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 @torch.inference_mode()
-def in_one_batch(model: Any, generator: Any, prompts: Sequence[str], new: int) -> None:
+def in_one_batch(model: Any, tokenizer: Any, prompts: Sequence[str], new: int) -> None:
     """What a user would write: equal lengths, one call; halves where memory ends."""
-    tokens = torch.tensor([generator._encode(prompt) for prompt in prompts], device=model.device)
+    encoded = [prompt_tokens(tokenizer, prompt) for prompt in prompts]
+    tokens = torch.tensor(encoded, device=model.device)
     with suppress(torch.OutOfMemoryError):
         model.generate(
             input_ids=tokens,
@@ -170,8 +172,8 @@ def in_one_batch(model: Any, generator: Any, prompts: Sequence[str], new: int) -
         return
     torch.cuda.empty_cache()
     middle = len(prompts) // 2
-    in_one_batch(model, generator, prompts[:middle], new)
-    in_one_batch(model, generator, prompts[middle:], new)
+    in_one_batch(model, tokenizer, prompts[:middle], new)
+    in_one_batch(model, tokenizer, prompts[middle:], new)
 
 
 class Busy:

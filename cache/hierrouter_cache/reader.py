@@ -74,13 +74,16 @@ class CacheReader:
                     raise self._unreadable(error) from error
         raise CacheError(f"the cache changes all the time: {self.root}; try again later")
 
-    @interruptible()
     def sql(self, query: str, parameters: Sequence[Any] = (), **tables: pa.Table) -> pa.Table:
         """The whole answer to a query of ours, which can name `tables`, as an Arrow table."""
+
+        def answer() -> pa.Table:
+            with _Registered(self.connection, tables):
+                return self.connection.sql(query, params=list(parameters)).to_arrow_table()
+
         for _ in range(REOPENINGS):
             try:
-                with _Registered(self.connection, tables):
-                    return self.connection.sql(query, params=list(parameters)).to_arrow_table()
+                return interruptible(self.connection, answer)
             except duckdb.OutOfMemoryException:
                 raise
             except duckdb.Error as error:
@@ -231,7 +234,6 @@ def reader_of(root: Path) -> CacheReader | None:
         return None
 
 
-@interruptible()
 def connect(parts: Sequence[Part], schema: str = "main") -> duckdb.DuckDBPyConnection:
     """A connection with the two views of each kind, in a schema of this name.
 
@@ -239,10 +241,14 @@ def connect(parts: Sequence[Part], schema: str = "main") -> duckdb.DuckDBPyConne
         duckdb.IOException: a part is gone.
     """
     connection = duckdb.connect()
-    connection.execute("SET enable_progress_bar = false")
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-    for kind in KINDS:
-        _create_views(connection, schema, kind, [part for part in parts if part.kind == kind])
+
+    def create() -> None:
+        connection.execute("SET enable_progress_bar = false")
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        for kind in KINDS:
+            _create_views(connection, schema, kind, [part for part in parts if part.kind == kind])
+
+    interruptible(connection, create)
     return connection
 
 

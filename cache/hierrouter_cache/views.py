@@ -50,7 +50,6 @@ CREATE VIEW routes AS
 """
 
 
-@interruptible()
 def ask(
     reader: CacheReader,
     spec: TreeSpec,
@@ -78,7 +77,7 @@ def ask(
         with connect(reader.parts, "cache") as connection:
             _create_tables(connection, spec, forest, prices)
             _lock(connection, [str(part.path) for part in reader.parts])
-            answer = connection.sql(question).to_arrow_table()
+            answer = interruptible(connection, lambda: connection.sql(question).to_arrow_table())
     except duckdb.IOException as error:
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
     except duckdb.OutOfMemoryException as error:

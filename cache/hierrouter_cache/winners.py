@@ -25,7 +25,6 @@ ROW_BITS = 32  # a row's place is its part's number, then its own in so many bit
 Winners = Mapping[Part, NDArray[np.int64]]
 
 
-@interruptible()
 def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
     """For each part the positions of its rows that are served, ascending.
 
@@ -50,15 +49,16 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
     try:
         with duckdb.connect(config=room) as connection:
             connection.execute("SET enable_progress_bar = false")
-            connection.execute(
+            query = (
                 f"SELECT {best}((number << {ROW_BITS}) | file_row_number) AS place, "  # noqa: S608 - our own names
                 "count(*) AS rivals "
                 "FROM read_parquet($1, filename = true, file_row_number = true) "
                 "JOIN (SELECT unnest($1) AS filename, unnest(range(len($1))) AS number) "
-                f"USING (filename) GROUP BY {names}",
-                [files],
+                f"USING (filename) GROUP BY {names}"
             )
-            found = connection.fetchnumpy()
+            found = interruptible(
+                connection, lambda: connection.execute(query, [files]).fetchnumpy()
+            )
     except duckdb.Error as error:
         raise _not_compared(root, error) from error
     if found["rivals"].sum() != sum(part.rows for part in parts):  # a row unseen would be dropped

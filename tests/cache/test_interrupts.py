@@ -1,10 +1,14 @@
 """Ctrl-C in the middle of a query is Ctrl-C."""
 
 import os
+import random
 import signal
 import threading
+import time
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
 
 from hierrouter_cache.interrupts import interruptible
@@ -30,6 +34,19 @@ def test_a_query_of_ours_ends(tmp_path: Path) -> None:
     assert reader.number("SELECT count(*) FROM calls") > 0
 
 
+def test_at_any_moment_also_while_duckdb_reads_our_table(tmp_path: Path) -> None:
+    """On the main thread one moment in six was one in which DuckDB took it for another error."""
+    fill(tmp_path)
+    reader = CacheReader(tmp_path)
+    wanted = pa.table({"h": pa.array(range(1000), pa.uint64())})
+    moments = random.Random(0)
+    for _ in range(60):
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(moments.uniform(0.0, 0.01))
+            while True:
+                reader.sql("SELECT count(*) FROM wanted WHERE h IN (FROM wanted)", wanted=wanted)
+
+
 def test_a_query_of_the_users_ends(tmp_path: Path) -> None:
     fill(tmp_path)
     reader = CacheReader(tmp_path)
@@ -38,6 +55,24 @@ def test_a_query_of_the_users_ends(tmp_path: Path) -> None:
         ask(reader, rows.spec("ab", 2), KEYS, PRICES, LONG)
 
 
+@pytest.mark.parametrize("before", [0.0, 0.2])
+def test_a_query_that_has_just_begun_ends_too(before: float) -> None:
+    """Whoever has the only task of the query, and also where it is bound a moment after Ctrl-C."""
+
+    def answer() -> None:
+        time.sleep(before)
+        connection.sql(LONG).fetchall()
+
+    with duckdb.connect() as connection:
+        interrupt(0.1)
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(connection, answer)
+        assert time.monotonic() - started < 15  # a whole answer takes 40 s of two cores
+
+
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(RuntimeError, match="stuck"), interruptible():
-        raise RuntimeError("stuck")
+    with duckdb.connect() as connection:
+        with pytest.raises(duckdb.CatalogException, match="does not exist"):
+            interruptible(connection, lambda: connection.sql("FROM nothing"))
+        assert interruptible(connection, lambda: 7) == 7

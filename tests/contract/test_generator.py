@@ -123,7 +123,7 @@ def test_every_prompt_is_answered_once(generator: Generator) -> None:
 
 
 def test_after_stop_only_what_has_begun_is_delivered(generator: Generator) -> None:
-    asked = [" ".join(WORDS) + f" {n}" for n in range(400)]
+    asked = [" ".join(WORDS) + f" {n}" for n in range(1_200)]  # more than one batch
     delivered: list[int] = []
     for place, _ in generator.generate(asked, lambda: bool(delivered)):
         delivered.append(place)
