@@ -44,7 +44,9 @@ def test_at_any_moment_also_while_duckdb_reads_our_table(tmp_path: Path) -> None
         with pytest.raises(KeyboardInterrupt):
             interrupt(moments.uniform(0.0, 0.01))
             while True:
-                reader.sql("SELECT count(*) FROM wanted WHERE h IN (FROM wanted)", wanted=wanted)
+                reader.sql(
+                    "SELECT count(*) FROM wanted WHERE h IN (SELECT h FROM wanted)", wanted=wanted
+                )
 
 
 def test_a_query_of_the_users_ends(tmp_path: Path) -> None:
