@@ -38,8 +38,9 @@ HEAVY = """
     hierrouter.collect.scheduler hierrouter.comparison hierrouter.learn.conditioned
     hierrouter.learn.ppo hierrouter.learn.resume hierrouter.report.page
     hierrouter.report.figures hierrouter.report.serialise hierrouter.trees hierrouter_cli.app
-    sklearn.feature_extraction.text transformers.models.qwen3 transformers.models.olmo2
-    transformers.models.hunyuan_v1_dense
+    sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3
+    transformers.models.olmo2.modeling_olmo2
+    transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense
 """
 
 

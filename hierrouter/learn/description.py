@@ -124,17 +124,15 @@ def _policy(
     _check_fit(origin, objective, shape, ceilings)
     if "alphas" in found:
         scales = weights["scales"]
-        network = _filled(lambda: AlphaRouter(shape, scales), weights)
+        network = _filled(lambda: AlphaRouter(shape, scales), shape, weights)
         return TrainedSweep(network, grid_of(found), objective, origin, history, _kept(found))
-    router = _filled(lambda: Router(shape), weights)
+    router = _filled(lambda: Router(shape), shape, weights)
     return TrainedRouter(router, objective, origin, history, ceilings, _budget(found), _kept(found))
 
 
-def _filled(make: Callable[[], Network], weights: dict[str, Tensor]) -> Network:
-    """The network with these weights; a shape that is not theirs takes no memory."""
-    with torch.device("meta"):
-        wanted = {name: value.shape for name, value in make().state_dict().items()}
-    if wanted != {name: value.shape for name, value in weights.items()}:
+def _filled(make: Callable[[], Network], shape: RouterShape, weights: dict[str, Tensor]) -> Network:
+    """The network with these weights; one that would take more memory than they do is not made."""
+    if shape.weights > sum(value.numel() for value in weights.values()):
         raise ValueError("weights of another shape")
     network = make()
     network.load_state_dict(weights)
@@ -209,6 +207,7 @@ def _check_fit(
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
         shape.hops == origin.hops,
+        all(size >= 0 for size in (shape.dim, shape.hidden, shape.stage_dim)),
         shape.actions == Actions(origin.routes, objective.allow_stop).count,
         (ceilings is None) == (objective.max_cost is None),
     ]

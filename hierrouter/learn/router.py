@@ -52,6 +52,12 @@ class RouterShape:
     cost_scale: float
     plain_start: bool
 
+    @property
+    def weights(self) -> int:
+        """How many numbers a router learns, biases aside."""
+        width = self.dim + self.stage_dim + 1 + self.hidden + self.actions + 1
+        return self.hops * self.stage_dim + self.hidden * width
+
 
 def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
     """The router to train on `tree` with the settings `config`."""
