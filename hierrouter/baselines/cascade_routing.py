@@ -48,7 +48,7 @@ class CascadeRouting:
         scorer = fit_scorer(train, rng)
         cost = expectation(train.seen.question, train.call_cost, rng)
         left = train.quality - scorer.prior.held_out
-        doubt = np.atleast_2d(np.cov(left, rowvar=False, bias=True))
+        doubt = np.atleast_2d(np.cov(left.T, bias=True))
         router = partial(CascadeRouter, scorer, cost, doubt, alpha)
         return best_of(
             [({"trust": trust}, router(trust, self.longest)) for trust in self.trust],

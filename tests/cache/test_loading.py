@@ -1,3 +1,5 @@
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +138,20 @@ def test_select_keeps_rows_together(tmp_path: Path) -> None:
     assert second.query_ids == ("two",)
     assert np.array_equal(second.embedding[0], tree.embedding[1])
     assert len(tree.split("train")) == 0
+
+
+def test_a_fold_is_the_queries_of_its_name(tmp_path: Path) -> None:
+    fill(tmp_path)
+    tree = replace(load(tmp_path, rows.spec("ab", 2)), splits=("validation", "train"))
+    assert tree.split("train").query_ids == ("two",)
+    assert tree.split("validation").query_ids == ("one",)
+    assert len(tree.split("test")) == 0
+
+
+def test_a_fingerprint_is_the_content_and_eight_digits_of_the_prices(tmp_path: Path) -> None:
+    fill(tmp_path)
+    tree, other = (load(tmp_path, rows.spec("ab", 2), rate) for rate in (1.0, 2.0))
+    assert tree.content == other.content
+    assert re.fullmatch(rf"{tree.content}-[0-9a-f]{{8}}", tree.fingerprint)
+    assert tree.fingerprint != other.fingerprint
+    assert tree.same_content(other.fingerprint)

@@ -30,9 +30,9 @@ def committed(root: Path) -> dict[str, str]:
 
 
 def calls_made(stderr: str) -> int:
-    found = re.search(r"(\d+) calls made", stderr)
+    found = re.search(r"([\d,]+) calls made", stderr)
     assert found, stderr
-    return int(found[1])
+    return int(found[1].replace(",", ""))
 
 
 def wait_for_a_commit(process: Running, root: Path) -> None:

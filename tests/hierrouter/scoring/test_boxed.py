@@ -133,3 +133,17 @@ def test_real_answers_are_judged_as_by_their_source() -> None:
 def test_a_real_solution_is_right() -> None:
     for row in questions("math"):
         assert boxed(row["answer"], [row["answer"]]) == 1
+
+
+def test_words_are_those_of_the_stated_answer() -> None:
+    assert final_expression("The answer is red paint. That is all.") == "red paint"
+
+
+@pytest.mark.parametrize(("answer", "reference"), [("x=1, y=2", "2"), ("y=3", "x=3")])
+def test_one_of_two_equations_is_not_the_answer(answer: str, reference: str) -> None:
+    assert boxed(rf"\boxed{{{answer}}}", [reference]) == 0
+
+
+def test_numbers_of_any_length_up_to_a_limit_are_compared() -> None:
+    assert boxed(rf"\boxed{{{'7'.zfill(1_000)}}}", ["7"]) == 1
+    assert boxed(rf"\boxed{{{'7'.zfill(1_001)}}}", ["7"]) == 0
