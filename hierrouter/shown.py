@@ -128,7 +128,7 @@ def differences_of(
     said = []
     fingerprint = trained.origin.fingerprint
     if tree is not None and fingerprint != tree.fingerprint:
-        what = "under other prices" if tree.same_content(fingerprint) else "on other data"
+        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
         said.append(f"the router was trained {what} than shown here")
     if trained.alpha != alpha:
         said.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")

@@ -18,7 +18,7 @@ Backend = Annotated[
     value(
         "--backend",
         "NAME",
-        "transformers, openai or vllm, for all models; default: as the pool says.",
+        f"{', '.join(BACKENDS)}: for all models; default: as the pool says.",
         CALLS,
         autocompletion=one_of(BACKENDS),
     ),

@@ -1,4 +1,4 @@
-"""Any generator must pass these; a new backend is one more entry in `generators`."""
+"""Any generator must pass these; a new one is a name and a branch in the fixture `generator`."""
 
 import random
 from collections.abc import Callable

@@ -27,7 +27,7 @@ from hierrouter.report.results import Bootstrap
 from hierrouter.trees import Selection, open_tree, open_trees
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import repriced
+from hierrouter_cache.tree import RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
 POOL = load_pool("testbed")
@@ -231,11 +231,14 @@ def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path
     assert (other.cost == opened.cost).all()
 
 
+def rates(tree: RouteTree) -> dict[str, Rate]:
+    each = zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+    return {name: Rate(*rate) for name, rate in each}
+
+
 def test_the_price_of_a_reference_is_in_the_fingerprint() -> None:
     tree = planted_tree()
-    same = {
-        name: Rate(*rate) for name, rate in zip(tree.direct.models, tree.direct.rate, strict=True)
-    }
+    same = rates(tree)
     assert repriced(tree, same).fingerprint == tree.fingerprint
     dearer = repriced(tree, {**same, "large": Rate.base(9.0)})
     assert dearer.fingerprint != tree.fingerprint
@@ -262,10 +265,11 @@ def test_a_guessed_price_is_said() -> None:
 
 def test_a_table_of_prices_says_whose_they_are() -> None:
     tree = planted_tree(models=2)
-    tree = replace(tree, priced_by={"model-1": "--price"})
+    dear = repriced(tree, {**rates(tree), "model-1": Rate(0.004, 0.008)})
+    tree = replace(dear, priced_by={"model-1": "--price"})
     assert price_table(tree) == {
         "model-0": {"in": 0.002, "out": 0.002, "source": "pool"},
-        "model-1": {"in": 0.004, "out": 0.004, "source": "--price"},
+        "model-1": {"in": 0.004, "out": 0.008, "source": "--price"},
         "large": {"in": 0.02, "out": 0.02, "source": "pool"},
     }
 

@@ -86,7 +86,7 @@ def test_other_prices_and_other_data_are_told_apart() -> None:
         "the router was trained under other prices than shown here",
     )
     assert shown_router(small_tree(seed=1), None, run).remarks == (
-        "the router was trained on other data than shown here",
+        "the router was trained on other data or scores than shown here",
     )
 
 

@@ -1,7 +1,7 @@
 """Who answers: one file an engine, chosen by name.
 
 In: the name of an engine. Out: a `Backend` (`hierrouter.collect.generator`). A new engine is a new
-file here, one entry in `backend`, and a run of the conformance suite in tests/contract.
+file here, one branch in `backend`, and a run of the conformance suite in tests/contract.
 """
 
 from __future__ import annotations

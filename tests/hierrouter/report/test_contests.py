@@ -263,7 +263,7 @@ def test_a_router_from_elsewhere_is_said_in_tables_and_json():
     dearer = repriced(tree, dict.fromkeys(tree.direct.models, Rate(9.0, 9.0)))
     other = replace(tree, content="0" * 32)
     few = baselines(["random"])
-    for shown, said in [(dearer, "under other prices"), (other, "on other data")]:
+    for shown, said in [(dearer, "under other prices"), (other, "on other data or scores")]:
         found = standings(contest(shown, ALPHA, few, trained=trained), "token_f1", {}, QUICK)
         note = f"The router was trained {said} than shown here."
         assert note in json.loads(as_json(found))["notes"]
