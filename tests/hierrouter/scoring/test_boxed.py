@@ -145,5 +145,5 @@ def test_one_of_two_equations_is_not_the_answer(answer: str, reference: str) -> 
 
 
 def test_numbers_of_any_length_up_to_a_limit_are_compared() -> None:
-    assert boxed(rf"\boxed{{{'7'.zfill(1_000)}}}", ["7"]) == 1
-    assert boxed(rf"\boxed{{{'7'.zfill(1_001)}}}", ["7"]) == 0
+    assert boxed(rf"\boxed{{{'1234567'.zfill(1_000)}}}", ["1234567"]) == 1
+    assert boxed(rf"\boxed{{{'1234567'.zfill(1_001)}}}", ["1234567"]) == 0
