@@ -22,7 +22,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -106,10 +105,13 @@ def faults(source: str) -> Iterator[tuple[str, str]]:
         for occurrence in count() if not operator.arguments() else ():
             if (mutant := mutate_code(source, operator(), occurrence)) is None:
                 break
-            with suppress(SyntaxError):  # such as `a * not b`
-                if (does := meaning(mutant)) not in seen:
-                    seen.add(does)
-                    yield name, mutant
+            try:
+                does = meaning(mutant)
+            except SyntaxError:  # such as `a * not b`
+                continue
+            if does not in seen:
+                seen.add(does)
+                yield name, mutant
 
 
 def meaning(source: str) -> str:

@@ -8,13 +8,13 @@ a query runs on a thread of its own, and the caller's waits where Python itself 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from queue import SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
 import duckdb
 
-AGAIN = 0.05  # seconds; what is interrupted before DuckDB has begun with it goes on
+AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
 
 Answer = TypeVar("Answer")
 
@@ -23,22 +23,33 @@ def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Ans
     """The answer of `query`, which asks this connection; it raises what the query raises.
 
     Raises:
-        KeyboardInterrupt: the caller was interrupted; the query has ended, or never began.
+        KeyboardInterrupt: the caller was interrupted; the query has ended, or never began. A second
+            Ctrl-C does not wait for that.
     """
-    answer: Future[Answer] = Future()
+    # Its locks are not Python's: Ctrl-C cannot come between taking one and the block that frees it.
+    answers: SimpleQueue[Answer | BaseException] = SimpleQueue()
+    called_off = False
 
     def run() -> None:
-        if answer.set_running_or_notify_cancel():
+        if not called_off:
             try:
-                answer.set_result(query())
+                answers.put(query())
             except BaseException as error:
-                answer.set_exception(error)
+                answers.put(error)
 
+    thread = Thread(target=run, name="query", daemon=True)
     try:
-        Thread(target=run, name="query").start()
-        return answer.result()
+        thread.start()
+        answer = answers.get()
     except KeyboardInterrupt:
-        while not (answer.cancel() or answer.done()):
+        called_off = True  # from here on a thread that is not alive will not begin either
+        while thread.is_alive():
             connection.interrupt()
-            wait([answer], timeout=AGAIN)
+            thread.join(AGAIN)
         raise
+    if isinstance(answer, BaseException):
+        try:
+            raise answer
+        finally:
+            del answer  # else it would hold its traceback, and that this frame
+    return answer

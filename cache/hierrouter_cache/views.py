@@ -75,7 +75,7 @@ def ask(
     forest = walk(reader, spec, keys)
     try:
         with connect(reader.parts, "cache") as connection:
-            _create_tables(connection, spec, forest, prices)
+            interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
             _lock(connection, [str(part.path) for part in reader.parts])
             answer = interruptible(connection, lambda: connection.sql(question).to_arrow_table())
     except duckdb.IOException as error:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hierrouter.actions import Actions
 from hierrouter.evaluate.ceilings import Ceilings
-from hierrouter.learn.alpha_router import AlphaRouter, Policy, TrainedSweep
+from hierrouter.learn.alpha_router import SCALES, AlphaRouter, Policy, TrainedSweep
 from hierrouter.learn.config import ALGORITHMS
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.origin import Origin
@@ -124,6 +124,8 @@ def _policy(
     _check_fit(origin, objective, shape, ceilings)
     if "alphas" in found:
         scales = weights["scales"]
+        if scales.shape != (SCALES,):
+            raise ValueError(f"scales {tuple(scales.shape)}")
         network = _filled(lambda: AlphaRouter(shape, scales), shape, weights)
         return TrainedSweep(network, grid_of(found), objective, origin, history, _kept(found))
     router = _filled(lambda: Router(shape), shape, weights)
@@ -207,7 +209,7 @@ def _check_fit(
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
         shape.hops == origin.hops,
-        all(size >= 0 for size in (shape.dim, shape.hidden, shape.stage_dim)),
+        shape.dim >= 0 and shape.hidden > 0 and shape.stage_dim >= 0,
         shape.actions == Actions(origin.routes, objective.allow_stop).count,
         (ceilings is None) == (objective.max_cost is None),
     ]

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from hierrouter.collect.scheduler import collect
 from hierrouter.learn.checkpoint import description_of, load_checkpoint
@@ -193,6 +194,16 @@ def test_a_shape_that_is_not_the_weights_takes_no_memory(
     write_tensors(tmp_path / "policy.safetensors", tensors, json.dumps(found))
     with pytest.raises(HierRouterError, match="weights and description do not fit"):
         load_checkpoint(tmp_path)
+
+
+def test_scales_that_hold_nothing_take_no_memory(live_run: Path) -> None:
+    file = live_run / "policy.safetensors"
+    tensors, text = read_tensors(file)
+    many = {**tensors, "scales": torch.empty(20_000_000, 0)}
+    swept = json.dumps({**json.loads(text), "alphas": [0.1]})
+    with pytest.raises(HierRouterError, match="weights and description do not fit") as caught:
+        rebuild(swept, many, file)
+    assert "scales (20000000, 0)" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("text", DEEP)
