@@ -120,7 +120,7 @@ def served_pool() -> Iterator[Path]:
 
 def routed_alone(run: Path, questions: list[str]) -> dict[str, str]:
     """Answers by question, one at a time; and how long the bare calls of their routes take."""
-    with Router.from_run(run) as router:
+    with Router(run) as router:
         routed = [router.route(question) for question in questions]
     bundle = load_bundle(run)
     assert bundle

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import hierrouter
+from hierrouter import __version__
 from hierrouter.learn.checkpoint import DESCRIPTION, SUMMARY, description_of
 from hierrouter.runs import DONE, finished_runs
 from hierrouter_cache.tree import RouteTree
@@ -44,7 +44,7 @@ def log_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> lis
     folders = sorted({_folder(run) for run in runs})
     told = {"command": command, "routers": [_name(folder) for folder in folders], **look}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    line = _line({"time": now, "version": hierrouter.__version__, **told})
+    line = _line({"time": now, "version": __version__, **told})
     failures = []
     for folder in folders:
         try:

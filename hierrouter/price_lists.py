@@ -22,6 +22,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.pricing import Rate
 
 FLAG = "--price"
+ARGUMENT = "prices="
 WHAT = "price file"
 
 
@@ -51,6 +52,22 @@ def price_lists(files: Sequence[Path], items: Sequence[str]) -> list[PriceList]:
     if not files:
         return [PriceList(prices=flags)]
     return [PriceList(file.stem, {**_from_file(file), **flags}) for file in files]
+
+
+def given_prices(given: str | Path | Mapping[str, Any] | None) -> dict[str, Price]:
+    """Prices as Python code gives them: the path of a TOML file, or a rate for each model.
+
+    Args:
+        given: of a mapping each value is cost per token, or {"in": ..., "out": ...}.
+
+    Raises:
+        InputError: a file or a rate that cannot be used.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, str | Path):
+        return _from_file(Path(given))
+    return _from_table(given, ARGUMENT, ARGUMENT)
 
 
 def prices_of(pool: Pool, given: Mapping[str, Price], known: Iterable[str]) -> dict[str, Price]:
@@ -84,7 +101,10 @@ def _from_file(file: Path) -> dict[str, Price]:
     table = raw.get("prices")
     if not isinstance(table, dict) or not table:
         raise InputError(f"no prices: {where}; write lines like model = 0.003 below [prices]")
-    source = f"{WHAT} {file.name}"
+    return _from_table(table, where, f"{WHAT} {file.name}")
+
+
+def _from_table(table: Mapping[str, Any], where: str, source: str) -> dict[str, Price]:
     return {name: Price(_from_value(value, name, where), source) for name, value in table.items()}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import hierrouter
+from hierrouter import __version__
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.looks import count_looks
 from hierrouter.pricing import price_table
@@ -34,7 +34,7 @@ def provenance(
         price_lists: the same tree under several price lists, by name.
     """
     return {
-        "version": hierrouter.__version__,
+        "version": __version__,
         "cache": str(cache),
         "tree": tree.fingerprint,
         "prices": price_table(tree),

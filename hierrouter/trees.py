@@ -8,10 +8,12 @@ first where it is not there. No language model is called. Not covered: collectin
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +25,9 @@ from hierrouter.collect.views import DEFAULT_VIEW, text_kinds
 from hierrouter.learn.config import PAPER_SCORER
 from hierrouter.opened_pool import OpenedPool, opened_pool
 from hierrouter.pool import suggestion
-from hierrouter.price_lists import prices_of
+from hierrouter.price_lists import given_prices, prices_of
 from hierrouter.pricing import Price, rates_of
+from hierrouter.replay.tree import Tree
 from hierrouter.rescore import score_forest
 from hierrouter.scoring import scorer as scorer_named
 from hierrouter.scoring.given import GIVEN
@@ -32,7 +35,7 @@ from hierrouter.testbed import FAMILIES
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.loading import holes, load_tree
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.tree import RouteTree, repriced
+from hierrouter_cache.tree import AnyTree, repriced
 from hierrouter_cache.walk import Forest, walk
 
 OnDone = Callable[[str, int, int], None]
@@ -69,11 +72,72 @@ class Selection:
     allow_incomplete: bool = False
 
 
+def open(
+    cache: str | os.PathLike[str],
+    *,
+    prices: str | Path | Mapping[str, Any] | None = None,
+    models: str | Sequence[str] | None = None,
+    hops: int | None = None,
+    datasets: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    scorer: str = PAPER_SCORER,
+    encoder: str = BUILT_IN,
+    state: str = DEFAULT_VIEW,
+    pool: str | Path | None = None,
+    allow_incomplete: bool = False,
+    progress: OnDone | None = None,
+) -> Tree:
+    """What was collected last in a cache, or a part of it.
+
+    Args:
+        cache: its folder.
+        prices: a TOML file, or by model cost per token or {"in": ..., "out": ...}; models that are
+            not named keep the pool's price.
+        models, datasets: some of them, as a list or as "a,b"; None is all.
+        hops: the first so many; None is all.
+        limit: at most so many queries of each dataset.
+        scorer: name of Q, or `module:function`.
+        encoder: "hashed-ngrams", "paper", or a sentence-transformers model.
+        state: what a policy sees: "context", "query+answer", "query" or "stage".
+        pool: name or TOML file; None is the pool of the last collection.
+        allow_incomplete: leave out queries whose trees have holes, instead of refusing.
+        progress: told ("embed" or "score", done, total) while something is derived.
+
+    Raises:
+        CacheError: nothing there, damaged, or incomplete for this pool.
+        InputError: a name that is not known, or a number that does not fit.
+    """
+    selection = Selection(
+        pool=None if pool is None else str(pool),
+        models=listed(models),
+        hops=hops,
+        datasets=listed(datasets),
+        limit=limit,
+        encoder=encoder,
+        view=state,
+        scorer=scorer,
+        prices=given_prices(prices),
+        allow_incomplete=allow_incomplete,
+    )
+    return open_tree(Path(cache), selection, progress or _nobody)
+
+
+def listed(names: str | Sequence[str] | None) -> list[str] | None:
+    """Names as a list: `a,b` or a sequence; None stays None."""
+    if isinstance(names, str):
+        return [name.strip() for name in names.split(",")]
+    return None if names is None else list(names)
+
+
+def _nobody(what: str, done: int, total: int) -> None:
+    """Whoever is not told."""
+
+
 def open_tree(
     root: Path,
     selection: Selection | None = None,
-    on_done: OnDone = lambda what, done, total: None,
-) -> RouteTree:
+    on_done: OnDone = _nobody,
+) -> Tree:
     """The dense arrays of what was collected last, or of a part of it.
 
     Args:
@@ -94,8 +158,8 @@ def open_trees(
     root: Path,
     selection: Selection,
     price_lists: Sequence[Mapping[str, Price]],
-    on_done: OnDone = lambda what, done, total: None,
-) -> list[RouteTree]:
+    on_done: OnDone = _nobody,
+) -> list[Tree]:
     """The same tree under each of several price lists; the cache is read once.
 
     Args:
@@ -121,7 +185,7 @@ def open_trees(
     right = quality
     if accuracy.key != scorer.key:
         right = score_forest(reader, whole, accuracy, _told(on_done, "score"))
-    tree = load_tree(
+    loaded = load_tree(
         reader,
         spec,
         whole,
@@ -132,17 +196,18 @@ def open_trees(
         right,
         scorer.name,
     )
-    tree = replace(
-        tree,
-        left_out=len(forest.keys) - len(whole.keys),
-        context_free=pool.context_free,
-        encoder=selection.encoder,
-        view=selection.view,
-    )
+    known_of_it = {
+        "left_out": len(forest.keys) - len(whole.keys),
+        "context_free": pool.context_free,
+        "encoder": selection.encoder,
+        "view": selection.view,
+    }
+    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
+    tree = Tree(**{**arrays, **known_of_it}, root=root, pool=selection.pool)
     return [_priced(tree, table) for table in prices]
 
 
-def _priced(tree: RouteTree, prices: Mapping[str, Price]) -> RouteTree:
+def _priced(tree: Tree, prices: Mapping[str, Price]) -> Tree:
     """The tree under these prices, and who gave them."""
     sources = {name: prices[name].source for name in tree.direct.models}
     return replace(repriced(tree, rates_of(prices)), priced_by=sources)
@@ -180,7 +245,7 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
     )
 
 
-def training_tree(tree: RouteTree) -> RouteTree:
+def training_tree(tree: AnyTree) -> AnyTree:
     """What a training may read: the queries to learn from and those that choose the checkpoint.
 
     Nothing of the test fold is in it, neither scores nor costs. Its fingerprint is still that of

@@ -48,6 +48,8 @@ def circle(files: dict[str, Path]) -> list[str]:
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
+                if all(alias.name.startswith("__") for alias in node.names):
+                    continue  # a package's version is there before anything that it imports
                 found |= {f"{node.module}.{alias.name}" for alias in node.names}
                 # A name that is no module is taken from the module before it.
                 if any(f"{node.module}.{alias.name}" not in files for alias in node.names):

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
+from hierrouter_cache.tree import AnyTree, DirectCalls, RouteTree, StatePart
 
 
-def sub_pool(tree: RouteTree, models: Sequence[str]) -> RouteTree:
+def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
     """The tree of some of the models, in the order given; but for `content`, as if opened so.
 
     Direct calls of models that are left out go too, those of reference models stay.

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,7 @@ class StatePart:
         return replace(self, row=self.row[rows])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RouteTree:
     """Every route of every query, computed once (paper section 3.1, the deterministic MDP).
 
@@ -195,7 +196,19 @@ class RouteTree:
     def __len__(self) -> int:
         return len(self.query_ids)
 
-    def select(self, rows: NDArray[np.int64]) -> RouteTree:
+    def __repr__(self) -> str:
+        folds = ", ".join(f"{count} {fold}" for fold, count in self.folds.items())
+        return (
+            f"{type(self).__name__}({len(self)} queries ({folds}), {len(self.models)} models "
+            f"({', '.join(self.models)}), {self.hops} hops, Q is {self.scorer})"
+        )
+
+    @property
+    def folds(self) -> dict[str, int]:
+        """How many queries each fold has; those that are empty are left out."""
+        return {fold: count for fold in SPLITS if (count := self.splits.count(fold))}
+
+    def select(self, rows: NDArray[np.int64]) -> Self:
         """The same tree for the queries at positions `rows` only, in that order."""
         return replace(
             self,
@@ -210,12 +223,15 @@ class RouteTree:
             direct=self.direct.select(rows),
         )
 
-    def split(self, name: str) -> RouteTree:
+    def split(self, name: str) -> Self:
         """The queries of one fold, "train", "validation" or "test"."""
         return self.select(np.flatnonzero(np.array(self.splits) == name))
 
 
-def repriced(tree: RouteTree, prices: Mapping[str, Rate]) -> RouteTree:
+AnyTree = TypeVar("AnyTree", bound=RouteTree)
+
+
+def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
     """The same tree under other prices, as if it had been opened with them.
 
     Args:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import collect_options, console, options, parsing
-from hierrouter_cli.collecting import Machines, make_calls, meet_mirror, say_standing
+from hierrouter_cli.collecting import make_calls, say_note, say_standing
 from hierrouter_cli.dry_run import dry_run as show_estimate
 from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
-    from hierrouter.pool import Pool
-    from hierrouter.query import Query
+    from hierrouter.collect.collecting import Machines
 
 ENGINES = ("local", "ray")
 
@@ -50,38 +48,34 @@ def collect(
     """
     from dataclasses import asdict
 
+    from hierrouter.collect.collecting import meet_mirror, planned
     from hierrouter.collect.consent import require_consent
     from hierrouter.collect.encoders import require_encoder
-    from hierrouter.collect.overrides import overridden
-    from hierrouter.collect.plan import refuse_stored_keys
 
     parsing.check_format(format, options.SHORT_FORMATS)
     machines = _machines(engine, shard, workers, ray_address, remote)
     if remote and dry_run:
         console.say("note: a dry run does not look at the mirror; `hierrouter cache pull` does")
     elif remote:
-        meet_mirror(cache, remote)
-    chosen, queries = _planned(datasets, pool, cache, limit, seed, data)
-    if not (pool or datasets or api_key_env or base_url):
-        refuse_stored_keys(chosen, cache)
-    chosen = overridden(
-        chosen,
-        backend=backend,
-        base_url=base_url,
-        api_key_env=api_key_env,
-        timeout_s=timeout,
-        insecure=insecure or None,
-        device=device,
-    )
-    own = machines.shard.own(queries) if machines.shard else queries
+        say_note(meet_mirror(cache, remote))
+    called = {
+        "backend": backend,
+        "base_url": base_url,
+        "api_key_env": api_key_env,
+        "timeout_s": timeout,
+        "insecure": insecure or None,
+        "device": device,
+    }
+    names = parsing.split_names(datasets)
+    found = planned(names, pool, cache, limit, seed, data, machines, called, console.say)
     if dry_run:
-        show_estimate(cache, chosen, own, format)
+        show_estimate(cache, found.pool, found.own, format)
         return
     if not yes:
-        require_consent(chosen, own, cache)
+        require_consent(found.pool, found.own, cache)
     if encoder:
         require_encoder(encoder)
-    summary = make_calls(cache, chosen, queries, machines)
+    summary = make_calls(found)
     if machines.shard:
         say_standing(cache, machines.shard)
     else:
@@ -90,31 +84,10 @@ def collect(
         console.put_json(asdict(summary), sort_keys=True)
 
 
-def _planned(
-    datasets: str | None,
-    pool: str | None,
-    cache: Path,
-    limit: int | None,
-    seed: int | None,
-    data: Path,
-) -> tuple[Pool, Sequence[Query]]:
-    """What to collect: as the flags say, or what the cache was collected for last."""
-    from hierrouter.collect.plan import planned
-    from hierrouter.pool_file import load_pool
-
-    last = planned(cache) if (datasets, limit, seed) == (None, None, None) else None
-    if last:
-        console.say(f"collect: going on with what {cache} was collected for last")
-        return (load_pool(pool) if pool else last.pool), last.queries
-    names = parsing.split_names(datasets) or ["testbed"]
-    chosen = load_pool(pool or ("testbed" if _all_testbed(names) else "paper"))
-    drawn = load_queries(names, limit, options.DEFAULT_SEED if seed is None else seed, data)
-    return chosen, drawn
-
-
 def _machines(
     engine: str, shard: str | None, workers: int | None, address: str | None, remote: str | None
 ) -> Machines:
+    from hierrouter.collect.collecting import Machines
     from hierrouter.collect.shards import parse_shard
     from hierrouter.pool import suggestion
 
@@ -128,19 +101,3 @@ def _machines(
     if address and address != "auto" and not address.startswith("ray://"):
         raise InputError(f"not a cluster: --ray-address {address}; use auto or ray://HOST:10001")
     return Machines(parse_shard(shard) if shard else None, on_ray, workers, address, remote)
-
-
-def load_queries(names: list[str], limit: int | None, seed: int, data: Path) -> list[Query]:
-    """The queries of these datasets; says how many hold text that had to be mended."""
-    from hierrouter.collect.datasets import load_queries as load
-
-    queries = load(names, limit, seed, data, console.say)
-    if replaced := sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries):
-        console.say(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
-    return queries
-
-
-def _all_testbed(names: list[str]) -> bool:
-    from hierrouter.testbed import FAMILIES
-
-    return all(name in ("testbed", *FAMILIES) for name in names)

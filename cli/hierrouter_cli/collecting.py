@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -19,56 +18,40 @@ from hierrouter_cli.progress import progress
 from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
+    from hierrouter.collect.collecting import Planned
     from hierrouter.collect.shards import Shard
-    from hierrouter.collect.summary import Progress, Summary
-    from hierrouter.pool import ModelSpec, Pool
-    from hierrouter.query import Query
-    from hierrouter_cache.tree import RouteTree
+    from hierrouter.collect.summary import Summary
+    from hierrouter.pool import ModelSpec
+    from hierrouter.replay.tree import Tree
 
 
-@dataclass(frozen=True)
-class Machines:
-    """Who makes the calls.
-
-    Attributes:
-        shard: this share of the queries, beside others; None is all of them.
-        on_ray: whether a Ray cluster makes them.
-        workers, address: of the cluster, see `hierrouter.collect.cluster`.
-        remote: URL of the cache's mirror.
-    """
-
-    shard: Shard | None = None
-    on_ray: bool = False
-    workers: int | None = None
-    address: str | None = None
-    remote: str | None = None
-
-
-def run_collect(cache: Path, pool: Pool, queries: Sequence[Query]) -> RouteTree:
+def run_collect(found: Planned) -> Tree:
     """Collect here, embed and open the tree."""
-    make_calls(cache, pool, queries, Machines())
-    return Selected(cache=cache).open()
+    make_calls(found)
+    return Selected(cache=found.cache).open()
 
 
-def make_calls(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> Summary:
+def make_calls(found: Planned) -> Summary:
     """Make every missing call of the plan, or of the shard; says what is being done."""
+    from hierrouter.collect.collecting import make_calls as call_models
     from hierrouter.collect.summary import require_answers
 
-    per_query = pool.routes.calls + len(pool.everyone)
+    per_query = found.pool.routes.calls + len(found.pool.everyone)
     with _finish_part_on_interrupt() as stop, _notes_are_said():
-        _announce(cache, pool, queries, machines)
-        with progress(len(queries) * per_query) as report:
-            summary = _summary(cache, pool, queries, machines, report, stop)
+        _announce(found)
+        with progress(len(found.queries) * per_query) as report:
+            summary = call_models(found, report, stop, say_note)
     console.say(summary_line(summary))
     require_answers(summary)
     return summary
 
 
-def _announce(cache: Path, pool: Pool, queries: Sequence[Query], machines: Machines) -> None:
-    share = f"shard {machines.shard} of " if machines.shard else ""
+def _announce(found: Planned) -> None:
+    pool, queries, shard = found.pool, found.queries, found.machines.shard
+    share = f"shard {shard} of " if shard else ""
     console.say(
         f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
-        f"{len(pool.everyone)} direct calls), equal prompts once, into {cache}"
+        f"{len(pool.everyone)} direct calls), equal prompts once, into {found.cache}"
     )
     names_of = ", ".join(f"{model.name} ({_place(model)})" for model in pool.everyone)
     console.say(f"collect: {pool.hops} hops, {names_of}")
@@ -81,51 +64,8 @@ def _place(model: ModelSpec) -> str:
     return f"{model.model}{server}"
 
 
-def _summary(
-    cache: Path,
-    pool: Pool,
-    queries: Sequence[Query],
-    machines: Machines,
-    report: Progress,
-    stop: Callable[[], bool],
-) -> Summary:
-    if machines.on_ray:
-        from hierrouter.collect.cluster import collect_on_ray
-
-        return collect_on_ray(
-            pool,
-            queries,
-            cache,
-            workers=machines.workers,
-            address=machines.address,
-            remote=machines.remote,
-            progress=report,
-            stop=stop,
-            on_note=_say_note,
-        )
-    from hierrouter.collect.scheduler import collect
-
-    if machines.remote is None:
-        return collect(pool, queries, cache, report, stop, shard=machines.shard)
-    from hierrouter_cache.remote import copying_to, pull
-    from hierrouter_cache.stores import store_at
-
-    store = store_at(machines.remote)
-    copy = copying_to(store)
-    summary = collect(pool, queries, cache, report, stop, shard=machines.shard, on_part=copy)
-    _say_note(pull(store, cache).note)  # what other shards have done meanwhile
-    return summary
-
-
-def meet_mirror(cache: Path, remote: str) -> None:
-    """Copy what either side lacks, before anything is asked for."""
-    from hierrouter_cache.remote import exchange
-    from hierrouter_cache.stores import store_at
-
-    _say_note(exchange(cache, store_at(remote)).note)
-
-
-def _say_note(note: str) -> None:
+def say_note(note: str) -> None:
+    """What a mirror or a cluster has to say; nothing where that is nothing."""
     if note:
         console.say(f"note: {note}")
 

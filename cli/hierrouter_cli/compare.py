@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +12,11 @@ import typer
 from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import BASELINES, some_of
 from hierrouter_cli.looking import log_looks, say_if_few, say_shown
-from hierrouter_cli.opening import make_importable
+from hierrouter_cli.opening import make_importable, own_policies
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.baselines.arms import Answers
-    from hierrouter.baselines.baseline import Baseline
     from hierrouter.report.contests import Standings
-    from hierrouter_cache.tree import RouteTree
 
 
 @selecting
@@ -42,6 +38,7 @@ def compare(
     sets: Annotated[
         str, typer.Option("--sets", metavar="A,B", help="A: one direct call; B: whole routes.")
     ] = "A,B",
+    policy: options.Policies = None,
     seed: options.Seed = options.DEFAULT_SEED,
     format: options.Format = "text",
     out: options.Out = None,
@@ -50,13 +47,10 @@ def compare(
 
     Text also writes everything as JSON; the other formats write it only where --out says.
     """
-    from hierrouter.baselines.contest import contest
-    from hierrouter.baselines.look import look_of
+    from hierrouter.baselines.answers import answers_for
     from hierrouter.baselines.registry import baselines as named
     from hierrouter.baselines.sets import require_sets, usable_sets
-    from hierrouter.comparison import cost_unit
-    from hierrouter.provenance import provenance
-    from hierrouter.report.contests import standings
+    from hierrouter.report.comparing import compared
     from hierrouter.runs import check_out, new_run
     from hierrouter.shown import shown_router
 
@@ -67,53 +61,20 @@ def compare(
     make_importable(Path.cwd())
     with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
         chosen = named(parsing.split_names(baselines))
+    policies = own_policies(policy)
     wanted = require_sets(parsing.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
-    usable = usable_sets(tree, wanted)
-    answers = _answers(selected.cache, tree, chosen, usable, selected.pool)
+    answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
     shown = shown_router(tree, value, checkpoint)
     say_if_few(tree, split, "every figure rests on them")
     say_shown("compare", shown, split, with_alpha=True)
     # What a user's own baseline prints is no result of ours.
     with console.bar("fit") as on_fitted, contextlib.redirect_stdout(sys.stderr):
-        held = contest(
-            tree, shown.alpha, chosen, wanted, shown.trained, split, seed, answers, on_fitted
-        )
-    log_looks("compare", tree, split, [shown.run], look_of(held, chosen))
-    source = provenance(tree, selected.cache, shown.run, shown.trained, None, {})
-    result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
-    show(result, format)
+        found = compared(tree, shown, chosen, wanted, answers, split, seed, on_fitted, policies)
+    log_looks("compare", tree, split, [shown.run], found.look)
+    show(found.result, format)
     if out or format == "text":
-        console.say(f"compare: {write(result, new_run('compare', out))}")
-
-
-def _answers(
-    cache: Path,
-    tree: RouteTree,
-    chosen: Sequence[Baseline],
-    sets: Sequence[str],
-    pool: str | None,
-) -> Mapping[str, Answers] | None:
-    """What can be read off the answers of these sets, where a baseline wants it."""
-    from hierrouter.baselines.answers import load_answers
-
-    if not any(baseline.reads_answers for baseline in chosen):
-        return None
-    return load_answers(cache, tree, sets, pool)
-
-
-def write(result: Standings, folder: Path) -> Path:
-    """The JSON and the tables as Markdown in `folder`; returns the JSON."""
-    from hierrouter.report.contest_rows import as_json
-    from hierrouter.report.contest_tables import contest_tables
-    from hierrouter.report.render import as_markdown
-    from hierrouter_cache.atomic_files import write_atomically
-
-    tables = "\n".join(as_markdown(table) for table in contest_tables(result))
-    write_atomically(folder / "compare.md", tables.encode())
-    page = folder / "compare.json"
-    write_atomically(page, as_json(result).encode())
-    return page
+        console.say(f"compare: {found.write(new_run('compare', out))}")
 
 
 def show(result: Standings, format: str) -> None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter.interchange.formats import EXPORTS, FORMATS, IMPORTS, OWN
-from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
-    from hierrouter.interchange.merge import Merge
     from hierrouter.interchange.storing import Imported
+    from hierrouter.interchange.transfer import Received
 
 LABELS = {"check": "check lines", "import": "import", "export": "export"}
 
@@ -43,37 +42,22 @@ def import_file(
 
     Tables of single answers become context-free trees: each hop carries its model's own answer.
     """
-    from hierrouter.interchange.leaks import leak_line
-    from hierrouter.interchange.peers import guess_format, import_answers
+    from hierrouter.interchange.transfer import receive
     from hierrouter.price_lists import price_lists
     from hierrouter.pricing import rates_of
 
-    name = parsing.check_format(format, IMPORTS) if format else guess_format(file)
+    if format:
+        parsing.check_format(format, IMPORTS)
     rates = rates_of(price_lists([], price or [])[0].prices)
-    if name == OWN:
-        if hops or rates:
-            raise InputError(
-                "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
-            )
-        _say_merge(_import_own(file, cache), cache)
-        return
     with _progress() as on_progress:
-        imported = import_answers(name, file, cache, hops, seed, rates, on_progress)
-    _say_imported(name, imported)
-    if leak := leak_line(cache):
-        console.say(f"import: {leak}")
-    _say_merge(imported.merge, cache)
-
-
-def _import_own(file: Path, cache: Path) -> Merge:
-    from hierrouter.interchange.jsonl import import_jsonl, read_header
-
-    header = read_header(file)
-    with _progress() as on_progress:
-        merge = import_jsonl(file, cache, on_progress)
-    if header.sha256 is None:
+        found = receive(file, cache, format, hops, seed, rates, on_progress)
+    if not found.digest_known:
         console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
-    return merge
+    if found.imported:
+        _say_imported(found.format, found.imported)
+    if found.leak:
+        console.say(f"import: {found.leak}")
+    _say_merge(found)
 
 
 def export_file(
@@ -90,59 +74,30 @@ def export_file(
     --models, --scorer, --encoder and --allow-incomplete are for the peers' formats: jsonl holds
     everything.
     """
-    from hierrouter.interchange.files import require_free
-
-    parsing.check_format(format, EXPORTS)
-    require_free(out)
-    if format != OWN:
-        _export_direct(format, out, cache, models, scorer, encoder, allow_incomplete)
-    elif models or encoder or allow_incomplete:
-        raise InputError(
-            "jsonl holds a whole cache: --models, --encoder, --allow-incomplete; leave them out"
-        )
-    else:
-        if out.suffix != ".jsonl":
-            raise InputError(f"jsonl is written as .jsonl: --out {out}; name such a file")
-        _export_own(out, cache)
-    console.put(f"{out}\n")
-
-
-def _export_own(out: Path, cache: Path) -> None:
-    from hierrouter.interchange.jsonl import export_jsonl
+    from hierrouter.interchange.transfer import export
 
     with _progress() as on_progress:
-        counts = export_jsonl(cache, out, on_progress)
-    console.say("export: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
-
-
-def _export_direct(
-    name: str,
-    out: Path,
-    cache: Path,
-    models: str | None,
-    scorer: str,
-    encoder: str | None,
-    allow_incomplete: bool,
-) -> None:
-    from hierrouter.collect.encoders import BUILT_IN, load_encoder
-    from hierrouter.interchange.direct import direct_table
-    from hierrouter.interchange.peers import WRITERS
-    from hierrouter.scoring import scorer as scorer_named
-
-    table = direct_table(
-        cache,
-        scorer_named(scorer),
-        load_encoder(encoder or BUILT_IN),
-        parsing.split_names(models),
-        allow_incomplete,
-    )
-    WRITERS[name](table, out)
-    left_out = f", {table.left_out} left out" if table.left_out else ""
-    console.say(
-        f"export: direct calls of {len(table.queries):,} queries x {len(table.models)} models, "
-        f"score {table.scorer}{left_out}"
-    )
-    console.say(f"export: {name} has no place for: {'; '.join(FORMATS[name].lost)}")
+        found = export(
+            cache,
+            out,
+            format=parsing.check_format(format, EXPORTS),
+            models=models,
+            scorer=scorer,
+            encoder=encoder,
+            allow_incomplete=allow_incomplete,
+            progress=on_progress,
+        )
+    if found.counts:
+        rows = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items())
+        console.say(f"export: {rows}")
+    else:
+        left_out = f", {found.left_out} left out" if found.left_out else ""
+        console.say(
+            f"export: direct calls of {found.queries:,} queries x {found.models} models, "
+            f"score {found.scorer}{left_out}"
+        )
+        console.say(f"export: {format} has no place for: {'; '.join(FORMATS[format].lost)}")
+    console.put(f"{out}\n")
 
 
 def _say_imported(name: str, imported: Imported) -> None:
@@ -179,13 +134,11 @@ def _say_imported(name: str, imported: Imported) -> None:
         console.say(f"import: {note}")
 
 
-def _say_merge(merge: Merge, cache: Path) -> None:
-    new = ", ".join(f"{count:,} {kind}" for kind, count in merge.added.items() if count)
-    known = merge.present.total() - merge.repeated.total()
-    console.put(f"{cache}: {new or 'nothing'} new, {known:,} rows known already\n")
-    if merge.another_plan and not new:
+def _say_merge(found: Received) -> None:
+    console.put(f"{found.line}\n")
+    if found.merge.another_plan and not any(found.merge.added.values()):
         console.say("import: train and report now open the models and queries of this file")
-    for kind, count in merge.different.items():
+    for kind, count in found.merge.different.items():
         if count:
             console.say(
                 f"import: {count:,} {kind} with another content under a key of the cache; "

@@ -1,129 +1,61 @@
-"""A training that a person watches: bar, curve, resume, checkpoint."""
+"""A training that a person watches: bar, curve, what goes on, how to go on."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hierrouter_cli import console
 
 if TYPE_CHECKING:
-    from hierrouter.learn.alpha_router import TrainedSweep
-    from hierrouter.learn.config import ExactConfig, TrainConfig
-    from hierrouter.learn.loop import Snapshot, Watch
-    from hierrouter.learn.objective import Objective
-    from hierrouter.learn.trained import TrainedRouter
+    from hierrouter.learn.run import RunWatch
     from hierrouter_cache.tree import RouteTree
-
-    Trained = TypeVar("Trained", TrainedRouter, TrainedSweep)
 
 SHORT = 12  # characters of a curve in a bar
 EVERY = 10.0  # seconds between lines where there is no terminal
 
 
 @contextmanager
-def resumable_run(command: str, asked: dict[str, Any], out: Path | None) -> Iterator[Path]:
-    """The folder of a run; whatever ends it early, the user knows how to go on."""
-    from hierrouter.learn.resume import remove_drafts
-    from hierrouter.runs import resumable
+def told_how_to_go_on(
+    command: str, out: Path | None, on_begun: Callable[[], None], tensorboard: bool
+) -> Iterator[RunWatch]:
+    """Who watches a run; whatever ends it early, the user knows how to go on.
+
+    Args:
+        out: the folder that the user chose; another one is said.
+        on_begun: called when the folder is there.
+        tensorboard: write the learning curve into it.
+    """
     from hierrouter_cache.errors import WorldError
 
-    with resumable(command, asked, out) as run:
-        remove_drafts(run)
+    folders: list[Path] = []
+
+    def on_folder(folder: Path) -> None:
+        folders.append(folder)
         if out is None:
-            console.say(f"{command}: in {run}")
-        try:
-            yield run
-        except (KeyboardInterrupt, WorldError):
-            console.say(f"{command}: to go on, give the same command with --out {run}")
-            raise
+            console.say(f"{command}: in {folder}")
+        on_begun()
+
+    try:
+        yield replace(watch(tensorboard), on_folder=on_folder)
+    except (KeyboardInterrupt, WorldError):
+        for folder in folders:
+            console.say(f"{command}: to go on, give the same command with --out {folder}")
+        raise
 
 
-def keep_for_live(cache: Path, pool: str | None, tree: RouteTree, run: Path) -> None:
-    """Put beside a policy what it needs to route live questions, if its models can be asked."""
-    from hierrouter.live.bundle import bundle_of, save_bundle
+def watch(tensorboard: bool = False) -> RunWatch:
+    """Who watches trainings: notes are said, each training has its bar."""
+    from hierrouter.learn.run import RunWatch
 
-    bundle = bundle_of(cache, tree, pool)
-    if bundle.can_be_asked:
-        save_bundle(bundle, run)
+    def training(label: str, epochs: int, folder: Path) -> Any:
+        return _followed(label, epochs, folder / "tensorboard" if tensorboard else None)
 
-
-def train_router(
-    tree: RouteTree,
-    objective: Objective,
-    config: TrainConfig,
-    seed: int,
-    folder: Path,
-    tensorboard: bool = False,
-) -> TrainedRouter:
-    """Train for one alpha and save the checkpoint; what is there already is not done again."""
-    from hierrouter.learn.origin import Origin
-    from hierrouter.learn.resume import training_named
-    from hierrouter.learn.training import train
-
-    return _once(
-        f"train {objective.alpha:g}",
-        training_named(Origin.of(tree, config, seed), objective),
-        folder,
-        lambda watch, resumed: train(tree, objective, config, seed, watch, resumed),
-        tensorboard,
-    )
-
-
-def train_alphas(
-    tree: RouteTree,
-    alphas: tuple[float, ...],
-    objective: Objective,
-    config: ExactConfig,
-    seed: int,
-    folder: Path,
-    tensorboard: bool = False,
-) -> TrainedSweep:
-    """Train one network for every alpha and save it; what is there is not done again."""
-    from hierrouter.learn.conditioned import train_sweep
-    from hierrouter.learn.origin import Origin
-    from hierrouter.learn.resume import training_named
-
-    return _once(
-        f"train seed {seed}",
-        training_named(Origin.of(tree, config, seed), objective, alphas),
-        folder,
-        lambda watch, resumed: train_sweep(tree, alphas, objective, config, seed, watch, resumed),
-        tensorboard,
-    )
-
-
-def _once(
-    label: str,
-    named: dict[str, Any],
-    folder: Path,
-    start: Callable[[Watch, Snapshot | None], Trained],
-    tensorboard: bool,
-) -> Trained:
-    """The training in `folder` to its end, from wherever it is."""
-    from hierrouter.learn.checkpoint import save_checkpoint
-    from hierrouter.learn.loop import Watch
-    from hierrouter.learn.resume import finished, forget_snapshot, load_snapshot, save_snapshot
-
-    if found := finished(folder, named):
-        console.say(f"{label}: already there, {folder}")
-        forget_snapshot(folder)
-        return found  # type: ignore[return-value]
-    folder.mkdir(parents=True, exist_ok=True)
-    resumed = load_snapshot(folder, named)
-    if resumed:
-        console.say(f"{label}: goes on after epoch {resumed.epoch}")
-    events = folder / "tensorboard" if tensorboard else None
-    with _followed(label, named["config"]["epochs"], events) as on_epoch:
-        trained = start(
-            Watch(on_epoch, lambda snapshot: save_snapshot(snapshot, named, folder)), resumed
-        )
-    save_checkpoint(trained, folder)
-    forget_snapshot(folder)
-    return trained
+    return RunWatch(on_note=console.say, training=training)
 
 
 @contextmanager

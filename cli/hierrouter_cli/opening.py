@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from hierrouter_cli import console
 
 if TYPE_CHECKING:
+    from hierrouter.evaluate.policies import OwnPolicy
     from hierrouter.pricing import Price
+    from hierrouter.replay.tree import Tree
     from hierrouter.trees import Selection
-    from hierrouter_cache.tree import RouteTree
 
 
 def make_importable(folder: Path) -> None:
@@ -22,9 +23,19 @@ def make_importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
+def own_policies(paths: Sequence[str] | None) -> tuple[OwnPolicy, ...]:
+    """The policies of the user's own at these import paths."""
+    from hierrouter.evaluate.policies import own_policies as own
+
+    if paths:
+        make_importable(Path.cwd())
+    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
+        return own(paths or ())
+
+
 def open_trees(
     cache: Path, selection: Selection, price_lists: Sequence[Mapping[str, Price]]
-) -> list[RouteTree]:
+) -> list[Tree]:
     """The tree in `cache` under each price list."""
     from hierrouter.pricing import guesses
     from hierrouter.trees import open_trees as open_selected

@@ -27,7 +27,6 @@ DEFAULT_CACHE = CACHE
 DEFAULT_ALPHA = PAPER_ALPHA
 DEFAULT_SEED = PAPER_SEED
 DEFAULT_SCORER = PAPER_SCORER
-POINTS = 6  # of an automatic grid of alphas
 FORMATS = ("text", "json", "md", "latex", "csv")
 SHORT_FORMATS = ("text", "json")
 STATES = ("context", "query+answer", "query", "stage")
@@ -215,6 +214,10 @@ DeferShare = Annotated[
         "S",
         "At most this share, 0 to 1; default: as many as give the highest R on validation.",
     ),
+]
+Policies = Annotated[
+    list[str] | None,
+    value("--policy", "MODULE:OBJECT", "A policy of your own beside the router; repeatable."),
 ]
 Sample = Annotated[
     bool, switch("--sample", "Draw each call from the policy, so that logs can be judged.")

@@ -92,25 +92,6 @@ def parse_share(text: str | None, defer_to: str | None) -> float | None:
     return value
 
 
-def algorithm(name: str | None, budget: str | None, max_cost: str | None, alpha: str | None) -> str:
-    """The algorithm to train with: PPO, and enumeration for a budget.
-
-    Raises:
-        InputError: a budget with what contradicts it.
-    """
-    if budget is None:
-        return name or "ppo"
-    if name not in (None, "exact"):
-        raise InputError(
-            f"a budget needs a router for every alpha: --budget with --algo {name}; "
-            "leave --algo out"
-        )
-    for flag, value in (("--max-cost", max_cost), ("--alpha", alpha)):
-        if value is not None:
-            raise InputError(f"--budget and {flag} contradict each other; give one of them")
-    return "exact"
-
-
 def check_split(name: str) -> None:
     """Refuse an unknown fold before anything is loaded.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +14,13 @@ import typer
 
 from hierrouter_cli import console, options, parsing
 from hierrouter_cli.completing import FIGURES, some_of
-from hierrouter_cli.looking import log_looks, say_if_few, say_shown
-from hierrouter_cli.opening import open_trees
+from hierrouter_cli.looking import log_looks, looks_at, say_if_few, say_shown
+from hierrouter_cli.opening import open_trees, own_policies
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.report.results import Report
     from hierrouter.reporting import Reported
-
-PAGE = "report.html"
 
 
 @selecting
@@ -35,6 +35,7 @@ def report(
     ] = None,
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
+    policy: options.Policies = None,
     split: options.Split = "test",
     all_tables: Annotated[
         bool, typer.Option("--all", help="Also the tables that only page and JSON hold otherwise.")
@@ -65,35 +66,30 @@ def report(
     files = parse_figures(figures)
     value = parsing.parse_alpha(alpha)
     share = parsing.parse_share(defer_share, defer_to)
+    policies = own_policies(policy)
     lists = price_lists(selected.prices or [], selected.price or [])
     selection = as_trained(selected, checkpoint).unpriced()
     trees = open_trees(selected.cache, selection, [given.prices for given in lists])
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.comparison import DeferTo, require_deferrable
-    from hierrouter.report.worst import CASES
-    from hierrouter.reporting import Reported, make_report, other_reports
+    from hierrouter.comparison import DeferTo
+    from hierrouter.report.finished import FinishedReport, made_of
     from hierrouter.shown import shown_router
 
     page = out is not None or format == "text" or bool(files)
     shown = shown_router(trees[0], value, checkpoint, sweep, with_sweep=True)
-    reported = Reported(
-        cache=selected.cache,
-        lists={given.name: priced for given, priced in zip(lists, trees, strict=True)},
-        shown=shown,
-        split=split,
-        defer=DeferTo(defer_to, share) if defer_to is not None else None,
-        worst=CASES if page else 0,
-        pool=selected.pool,
-    )
-    if reported.defer:
-        require_deferrable(trees[0], shown.trained, reported.defer)
+    by_name = {given.name: priced for given, priced in zip(lists, trees, strict=True)}
+    defer = DeferTo(defer_to, share) if defer_to is not None else None
+    reported = made_of(by_name, shown, split, defer, policies, with_worst=page)
     say_what(reported)
-    result = make_report(reported)
-    show(result, format, all_tables)
+    with contextlib.redirect_stdout(sys.stderr):  # what a user's policy prints is no result
+        finished = FinishedReport.of(reported)
+    show(finished.result, format, all_tables)
     if page:
         folder = new_run("report", out)
-        console.say(f"report: page {write(result, folder, other_reports(reported))}")
-        write_figures(result, folder, files)
+        with contextlib.redirect_stdout(sys.stderr):
+            written = finished.write(folder)
+        console.say(f"report: page {written}")
+        write_figures(finished.result, folder, files)
 
 
 def parse_figures(text: str | None) -> Sequence[str]:
@@ -120,24 +116,9 @@ def say_what(reported: Reported) -> None:
         "alpha": shown.alpha,
         "defer": asdict(reported.defer) if reported.defer else None,
         "price_lists": [priced.fingerprint for priced in reported.lists.values()],
+        **looks_at(reported.policies),
     }
     log_looks("report", tree, reported.split, reported.runs, look)
-
-
-def write(result: Report, folder: Path, others: Mapping[str, Report] | None = None) -> Path:
-    """The page and the JSON in `folder`; returns the page.
-
-    Args:
-        others: the report under further price lists, by name.
-    """
-    from hierrouter.report.page import as_html
-    from hierrouter.report.serialise import as_json
-    from hierrouter_cache.atomic_files import write_atomically
-
-    write_atomically(folder / "report.json", as_json(result).encode())
-    page = folder / PAGE
-    write_atomically(page, as_html(result, others=others).encode())
-    return page
 
 
 def write_figures(result: Report, folder: Path, formats: Sequence[str]) -> None:

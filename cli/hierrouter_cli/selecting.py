@@ -19,8 +19,8 @@ from hierrouter_cli import options, parsing
 from hierrouter_cli.opening import make_importable, open_trees
 
 if TYPE_CHECKING:
+    from hierrouter.replay.tree import Tree
     from hierrouter.trees import Selection
-    from hierrouter_cache.tree import RouteTree
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Selected:
         """The same for a command that shows it under several price lists."""
         return replace(self, prices=None, price=None).selection()
 
-    def open(self) -> RouteTree:
+    def open(self) -> Tree:
         """The tree; see `hierrouter.trees.open_tree` for the errors."""
         selection = self.selection()
         return open_trees(self.cache, selection, [selection.prices])[0]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Answers
+from hierrouter.baselines.baseline import Baseline
 from hierrouter.collect.encoders import HashedNgrams
 from hierrouter.scoring.text import plain
 from hierrouter.tree_texts import calls_of
@@ -54,6 +55,19 @@ def load_answers(
         name: texts.at(mine, last.tokens)
         for (name, last), mine in zip(by_set.items(), rows, strict=True)
     }
+
+
+def answers_for(
+    root: Path,
+    tree: RouteTree,
+    baselines: Sequence[Baseline],
+    sets: Sequence[str],
+    pool: str | None = None,
+) -> dict[str, Answers] | None:
+    """`load_answers` where a baseline reads them, else None."""
+    if not any(baseline.reads_answers for baseline in baselines):
+        return None
+    return load_answers(root, tree, sets, pool)
 
 
 @dataclass(frozen=True)

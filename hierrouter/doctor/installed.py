@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 
-import hierrouter
+from hierrouter import __version__
 from hierrouter.doctor.finding import Finding
 from hierrouter_cache.errors import WorldError
 
@@ -29,7 +29,7 @@ EXTRAS = {
 
 def packages() -> Iterator[Finding]:
     """Versions of this package, of Python and of the larger libraries; what is missing."""
-    yield Finding(NAME, "ok", f"{hierrouter.__version__}, Python {platform.python_version()}")
+    yield Finding(NAME, "ok", f"{__version__}, Python {platform.python_version()}")
     unmet = list(_unmet(requirements()))
     if unmet:
         raise WorldError(f"{', '.join(unmet)}; pip install --upgrade {NAME}")

@@ -172,6 +172,29 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
     return PRESETS[name, algo]
 
 
+def algorithm(name: str | None, budget: object, max_cost: object, alpha: object) -> str:
+    """The algorithm to train with: PPO, and enumeration for a budget.
+
+    Args:
+        name: as asked for; None where nobody said.
+        budget, max_cost, alpha: as asked for; None where nobody said.
+
+    Raises:
+        InputError: a budget with what contradicts it.
+    """
+    if budget is None:
+        return name or "ppo"
+    if name not in (None, "exact"):
+        raise InputError(
+            f"a budget needs a router for every alpha: --budget with --algo {name}; "
+            "leave --algo out"
+        )
+    for flag, value in (("--max-cost", max_cost), ("--alpha", alpha)):
+        if value is not None:
+            raise InputError(f"--budget and {flag} contradict each other; give one of them")
+    return "exact"
+
+
 Config = TypeVar("Config", bound=TrainConfig)
 
 
@@ -186,3 +209,21 @@ def shortened(config: Config, epochs: int | None) -> Config:
     if epochs < 1:
         raise InputError(f"epochs must be at least 1, got {epochs}")
     return replace(config, epochs=epochs)
+
+
+def train_config(
+    name: str, algo: str, budget: float | None = None, epochs: int | None = None
+) -> TrainConfig:
+    """The settings of a training; a budget needs a network for every alpha.
+
+    Raises:
+        InputError: an unknown preset or algorithm.
+    """
+    chosen = preset(name, algo)
+    return shortened(chosen if budget is None else SWEEP, epochs)
+
+
+def sweep_config(name: str, algo: str, epochs: int | None = None) -> TrainConfig:
+    """The settings of a sweep; see `train_config`."""
+    chosen = preset(name, algo)
+    return shortened(SWEEP if algo == "exact" else chosen, epochs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-import hierrouter
+from hierrouter import __version__
 from hierrouter.learn.config import TrainConfig
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
@@ -56,7 +56,7 @@ class Origin:
             config=config,
             seed=seed,
             fingerprint=tree.fingerprint,
-            version=hierrouter.__version__,
+            version=__version__,
         )
 
     @property

@@ -28,6 +28,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
 DIGITS = 2  # significant digits of an automatic alpha
+POINTS = 6  # of an automatic grid
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,11 @@ def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[f
     quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)
     between: list[float] = np.minimum(quantiles, MAX_ALPHA).tolist()
     return tuple(sorted({0.0, PAPER_ALPHA, *map(_rounded, between)}))
+
+
+def automatic_grid(tree: RouteTree, allow_stop: bool = False) -> tuple[float, ...]:
+    """The grid that the data suggest; see `alpha_grid`."""
+    return alpha_grid(tree, POINTS, allow_stop)
 
 
 def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:

@@ -8,6 +8,7 @@ covered: HTTP, see the command `serve`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -33,22 +34,53 @@ __all__ = ["Asked", "Follow", "Router"]
 
 
 class Router:
-    """A trained policy with its models at hand; `from_run` makes one.
+    """A trained policy with its models at hand.
 
     Use it in one event loop by `aroute`, or without one by `route`. Close it, or use it in a
     `with` block.
 
     Args:
-        policy: decides.
-        pool: the models that it learned with, in the order of its actions.
-        models: the same, ready to be asked, by name; without them it can only tell what it would do
-            first.
+        run: of `train`, or the folder of a run of `train` or `sweep-alpha`, or of one seed of a
+            sweep.
+        pool: call these models instead of those in the run's `live.json`; same names and order.
+        engines: the backend of a name.
 
     Raises:
-        InputError: the pool is not the policy's.
+        InputError: there is no policy, or no pool, or they do not fit together; or a model has
+            other weights than the one that the policy learned with.
+        WorldError: a model or the encoder cannot be loaded, or a server does not answer.
     """
 
-    def __init__(self, policy: LivePolicy, pool: Pool, models: Mapping[str, LiveModel]) -> None:
+    policy: LivePolicy
+    pool: Pool
+
+    def __init__(
+        self,
+        run: str | os.PathLike[str],
+        pool: Pool | None = None,
+        engines: Engines = backend,
+    ) -> None:
+        found = Deployment.from_run(Path(run), pool)
+        self._take(found.policy, found.pool, found.load_models(engines))
+
+    @classmethod
+    def of(cls, policy: LivePolicy, pool: Pool, models: Mapping[str, LiveModel]) -> Router:
+        """One of parts that are there already.
+
+        Args:
+            policy: decides.
+            pool: the models that it learned with, in the order of its actions.
+            models: the same, ready to be asked, by name; without them it can only tell what it
+                would do first.
+
+        Raises:
+            InputError: the pool is not the policy's.
+        """
+        router = cls.__new__(cls)
+        router._take(policy, pool, models)
+        return router
+
+    def _take(self, policy: LivePolicy, pool: Pool, models: Mapping[str, LiveModel]) -> None:
         require_pool(policy.origin, pool)
         self.policy = policy
         self.pool = pool
@@ -57,25 +89,6 @@ class Router:
         self._lock = Lock()
         self._loop = ExitStack()
         self._portal: BlockingPortal | None = None
-
-    @classmethod
-    def from_run(
-        cls, run: str | Path, pool: Pool | None = None, engines: Engines = backend
-    ) -> Router:
-        """The router that a run of `train` or `sweep-alpha` left, with all its models loaded.
-
-        Args:
-            run: folder of the run, or of one seed of a sweep.
-            pool: call these models instead of those in the run's `live.json`; same names and order.
-            engines: the backend of a name.
-
-        Raises:
-            InputError: there is no policy, or no pool, or they do not fit together; or a model has
-                other weights than the one that the policy learned with.
-            WorldError: a model or the encoder cannot be loaded, or a server does not answer.
-        """
-        found = Deployment.from_run(run, pool)
-        return cls(found.policy, found.pool, found.load_models(engines))
 
     async def aroute(
         self,

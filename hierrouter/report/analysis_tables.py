@@ -31,27 +31,30 @@ LEFT_OUT = (
 )
 
 
-def analysis_tables(report: Report) -> tuple[Table, ...]:
-    """All tables of the analysis but the ladder over all queries; none without an analysis."""
+def analysis_tables(report: Report) -> dict[str, Table]:
+    """The tables of the analysis by name, but the ladder over all queries; none without one."""
     found = report.analysis
     if found is None:
-        return ()
-    tables = []
+        return {}
+    tables = {}
     if len(report.shown_datasets) > 1:
-        tables.append(ladder_by_dataset_table(report, found))
-    if found.regret:
-        tables.append(regret_table(report, found.regret))
-    tables.append(calls_table(found.calls))
+        tables["ladder by dataset"] = ladder_by_dataset_table(report, found)
+    if found.regret or report.policy_regret:
+        tables["regret"] = regret_table(report, found.regret)
+    tables["calls"] = calls_table(found.calls)
     if found.frontier:
-        tables.append(frontier_table(report, found.frontier))
+        tables["frontier"] = frontier_table(report, found.frontier)
     if found.repair:
-        tables.append(repair_table(report, found.repair))
-    tables.append(models_table(report, found))
-    return tuple(tables)
+        tables["repair"] = repair_table(report, found.repair)
+    tables["models"] = models_table(report, found)
+    return tables
 
 
 def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
-    """The router's regret by dataset, its parts, and how much more it is than on train."""
+    """The router's regret by dataset, its parts, and how much more it is than on train.
+
+    Policies of the user's own follow it.
+    """
     level = report.bootstrap.interval_title
     columns = (
         Column("Dataset"),
@@ -62,24 +65,30 @@ def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
         Column("Regret - on train", 4, signed=True),
         Column(level, 4, signed=True),
     )
-    wanted = report.shown_datasets
+    wanted, others = report.shown_datasets, report.policy_regret
     return Table(
-        title="Regret of HierRouter to the oracle, by the choice that caused it",
+        title=f"Regret{'' if others else ' of HierRouter'} to the oracle, by the choice that "
+        "caused it",
         columns=columns,
-        rows=tuple(_regret_line(row) for row in rows if row.dataset in wanted),
+        rows=tuple(
+            _regret_line(name, row)
+            for name, lost in {"HierRouter": rows, **others}.items()
+            for row in lost
+            if row.dataset in wanted
+        ),
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
         "ones; a poor plan leaves little for these to lose. The last column compares "
         "different queries: a harder fold looks like over-fitting.",
     )
 
 
-def _regret_line(row: RegretRow) -> Line:
+def _regret_line(policy: str, row: RegretRow) -> Line:
     shown = row.shown
     more: tuple[Cell, ...] = (None, None)
     if row.generalisation:
         more = (row.generalisation.whole.mean, interval_of(row.generalisation.whole))
     cells = (shown.whole.mean, interval_of(shown.whole), shown.plan.mean, shown.adaptivity.mean)
-    return Line("HierRouter", (row.dataset, *cells, *more))
+    return Line(policy, (row.dataset, *cells, *more))
 
 
 def calls_table(rows: Sequence[CallRow]) -> Table:

@@ -15,11 +15,13 @@ from hierrouter.report.table import Cell, Column, Line, Table, digits_for, inter
 from hierrouter.report.text import one_line
 
 LEARNED, BOUNDS = "Learned on the tree", "Bounds: chosen knowing all answers"
+BROUGHT = "Policies of your own"
 SETS = {"A": "Set A: one direct call", "B": "Set B: whole routes, chosen at once"}
 VALUES = {
     "second hop": "second hop: best of B - best of A",
     "adaptivity": "adaptivity: HierRouter - best of B",
     "lead": "HierRouter - best of all",
+    "regret": "regret: oracle - policy",
 }
 VERSUS = 3  # columns of the first table that compare with the learned router
 SHORT = 48  # characters of settings in a table
@@ -35,13 +37,18 @@ TOGETHER = (
 
 def contest_tables(standings: Standings) -> tuple[Table, ...]:
     """All tables that have a row, numbered by their places, the one to read first first."""
-    tables = (
-        reward_table(standings),
-        quality_table(standings),
-        value_table(standings),
-        settings_table(standings),
-    )
-    return numbered([table for table in tables if table.rows])
+    return numbered(named_tables(standings).values())
+
+
+def named_tables(standings: Standings) -> dict[str, Table]:
+    """The same by name, without numbers."""
+    tables = {
+        "reward": reward_table(standings),
+        "quality": quality_table(standings),
+        "values": value_table(standings),
+        "settings": settings_table(standings),
+    }
+    return {name: table for name, table in tables.items() if table.rows}
 
 
 def reward_table(standings: Standings) -> Table:
@@ -117,7 +124,7 @@ def value_table(standings: Standings) -> Table:
     )
     lines = [
         Line(
-            f"Best as the {value.chosen_on} fold has it",
+            BROUGHT if value.what == "regret" else f"Best as the {value.chosen_on} fold has it",
             (
                 VALUES[value.what],
                 value.first,
@@ -159,7 +166,9 @@ def settings_table(standings: Standings) -> Table:
 
 def _line(row: Standing, *cells: Cell) -> Line:
     outcome = row.entry.outcome
-    group = {"router": LEARNED, "oracle": BOUNDS}.get(outcome.kind, SETS.get(row.entry.arms, ""))
+    group = {"router": LEARNED, "oracle": BOUNDS}.get(
+        outcome.kind, SETS.get(row.entry.arms, BROUGHT)
+    )
     return Line(group, (outcome.name, *cells), ranked=outcome.kind != "oracle")
 
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from hierrouter.report.text import one_line
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Line:
     ranked: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Title, columns, rows in groups, and a note to stand below."""
 
@@ -86,6 +91,46 @@ class Table:
             [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
             for row in self.rows
         ]
+
+    def __repr__(self) -> str:
+        """Title, aligned columns below the names of their groups, note; nothing is escaped."""
+        titles = [one_line(column.title) for column in self.columns]
+        shown = [[one_line(cell) for cell in line] for line in self.shown()]
+        widths = [max(map(len, column)) for column in zip(titles, *shown, strict=True)]
+
+        def line(cells: list[str]) -> str:
+            first, *others = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+            return "  ".join([first.strip().ljust(widths[0]), *others]).rstrip()
+
+        lines, group = [line(titles)], ""
+        for row, cells in zip(self.rows, shown, strict=True):
+            if row.group != group:
+                group = row.group
+                lines.append(f"-- {one_line(group)}")
+            lines.append(line(cells))
+        note = ["", one_line(self.note)] if self.note else []
+        return "\n".join([one_line(self.title), "", *lines, *note])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame with the numbers as they are; needs pandas.
+
+        The group of a row is the first column; an interval becomes two, its low and its high end.
+        """
+        import pandas
+
+        columns: dict[str, list[Cell]] = {"group": [row.group for row in self.rows]}
+        of = ""
+        for at, column in enumerate(self.columns):
+            cells = [row.cells[at] for row in self.rows]
+            if any(isinstance(cell, Interval) for cell in cells):
+                for end in ("low", "high"):
+                    columns[f"{of} {end}".strip()] = [
+                        getattr(cell, end) if isinstance(cell, Interval) else None for cell in cells
+                    ]
+                continue
+            of = column.title
+            columns[of] = cells
+        return pandas.DataFrame(columns)
 
     def best(self) -> frozenset[tuple[int, int]]:
         """(row, column) of the best values; those that print the same are all best."""

@@ -57,22 +57,29 @@ def report_tables(
         routes: how many fixed routes to show, the best ones first; None for all.
         analysis: those of `analysis_tables`, too; the ladder is always there.
     """
-    tables = [
-        quality_table(report, routes),
-        cost_table(report, routes),
-        summary_table(report, routes),
-        reward_table(report, routes),
-        accuracy_table(report, routes),
-    ]
+    return numbered(named_tables(report, routes, analysis).values())
+
+
+def named_tables(
+    report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
+) -> dict[str, Table]:
+    """The same by name, without numbers."""
+    tables = {
+        "quality": quality_table(report, routes),
+        "cost": cost_table(report, routes),
+        "summary": summary_table(report, routes),
+        "reward": reward_table(report, routes),
+        "accuracy": accuracy_table(report, routes),
+    }
     if report.analysis:
-        tables.append(ladder_table(report, report.analysis))
+        tables["ladder"] = ladder_table(report, report.analysis)
     if report.price_lists:
-        tables.append(price_table(report, routes))
+        tables["prices"] = price_table(report, routes)
     if report.depths:
-        tables.append(depth_table(report))
+        tables["depths"] = depth_table(report)
     if report.deferral:
-        tables.append(deferral_table(report, report.deferral))
-    return numbered([*tables, *(analysis_tables(report) if analysis else ())])
+        tables["deferral"] = deferral_table(report, report.deferral)
+    return {**tables, **(analysis_tables(report) if analysis else {})}
 
 
 def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:

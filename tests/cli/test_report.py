@@ -13,9 +13,10 @@ import pytest
 from hierrouter.learn.checkpoint import save_checkpoint
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.training import train
-from hierrouter.reporting import Reported, make_report
+from hierrouter.report.finished import FinishedReport
+from hierrouter.reporting import Reported
 from hierrouter.shown import shown_router
-from hierrouter_cli.report import show, write
+from hierrouter_cli.report import show
 from tests.conftest import Run
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
 
@@ -25,9 +26,9 @@ def reported(objective: Objective, folder: Path) -> dict[str, Any]:
     tree, config = small_tree(), GLIMPSE if objective.max_cost else EXACT_GLIMPSE
     save_checkpoint(train(tree, objective, config, 0), folder / "router")
     shown = shown_router(tree, None, folder / "router")
-    result = make_report(Reported(folder / "cache", {"pool": tree}, shown))
-    page = write(result, folder)
-    show(result, "text")
+    finished = FinishedReport.of(Reported(folder / "cache", {"pool": tree}, shown))
+    page = finished.write(folder)
+    show(finished.result, "text")
     found: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return {**found, "page": page.read_text("utf-8")}
 

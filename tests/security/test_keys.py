@@ -51,7 +51,7 @@ def test_no_key_is_found_anywhere(
         tree = open_tree(cache, Selection(allow_incomplete=True))
         save_bundle(bundle_of(cache, tree), run)
         log = tmp_path / "requests.jsonl"
-        with served(Router.from_run(run, pool), key=OWN, log=log) as url:
+        with served(Router(run, pool), key=OWN, log=log) as url:
             for key in (OWN, "sk-other"):
                 client = httpx2.Client(headers={"Authorization": f"Bearer {key}"}, timeout=60)
                 for text in questions:

@@ -31,7 +31,7 @@ JSON = "Content-Type: application/json\r\n"
 @pytest.fixture(scope="module")
 def url(live_run: Path) -> Iterator[str]:
     """A server without a key."""
-    with served(Router.from_run(live_run)) as url:
+    with served(Router(live_run)) as url:
         yield url
 
 
@@ -79,7 +79,7 @@ def test_this_machine_is_let_in_under_its_names(url: str, host: str) -> None:
 
 def test_with_a_key_every_name_is_let_in(live_run: Path) -> None:
     head = f"GET /v1/models HTTP/1.1\r\nHost: llm.example\r\nAuthorization: Bearer {KEY}\r\n\r\n"
-    with served(Router.from_run(live_run), key=KEY) as url:
+    with served(Router(live_run), key=KEY) as url:
         assert answer(url, head)[0] == 200
         assert answer(url, head.replace(KEY, "sk-other"))[0] == 401
 
@@ -162,12 +162,12 @@ def test_a_run_of_others_does_not_decide_where_a_key_goes(
         assert bundle
         save_bundle(replace(bundle, pool=pool), run)
         with pytest.raises(InputError, match=r"live\.json would send SOME_SECRET to 127.0.0.1"):
-            Router.from_run(run)
+            Router(run)
         done = hierrouter("serve", "--port", "0", "--checkpoint", run, cwd=tmp_path)
         assert done.returncode == 2
         assert "say so yourself with --pool" in done.stderr
         assert server.seen == []
-        with Router.from_run(run, pool):  # whoever names the pool says so himself
+        with Router(run, pool):  # whoever names the pool says so himself
             assert server.seen[-1]["authorization"] == f"Bearer {KEY}"
 
 
@@ -192,7 +192,7 @@ def test_a_line_that_no_json_has_is_refused(
 def test_the_log_of_questions_is_for_nobody_else(live_run: Path, tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     said = "".join(FAMILIES.values())
-    with served(Router.from_run(live_run), log=log) as url:
+    with served(Router(live_run), log=log) as url:
         body = {"messages": [{"role": "user", "content": said}]}
         assert httpx2.post(url + CHAT, json=body, timeout=60).status_code == 200
     assert log.stat().st_mode & 0o077 == 0

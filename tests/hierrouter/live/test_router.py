@@ -27,7 +27,7 @@ QUESTION = "compute 12+7"
 
 @pytest.fixture(scope="module")
 def router(live_run: Path) -> Iterator[Router]:
-    with Router.from_run(live_run) as made:
+    with Router(live_run) as made:
         yield made
 
 
@@ -37,7 +37,7 @@ def scripted(live_run: Path, broken: str = "") -> Router:
     def script(model: str, prompt: str) -> Answer:
         return Failure("error", "out of order") if model == broken else told(model, prompt)
 
-    return Router.from_run(live_run, engines=Scripted(script))
+    return Router(live_run, engines=Scripted(script))
 
 
 def test_live_routes_are_those_of_the_replayed_tree(
@@ -132,7 +132,7 @@ def test_where_no_model_answers_every_failure_is_told(live_run: Path) -> None:
 
     engines = Scripted(script)
     with (
-        Router.from_run(live_run, engines=engines) as router,
+        Router(live_run, engines=engines) as router,
         pytest.raises(CallFailed) as caught,
     ):
         router.route(QUESTION, Asked(reroute=True))
@@ -170,7 +170,7 @@ def test_tokens_are_those_of_the_model_that_counted_them(
     """A prompt that is too dear for `calc` alone, whatever the order the models come in."""
     found = Deployment.from_run(live_run)
     models = {name: Odd(10**9 if name == "calc" else 1) for name in names}
-    with Router(found.policy, found.pool, models) as router:
+    with Router.of(found.policy, found.pool, models) as router:
         decision = asyncio.run(router.first(QUESTION, Asked(max_cost=1000.0)))
     chances = dict(zip(router.policy.action_names, decision.chances.tolist(), strict=True))
     possible = {name.partition(">")[0] for name, chance in chances.items() if chance > 0}
@@ -181,7 +181,7 @@ def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
     before = set(threading.enumerate())
     found = Deployment.from_run(live_run)
     models = {name: Odd(closes=name != "text") for name in ("calc", "text", "facts")}
-    router = Router(found.policy, found.pool, models)
+    router = Router.of(found.policy, found.pool, models)
     assert router.route(QUESTION).hops
     with pytest.raises(OSError, match="stuck"):
         router.close()
@@ -201,9 +201,9 @@ def test_another_pool_is_refused(live_run: Path) -> None:
     assert bundle
     turned = replace(bundle.pool, models=bundle.pool.models[::-1])
     with pytest.raises(InputError, match="the pool is not the policy's: facts, text, calc"):
-        Router.from_run(live_run, turned)
+        Router(live_run, turned)
     with pytest.raises(InputError, match=r"the pool is not the policy.s.*3 hops"):
-        Router.from_run(live_run, replace(bundle.pool, hops=3))
+        Router(live_run, replace(bundle.pool, hops=3))
 
 
 @pytest.mark.parametrize(
@@ -219,18 +219,18 @@ def test_a_damaged_bundle_is_refused(live_run: Path, tmp_path: Path, text: str, 
     run = shutil.copytree(live_run, tmp_path / "run")
     (run / FILE).write_text(text)
     with pytest.raises(InputError, match=said):
-        Router.from_run(run)
+        Router(run)
 
 
 def test_a_run_without_a_bundle_needs_a_pool(live_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(live_run, tmp_path / "run")
     (run / FILE).unlink()
     with pytest.raises(InputError, match=r"no live.json, so no pool"):
-        Router.from_run(run)
+        Router(run)
     bundle = load_bundle(live_run)
     assert bundle
     with (
-        Router.from_run(run, bundle.pool, engines=Scripted()) as router,
+        Router(run, bundle.pool, engines=Scripted()) as router,
         pytest.raises(InputError, match=r"max_cost needs live.json"),
     ):
         router.route(QUESTION, Asked(max_cost=1))

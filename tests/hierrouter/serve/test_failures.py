@@ -27,7 +27,7 @@ def counted(metrics: str) -> dict[str, float]:
 def test_every_model_that_failed_is_counted_and_logged(live_run: Path, tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     engines = Scripted(lambda model, prompt: Failure("error", f"no {model}"))
-    with served(Router.from_run(live_run, engines=engines), reroute=True, log=log) as url:
+    with served(Router(live_run, engines=engines), reroute=True, log=log) as url:
         found = httpx2.post(f"{url}/v1/chat/completions", json=ASKED, timeout=60)
         metrics = httpx2.get(f"{url}/metrics").text
     assert found.status_code == 502
@@ -43,7 +43,7 @@ def test_an_answer_that_broke_off_hides_no_failure_before_it(
 ) -> None:
     """The last hop: one model refuses, the next breaks off after its first words."""
     log = tmp_path / "requests.jsonl"
-    with Router.from_run(live_run) as router:
+    with Router(live_run) as router:
         first, last = router.route("compute 12+7").hops
     others = [name for name in MODELS if name != last.model]
 
@@ -57,7 +57,7 @@ def test_an_answer_that_broke_off_hides_no_failure_before_it(
         pool = with_server(live_run, last.model, upstream, attempts=1)
         for name in others:
             pool = with_server(live_run, name, upstream, pool=pool, attempts=1)
-        with served(Router.from_run(live_run, pool), reroute=True, log=log) as url:
+        with served(Router(live_run, pool), reroute=True, log=log) as url:
             body = {**ASKED, "stream": True}
             httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
             metrics = httpx2.get(f"{url}/metrics").text
@@ -93,7 +93,7 @@ def test_calls_before_an_error_that_nobody_expected_are_logged(
     log = tmp_path / "requests.jsonl"
     found = Deployment.from_run(live_run)
     Breaks.asked = 0
-    router = Router(found.policy, found.pool, dict.fromkeys(MODELS, Breaks()))
+    router = Router.of(found.policy, found.pool, dict.fromkeys(MODELS, Breaks()))
     with served(router, log=log) as url:
         body = {**ASKED, "stream": stream}
         answer = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)

@@ -46,7 +46,7 @@ def replayed(live_run: Path, testbed_cache: Path) -> list[tuple[Texts, int]]:
 def place(live_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Address of a server, and its log."""
     log = tmp_path_factory.mktemp("log") / "requests.jsonl"
-    with served(Router.from_run(live_run), log=log) as url:
+    with served(Router(live_run), log=log) as url:
         yield url, log
 
 
@@ -231,7 +231,7 @@ def test_each_request_is_a_line_of_the_log(place: tuple[str, Path], client: open
 
 
 def test_a_key_is_asked_for(live_run: Path) -> None:
-    with served(Router.from_run(live_run), key=KEY) as url:
+    with served(Router(live_run), key=KEY) as url:
         for key in ("none", "sk-other"):
             found = httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
             assert found.status_code == 401
@@ -261,7 +261,7 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
     log = tmp_path / "requests.jsonl"
     with serving(Server(lambda prompt, before: fault or good(prompt))) as upstream:
         pool = with_server(live_run, "calc", upstream, timeout_s=0.5, attempts=2)
-        router = Router.from_run(live_run, pool)
+        router = Router(live_run, pool)
         if fault is None:
             upstream.stop()
         with served(router, log=log) as url:
@@ -284,7 +284,7 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
 def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path) -> None:
     with serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream:
         pool = with_server(live_run, "calc", upstream, attempts=1)
-        with served(Router.from_run(live_run, pool), reroute=True) as url:
+        with served(Router(live_run, pool), reroute=True) as url:
             found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60).json()
     assert "calc" not in found["hierrouter"]["route"].split(">")
     [failed] = found["hierrouter"]["steps"][0]["instead_of"]
@@ -296,7 +296,7 @@ def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path)
 def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
     live_run: Path, reroute: bool
 ) -> None:
-    with Router.from_run(live_run) as router:
+    with Router(live_run) as router:
         first, last = router.route(QUESTION).hops
 
     def script(prompt: str, before: int) -> Reply:
@@ -306,7 +306,7 @@ def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
 
     with serving(Server(script)) as upstream:
         pool = with_server(live_run, last.model, upstream, attempts=1)
-        with served(Router.from_run(live_run, pool), reroute=reroute) as url:
+        with served(Router(live_run, pool), reroute=reroute) as url:
             body = {**GOOD, "stream": True}
             found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     events = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
@@ -330,7 +330,7 @@ JUNK_STREAMS = {
 def test_a_server_that_streams_junk_ends_in_an_error(
     live_run: Path, junk: str, begun: bool
 ) -> None:
-    with Router.from_run(live_run) as router:
+    with Router(live_run) as router:
         first, last = router.route(QUESTION).hops
     start = b'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n'
 
@@ -342,7 +342,7 @@ def test_a_server_that_streams_junk_ends_in_an_error(
 
     with serving(Server(script)) as upstream:
         pool = with_server(live_run, last.model, upstream, attempts=2)
-        with served(Router.from_run(live_run, pool)) as url:
+        with served(Router(live_run, pool)) as url:
             body = {**GOOD, "stream": True}
             found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
             after = httpx2.get(f"{url}/health")
@@ -368,7 +368,7 @@ def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool) -> No
                     for mine, other in zip(pool.models, where.models, strict=True)
                 ),
             )
-        with served(Router.from_run(live_run, pool)) as url:
+        with served(Router(live_run, pool)) as url:
             with pytest.raises(httpx2.ReadTimeout):
                 body = {**GOOD, "stream": stream}
                 httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=0.4)
@@ -395,7 +395,7 @@ def test_what_asks_for_nothing_is_taken(url: str, extra: dict[str, object]) -> N
 
 
 def test_a_disk_that_is_full_takes_no_answer_away(live_run: Path) -> None:
-    with served(Router.from_run(live_run), log=Path("/dev/full")) as url:
+    with served(Router(live_run), log=Path("/dev/full")) as url:
         found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
     assert found.status_code == 200
 
@@ -422,7 +422,7 @@ def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Ru
     with (
         serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream,
         served(
-            Router.from_run(live_run, with_server(live_run, "facts", upstream, attempts=1)),
+            Router(live_run, with_server(live_run, "facts", upstream, attempts=1)),
             log=log,
             seed=3,
         ) as url,
@@ -454,7 +454,7 @@ def test_who_comes_when_all_places_are_taken_is_told_to_come_again(live_run: Pat
         every = with_server(live_run, "facts", upstream)
         every = with_server(live_run, "text", upstream, pool=every)
         pool = with_server(live_run, "calc", upstream, pool=every)
-        with served(Router.from_run(live_run, pool), max_requests=1) as url:
+        with served(Router(live_run, pool), max_requests=1) as url:
             client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
 
             def ask() -> str:

@@ -1,0 +1,163 @@
+"""The tree as a person holds it: dense arrays that know the cache they were read from.
+
+`Tree` is what `open` returns. Beside the arrays of `RouteTree` it gives the texts, frames and SQL;
+every selection of its queries, and the same tree under other prices, can do so too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hierrouter.tree_texts import Texts, calls_of, load_texts
+from hierrouter_cache.errors import IncompleteTree
+from hierrouter_cache.pricing import Rate
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.views import ask
+
+if TYPE_CHECKING:
+    import pandas
+
+NAMED = 8  # datasets in a notebook; the others are counted
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Tree(RouteTree):
+    """Every route of every query, and where it was read.
+
+    Attributes:
+        root: the cache's folder.
+        pool: name or TOML file of the pool it was opened with; None is the cache's own.
+    """
+
+    root: Path
+    pool: str | None = None
+
+    @cached_property
+    def texts(self) -> list[Texts]:
+        """Question, reference answers and the answer at each node, of each query.
+
+        All of them are in memory from then on.
+
+        Raises:
+            CacheError: the cache is gone, damaged, or not the one that was opened.
+        """
+        return load_texts(self.root, self, self.pool)
+
+    def to_arrow(self, alpha: float | None = None) -> pa.Table:
+        """One row for each node of each query, then one for each of its direct calls.
+
+        Columns: query (its id), dataset, split, route, hop (0 for a direct call), model, response,
+        tokens_in and tokens_out (of this call), cost (C, of all calls from the root to here),
+        quality (Q, 0 to 1), accuracy (1 where the answer is right), direct; with `alpha` also
+        reward, R = Q - alpha * C where an episode ends here.
+
+        Raises:
+            CacheError: as for `texts`.
+        """
+        nodes = range(1, self.routes.nodes)
+        routes = [self.routes.name(node, self.models) for node in nodes]
+        hops = self.routes.depth()[1:].tolist()
+        called = [self.models[self.routes.action(node)] for node in nodes]
+        alone, width = self.direct.models, len(nodes) + len(self.direct.models)
+
+        def each(values: tuple[str, ...]) -> pa.Array:
+            """The value of its query in each row."""
+            return pa.array(values, pa.string()).take(pa.array(np.arange(len(self)).repeat(width)))
+
+        def every(names: list[str]) -> pa.Array:
+            """The same texts again for every query."""
+            return pa.array(names, pa.string()).take(pa.array(np.tile(range(width), len(self))))
+
+        columns = {
+            "query": each(self.query_ids),
+            "dataset": each(self.datasets),
+            "split": each(self.splits),
+            "route": every([*routes, *alone]),
+            "hop": np.tile([*hops, *(0 for _ in alone)], len(self)),
+            "model": every([*called, *alone]),
+            "response": self._responses(),
+            "tokens_in": _beside(self.tokens_in, self.direct.tokens_in),
+            "tokens_out": _beside(self.tokens_out, self.direct.tokens_out),
+            "cost": _beside(self.cost, self.direct.cost),
+            "quality": _beside(self.score, self.direct.score),
+            "accuracy": _beside(self.accuracy, self.direct.accuracy),
+            "direct": np.tile([*(False for _ in nodes), *(True for _ in alone)], len(self)),
+        }
+        if alpha is not None:
+            columns["reward"] = columns["quality"] - alpha * columns["cost"]
+        return pa.table(columns)
+
+    def to_pandas(self, alpha: float | None = None) -> pandas.DataFrame:
+        """`to_arrow` as a data frame; needs pandas."""
+        return self.to_arrow(alpha).to_pandas()
+
+    def sql(self, question: str) -> pa.Table:
+        """The answer to one SELECT over the views nodes, queries, scores and routes.
+
+        They hold the queries, models, hops and prices of this tree; see `hierrouter_cache.views`
+        for their columns.
+
+        Raises:
+            InputError: it is not one SELECT, names what is not there, or reaches outside.
+            CacheError: as for `texts`.
+        """
+        reader, spec, forest = calls_of(self.root, self, self.pool)
+        rates = zip(self.direct.models, self.direct.rate.tolist(), strict=True)
+        prices = {name: Rate(*rate) for name, rate in rates}
+        return ask(reader, spec, forest.keys, prices, question)
+
+    def _responses(self) -> pa.Array:
+        """The response of each row of `to_arrow`."""
+        reader, _, forest = calls_of(self.root, self, self.pool)
+        if not forest.complete.all():
+            raise IncompleteTree(
+                f"answers of the tree are not in the cache: {self.root}; open it again"
+            )
+        calls = _beside(forest.tree.key, forest.direct.key)
+        distinct, place = np.unique(calls, return_inverse=True)
+        found = reader.texts(distinct)
+        answers = pa.array([found[call].response for call in distinct.tolist()], pa.string())
+        return answers.take(pa.array(place))
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        found = Counter(self.datasets)
+        named = [f"{name} {count:,}" for name, count in list(found.items())[:NAMED]]
+        more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
+        rates = zip(self.models, self.rate.tolist(), strict=True)
+        priced = [
+            f"{name} {rate[0]:g}"
+            if rate[0] == rate[1]
+            else f"{name} {rate[0]:g} in, {rate[1]:g} out"
+            for name, rate in rates
+        ]
+        lines = {
+            "cache": str(self.root),
+            "queries": ", ".join(f"{count:,} {fold}" for fold, count in self.folds.items()),
+            "datasets": ", ".join([*named, *more]),
+            "models, cost per token": ", ".join(priced),
+            "hops": f"{self.hops}, {self.routes.calls} calls a query",
+            "Q": self.scorer,
+            "seen of a state": f"{self.view}, by {self.encoder}",
+        }
+        if self.left_out:
+            lines["left out"] = f"{self.left_out:,} queries whose trees have holes"
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in lines.items()
+        )
+        return f"<table><caption>{len(self):,} queries</caption>{rows}</table>"
+
+
+def _beside(nodes: NDArray[np.generic], direct: NDArray[np.generic]) -> NDArray[np.generic]:
+    """[queries * (nodes + direct calls)]: query after query, without the root."""
+    return np.concatenate([nodes[:, 1:], direct], axis=1).ravel()

@@ -1,0 +1,266 @@
+"""`import hierrouter` is all that a user needs: its names, its weight, and what they do."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hierrouter as hr
+from tests.conftest import Run, environment, once
+
+NAMES = [
+    "CacheError",
+    "HierRouterError",
+    "IncompleteTree",
+    "InputError",
+    "Interrupted",
+    "Pool",
+    "ReplayEnv",
+    "Router",
+    "Run",
+    "SweepRun",
+    "Tree",
+    "WorldError",
+    "__version__",
+    "collect",
+    "compare",
+    "evaluate",
+    "export",
+    "fixed_routes",
+    "import_",
+    "load_pool",
+    "open",
+    "oracle",
+    "report",
+    "scorer",
+    "sweep",
+    "train",
+]
+ALPHA = 0.3
+FACE = Path(hr.__file__)
+
+
+def test_the_names_of_the_face() -> None:
+    assert hr.__all__ == NAMES
+    assert set(NAMES) <= set(dir(hr))
+    for name in NAMES:
+        found = getattr(hr, name)
+        if name != "__version__":
+            assert callable(found), name
+            assert found.__name__ == name
+            assert found.__doc__, name
+
+
+def test_every_name_is_typed() -> None:
+    (block,) = [node for node in ast.parse(FACE.read_text()).body if isinstance(node, ast.If)]
+    typed = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == hr._HOME
+    assert {*typed, "__version__"} == set(NAMES)
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="module 'hierrouter' has no attribute 'trian'"):
+        _ = hr.trian  # type: ignore[attr-defined]
+
+
+def test_the_import_loads_nothing_else() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import hierrouter; print(set(sys.modules) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert ast.literal_eval(done.stdout) == {"hierrouter"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a cache and two runs, made from Python."""
+
+    def build(folder: Path) -> None:
+        (folder / "runs").mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            cache = hr.collect("arith,string", pool="testbed", cache="caches/mine", limit=20)
+            tree = hr.open(cache)
+            hr.train(tree, alpha=ALPHA, allow_stop=True, epochs=4, out="runs/mine")
+            hr.sweep(tree, [0.1, ALPHA], allow_stop=True, epochs=2, out="runs/sweep")
+
+    return once(tmp_path_factory, "face", build)
+
+
+@pytest.fixture
+def tree(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hr.Tree]:
+    monkeypatch.chdir(place)
+    yield hr.open("caches/mine")
+
+
+def test_a_tree_shows_itself(tree: hr.Tree) -> None:
+    folds = {name: tree.splits.count(name) for name in ("train", "validation", "test")}
+    said = ", ".join(f"{count} {name}" for name, count in folds.items())
+    assert repr(tree) == (
+        f"Tree(40 queries ({said}), 3 models (calc, text, facts), 2 hops, Q is token_f1)"
+    )
+    assert "<th>models, cost per token</th>" in tree._repr_html_()
+    assert tree.models == ("calc", "text", "facts")
+    part = tree.split("train")
+    assert isinstance(part, hr.Tree)
+    assert (part.root, len(part)) == (Path("caches/mine"), folds["train"])
+    assert part.texts[0].question
+    again = hr.open(Path("caches/mine"), models="calc,text", hops=1, prices={"calc": 2, "text": 1})
+    assert (again.models, again.hops, again.rate[0].tolist()) == (("calc", "text"), 1, [2.0, 2.0])
+
+
+def test_a_tree_as_a_table(tree: hr.Tree) -> None:
+    table = tree.to_arrow(alpha=ALPHA)
+    assert table.num_rows == len(tree) * (12 + 3)
+    assert " ".join(table.column_names) == (
+        "query dataset split route hop model response tokens_in tokens_out cost quality accuracy "
+        "direct reward"
+    )
+    frame = tree.to_pandas(alpha=ALPHA)
+    nodes = frame[~frame["direct"]]
+    assert np.array_equal(nodes["quality"], tree.score[:, 1:].ravel())
+    assert np.array_equal(nodes["cost"], tree.cost[:, 1:].ravel())
+    assert np.allclose(nodes["reward"], tree.node_reward(ALPHA)[:, 1:].ravel(), atol=1e-12)
+    assert frame[frame["direct"]]["route"].tolist() == ["calc", "text", "facts"] * len(tree)
+    answers = nodes["response"].to_numpy().reshape(len(tree), 12)
+    assert answers[5].tolist() == list(tree.texts[5].answers[1:])
+    leaves = nodes[(nodes["hop"] == 2) & (nodes["route"] == "text>calc")]
+    fixed = next(route for route in hr.fixed_routes(tree) if route.name == "text>calc")
+    assert leaves["quality"].tolist() == fixed.quality.tolist()
+
+
+def test_sql_sees_the_tree_that_is_asked(tree: hr.Tree) -> None:
+    asked = "SELECT count(*) AS n, max(cost) AS dear FROM nodes WHERE hop > 0"
+    whole, part = tree.sql(asked).to_pylist()[0], tree.split("test").sql(asked).to_pylist()[0]
+    assert whole["n"] == 12 * len(tree)
+    assert part["n"] == 12 * tree.splits.count("test")
+    prices = dict.fromkeys(tree.models, 1000)
+    dear = hr.open("caches/mine", prices=prices).sql(asked).to_pylist()[0]
+    assert dear["dear"] > whole["dear"]
+    with pytest.raises(hr.InputError, match="SQL must be one SELECT"):
+        tree.sql("DROP TABLE nodes")
+
+
+def test_runs_show_what_they_reach(tree: hr.Tree) -> None:
+    run = hr.Run.load("runs/mine", tree)
+    fold = tree.split("validation")
+    bound = hr.oracle(fold, ALPHA, allow_stop=True).reward(ALPHA).mean()
+    assert (run.alpha, run.algo) == (ALPHA, "ppo")
+    assert repr(run).startswith("Run(runs/mine: alpha 0.3, may stop early, ppo, preset default")
+    assert f"oracle {bound:.3f})" in repr(run)
+    result = hr.evaluate(tree, run)
+    assert run.reached
+    assert result.reward.mean() == pytest.approx(run.reached.reward, abs=1e-12)
+    swept = hr.SweepRun.load("runs/sweep", tree)
+    assert swept.alphas == (0.1, ALPHA)
+    assert "alpha      Q      C      R    (validation fold)" in repr(swept)
+
+
+def test_a_run_goes_on_as_on_the_command_line(
+    tree: hr.Tree, place: Path, hierrouter: Run, tmp_path: Path
+) -> None:
+    told: list[tuple[object, ...]] = []
+    run = hr.train(
+        tree,
+        alpha=ALPHA,
+        allow_stop=True,
+        epochs=4,
+        out=tmp_path / "again",
+        progress=lambda *values: told.append(values),
+    )
+    assert [values[:3] for values in told] == [("train 0.3", done, 4) for done in (1, 2, 3, 4)]
+    same = ("--alpha", str(ALPHA), "--allow-stop", "--epochs", "4", "--out", str(run.folder))
+    done = hierrouter("train", "--cache", "caches/mine", *same, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert f"train 0.3: already there, {run.folder}" in done.stderr
+    assert f"trained: {run.reached}" in done.stderr
+    for name in ("policy.safetensors", "live.json", "run.json"):
+        assert (run.folder / name).read_bytes() == (place / "runs" / "mine" / name).read_bytes()
+
+
+def test_a_report_is_that_of_the_command_line(tree: hr.Tree, place: Path, hierrouter: Run) -> None:
+    report = hr.report(tree, "runs/mine", split="validation")
+    flags = ("--cache", "caches/mine", "--checkpoint", "runs/mine", "--split", "validation")
+    done = hierrouter("report", *flags, "--format", "json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert report.to_json() == done.stdout
+    rows = json.loads(done.stdout)["rows"]
+    (router,) = [row for row in rows if row["kind"] == "router" and row["dataset"] == "all"]
+    result = hr.evaluate(tree, hr.Run.load("runs/mine"), split="validation")
+    assert router["reward"] == pytest.approx(result.reward.mean(), abs=1e-11)
+    quality = report.table("quality")
+    assert quality.title == "Quality Q (token_f1), higher is better"
+    assert "hierrouter" in str(quality)
+    frame = report.table("summary").to_pandas()
+    (shown,) = frame[frame["Policy"] == "hierrouter"]["R"]
+    assert shown == pytest.approx(router["reward"], abs=1e-11)
+    page = report.to_html(place / "report.html")
+    assert page.read_text().startswith("<!doctype html>")
+    with pytest.raises(hr.InputError, match="unknown table: qualty; did you mean quality"):
+        report.table("qualty")
+
+
+def test_a_comparison_is_that_of_the_command_line(
+    tree: hr.Tree, place: Path, hierrouter: Run
+) -> None:
+    found = hr.compare(tree, "runs/mine", split="validation", baselines=["cheapest", "knn"])
+    flags = ("--cache", "caches/mine", "--checkpoint", "runs/mine", "--split", "validation")
+    done = hierrouter(
+        "compare", *flags, "--baselines", "cheapest,knn", "--format", "json", cwd=place
+    )
+    assert done.returncode == 0, done.stderr
+
+    def without_times(text: str) -> object:
+        held = json.loads(text)
+        return {**held, "rows": [{**row, "fit_cpu_seconds": 0} for row in held["rows"]]}
+
+    assert without_times(found.to_json()) == without_times(done.stdout)
+    assert "hierrouter" in str(found.table())
+
+
+def test_a_run_answers(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    with hr.Router(hr.Run.load("runs/mine")) as router:
+        routed = router.route("compute 12+7")
+    assert routed.answer
+    assert routed.hops
+
+
+def test_a_scorer_by_its_name() -> None:
+    score = hr.scorer("accuracy")
+    assert (score("the answer is 19", ["19"]), score("20", ["19"])) == (1.0, 0.0)
+
+
+def test_a_cache_goes_out_and_comes_in(tree: hr.Tree, tmp_path: Path) -> None:
+    hr.export("caches/mine", tmp_path / "tree.jsonl")
+    received = hr.import_(tmp_path / "tree.jsonl", tmp_path / "copy")
+    assert hr.open(received).fingerprint == tree.fingerprint
+
+
+def test_what_is_wrong_is_said_in_one_line(tree: hr.Tree, tmp_path: Path) -> None:
+    with pytest.raises(hr.CacheError, match="nothing"):
+        hr.open(tmp_path / "nothing")
+    with pytest.raises(hr.InputError, match="unknown model: clac; did you mean calc"):
+        hr.open("caches/mine", models=["clac"])
+    with pytest.raises(hr.InputError, match="alpha must be a finite number >= 0"):
+        hr.train(tree, alpha=-1.0, out=tmp_path / "run")
+    with pytest.raises(hr.InputError, match="--budget and --alpha contradict"):
+        hr.train(tree, alpha=0.1, budget=1.0)
+    with pytest.raises(hr.InputError, match="unknown dataset: gsm9k"):
+        hr.collect("gsm9k", cache=tmp_path / "cache")
+    with pytest.raises(hr.InputError, match="unknown format: csv"):
+        hr.export("caches/mine", tmp_path / "out", format="csv")
