@@ -112,7 +112,7 @@ async def _router(
 
     found = Deployment.from_run(run, pool)
     limited = found.policy.at(asked.alpha, asked.max_cost).objective.max_cost is not None
-    router = Router(found.policy, found.pool, found.load_models() if calls or limited else {})
+    router = Router.of(found.policy, found.pool, found.load_models() if calls or limited else {})
     routers.say_called("route", run, found.pool)
     try:
         yield router

@@ -83,7 +83,7 @@ def serve(
         given = load_pool(pool) if pool else None
         found = Deployment.from_run(run, given)
         names = Names.of(found.policy, value, named)  # refused before the models are loaded
-        router = Router(found.policy, found.pool, found.load_models())
+        router = Router.of(found.policy, found.pool, found.load_models())
         rng_seed = seed if sample else None
         settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
