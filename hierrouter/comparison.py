@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierrouter.analysis.analyse import analyse
+from hierrouter.analysis.losses import policy_regret
 from hierrouter.evaluate.bounds import (
     best_nodes,
     best_route_per_dataset,
@@ -23,7 +25,8 @@ from hierrouter.evaluate.bounds import (
     random_policy,
 )
 from hierrouter.evaluate.depth import DepthPoint, depth_curve
-from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
+from hierrouter.evaluate.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
+from hierrouter.evaluate.policies import OwnPolicy, TextsOf, policy_endings, require_other_names
 from hierrouter.learn.deferral import Deferral, calibrated, direct_call
 from hierrouter.learn.folds import choosing_fold
 from hierrouter.learn.sweep import Sweep
@@ -74,6 +77,8 @@ def report_on(
     price_lists: Mapping[str, RouteTree] | None = None,
     exact: TrainedRouter | None = None,
     defer: DeferTo | None = None,
+    policies: Sequence[OwnPolicy] = (),
+    texts: TextsOf | None = None,
 ) -> Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -94,10 +99,12 @@ def report_on(
         defer: where to hand over what `trained` doubts, one more baseline; see
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
+        policies: the user's own; where the router may stop early, they may, too.
+        texts: what these read, see `hierrouter.evaluate.policies.evaluate`.
 
     Raises:
         InputError: an unknown or empty fold, a router made for another tree, an unknown model to
-            hand over to, or settings out of range.
+            hand over to, settings out of range, or a policy of the user's own that fails.
     """
     if split not in SPLITS:
         raise InputError(f"unknown split: {split}; known: {', '.join(SPLITS)}")
@@ -110,7 +117,14 @@ def report_on(
     learned, swept_stop = _learned(fold, sweep), sweep is not None and sweep.allow_stop
     endings, stop = trained.endings(fold) if trained else None, _may_stop(trained)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
-    outcomes = _outcomes(tree, alpha, trained, split, deferral)
+
+    def asked_on(shown: RouteTree) -> dict[str, NDArray[np.float64]]:
+        return {one.name: policy_endings(shown, one, alpha, stop, texts) for one in policies}
+
+    others = [*single_calls(fold), *fixed_routes(fold, stop), *_baselines(tree, alpha, fold, stop)]
+    require_other_names(policies, [ROUTER, *(one.name for one in others)])
+    asked = asked_on(fold)
+    outcomes = _outcomes(tree, alpha, trained, split, deferral, asked)
     return build_report(
         fold.datasets,
         outcomes,
@@ -126,7 +140,16 @@ def report_on(
             priced_rows(
                 name,
                 fold.datasets,
-                outcomes if priced is tree else _outcomes(priced, alpha, trained, split, deferral),
+                outcomes
+                if priced is tree
+                else _outcomes(
+                    priced,
+                    alpha,
+                    trained,
+                    split,
+                    deferral,
+                    asked_on(priced.split(split)),
+                ),
                 alpha,
                 bootstrap,
             )
@@ -142,6 +165,9 @@ def report_on(
             fold, endings, best_nodes(fold, alpha, stop), columns_of(fold.datasets)
         ),
         learning=learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
+        policy_regret={
+            name: policy_regret(fold, alpha, ends, stop, bootstrap) for name, ends in asked.items()
+        },
     )
 
 
@@ -165,10 +191,14 @@ def _outcomes(
     trained: TrainedRouter | None,
     split: str,
     deferral: Deferral | None,
+    asked: Mapping[str, NDArray[np.float64]],
 ) -> list[Outcome]:
     """Every policy on a fold, under the prices of `tree`.
 
     Where the router may stop early, fixed routes and bounds may, too.
+
+    Args:
+        asked: where the user's own policies end under these prices, by name.
     """
     fold, stop = tree.split(split), _may_stop(trained)
     outcomes = [*single_calls(fold), *fixed_routes(fold, stop)]
@@ -177,6 +207,7 @@ def _outcomes(
         both = deferral.outcome(fold)
         named = f"{both.name}, else {deferral.stronger}"
         outcomes.append(replace(both, name=named, kind="baseline"))
+    outcomes += [from_endings(fold, ends, name, "baseline") for name, ends in asked.items()]
     return [*outcomes, trained.outcome(fold)] if trained else outcomes
 
 

@@ -13,12 +13,14 @@ from functools import cached_property
 from pathlib import Path
 
 from hierrouter.comparison import DeferTo, report_on
+from hierrouter.evaluate.policies import OwnPolicy
 from hierrouter.explain import explain_worst
 from hierrouter.latest_runs import run_by_enumeration
 from hierrouter.learn.checkpoint import router_at
 from hierrouter.provenance import provenance
 from hierrouter.report.results import Report
 from hierrouter.shown import Shown
+from hierrouter.tree_texts import load_texts
 from hierrouter_cache.tree import RouteTree
 
 
@@ -34,6 +36,7 @@ class Reported:
         defer: where the router hands over what it doubts.
         worst: how many of the router's largest regrets to show with their answers, at most.
         pool: that the trees were opened with, for these answers.
+        policies: the user's own.
     """
 
     cache: Path
@@ -43,6 +46,7 @@ class Reported:
     defer: DeferTo | None = None
     worst: int = 0
     pool: str | None = None
+    policies: tuple[OwnPolicy, ...] = ()
 
     @property
     def tree(self) -> RouteTree:
@@ -105,4 +109,6 @@ def _under(reported: Reported, tree: RouteTree) -> Report:
         price_lists=several,
         exact=router_at(exact_run, None) if exact_run else None,
         defer=reported.defer,
+        policies=reported.policies,
+        texts=lambda fold: load_texts(reported.cache, fold, reported.pool),
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.looking import log_looks, say_shown, warn_of_test
+from hierrouter_cli.looking import log_looks, looks_at, say_shown, warn_of_test
+from hierrouter_cli.opening import own_policies
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
+    from hierrouter.evaluate.policies import OwnPolicy
     from hierrouter.explore.data import Explored
     from hierrouter.shown import Shown
     from hierrouter_cache.tree import RouteTree
@@ -29,6 +34,7 @@ def explore(
         Path | None,
         typer.Option("--sweep", metavar="DIR", help="Folder of a sweep; default: the latest."),
     ] = None,
+    policy: options.Policies = None,
     split: options.Split = "test",
     texts: Annotated[
         int,
@@ -53,25 +59,33 @@ def explore(
     parsing.check_split(split)
     if out:
         require_free(out)
+    policies = own_policies(policy)
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = shown_router(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
     say_shown("explore", shown, split, with_sweep=True)
     warn_of_test("explore", split)
-    content = _explored(selected, tree, split, shown, texts)
-    log_looks("explore", tree, split, [shown.run, shown.sweep_run], {"texts": len(content.texts)})
+    content = _explored(selected, tree, split, shown, texts, policies)
+    look = {"texts": len(content.texts), **looks_at(policies)}
+    log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
     page = write(content, out)
     console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")
 
 
 def _explored(
-    selected: Selected, tree: RouteTree, split: str, shown: Shown, texts: int
+    selected: Selected,
+    tree: RouteTree,
+    split: str,
+    shown: Shown,
+    texts: int,
+    policies: Sequence[OwnPolicy],
 ) -> Explored:
     """What the page holds, with a bar while a sweep is evaluated."""
     from hierrouter.explore.data import explored
 
-    with console.bar("explore") as on_done:
-        return explored(selected.cache, tree, split, shown, texts, selected.pool, on_done)
+    # What a user's own policy prints is no result of ours.
+    with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
+        return explored(selected.cache, tree, split, shown, texts, selected.pool, on_done, policies)
 
 
 def write(content: Explored, out: Path | None) -> Path:

@@ -15,6 +15,7 @@ from hierrouter_cli import console
 from hierrouter_cli.routers import say_remarks
 
 if TYPE_CHECKING:
+    from hierrouter.evaluate.policies import OwnPolicy
     from hierrouter.shown import Shown
     from hierrouter_cache.tree import RouteTree
 
@@ -88,6 +89,15 @@ def log_looks(
             f"{command}: the test fold was looked at {found['all_routers']} times, "
             f"{found['this_router']} of them for this router"
         )
+
+
+def looks_at(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
+    """What a look shows of policies of the user's own; nothing where there are none.
+
+    An edit of their module is another look.
+    """
+    shown = {policy.path: policy.version for policy in policies}
+    return {"policies": shown} if shown else {}
 
 
 def warn_of_test(command: str, split: str) -> None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hierrouter.analysis.estimated import Columns, Found, Values
+from hierrouter.analysis.estimated import Columns, Found, Values, estimated
 from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
-from hierrouter.evaluate.regret import Regret
+from hierrouter.evaluate.regret import Regret, split_regret
 from hierrouter.report.analysis import RegretParts, RegretRow
 from hierrouter.report.build import columns_of
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.intervals import draws
 from hierrouter.report.results import Bootstrap
+from hierrouter_cache.tree import RouteTree
 
 Fold = tuple[Sequence[str], Values]  # dataset of each query, `regret_values`
 
@@ -52,6 +54,26 @@ def regret_rows(
             more = RegretParts(*_difference(*folds, bootstrap, (at, len(columns) + at)))
         rows.append(RegretRow(dataset, len(queries), RegretParts(*found[dataset]["regret"]), more))
     return tuple(rows)
+
+
+def policy_regret(
+    fold: RouteTree,
+    alpha: float,
+    endings: NDArray[np.float64],
+    allow_stop: bool,
+    bootstrap: Bootstrap,
+) -> tuple[RegretRow, ...]:
+    """The regret of any policy by dataset, "all" last.
+
+    Args:
+        fold: the queries that are shown.
+        endings: float64[queries, nodes], see `evaluate.regret.split_regret`.
+        allow_stop: whether the oracle, too, may end before L calls.
+    """
+    columns = columns_of(fold.datasets)
+    values = regret_values(split_regret(fold, alpha, endings, allow_stop))
+    found = estimated(columns, {"regret": values}, {}, bootstrap)
+    return regret_rows(columns, values, found, None, bootstrap)
 
 
 def _difference(

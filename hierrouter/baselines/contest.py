@@ -21,8 +21,9 @@ from hierrouter.baselines.baseline import Baseline
 from hierrouter.baselines.notes import answer_notes, fold_notes, router_notes, set_notes
 from hierrouter.baselines.one_thread import one_thread
 from hierrouter.baselines.sets import SETS, usable_sets
-from hierrouter.evaluate.bounds import direct_oracle, oracle
-from hierrouter.evaluate.outcome import Outcome
+from hierrouter.evaluate.bounds import ONE_HOP, direct_oracle, oracle
+from hierrouter.evaluate.outcome import ROUTER, Outcome, from_endings
+from hierrouter.evaluate.policies import OwnPolicy, TextsOf, policy_endings, require_other_names
 from hierrouter.learn.config import PAPER_SEED
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
@@ -99,6 +100,8 @@ def contest(
     seed: int = PAPER_SEED,
     answers: Mapping[str, Answers] | None = None,
     on_fitted: OnFitted = lambda done, total, name: None,
+    policies: Sequence[OwnPolicy] = (),
+    texts: TextsOf | None = None,
 ) -> Contest:
     """Fit every baseline for every set of arms, and evaluate everybody on one fold.
 
@@ -111,15 +114,21 @@ def contest(
         answers: what can be read off answers, by set, for the queries of `tree`; without it
             baselines that read answers are left out.
         on_fitted: told (done, total, name) after each fit.
+        policies: the user's own; where the router may stop early, they may, too.
+        texts: what these read, see `hierrouter.evaluate.policies.evaluate`.
 
     Raises:
-        InputError: no train query, none in `split`, no arms, no embeddings, or a router made for
-            another tree.
+        InputError: no train query, none in `split`, no arms, no embeddings, a router made for
+            another tree, or a policy of the user's own that fails.
     """
     _require_enough(tree, split)
+    taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
+    require_other_names(policies, taken)
     usable, fold = usable_sets(tree, sets), tree.split(split)
     taking_part = [one for one in baselines if answers is not None or not one.reads_answers]
     learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
+    stop = trained is not None and trained.objective.allow_stop
+    brought = [_brought(one, tree, split, alpha, stop, texts) for one in policies]
     entries: list[Entry] = []
     for name in usable:
         folds = _folds(tree, name, split, answers)
@@ -133,7 +142,7 @@ def contest(
         hops=tree.hops,
         sets=usable,
         seed=seed,
-        entries=(*entries, *learned, *_oracles(fold, alpha, usable)),
+        entries=(*entries, *brought, *learned, *_oracles(fold, alpha, usable)),
         notes=(
             *fold_notes(tree, split),
             *set_notes(tree, sets),
@@ -195,6 +204,36 @@ def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) 
         source=f"{trained.origin.config.algo}, preset {trained.origin.config.preset}",
         reads_answers=True,
         settings={"alpha": objective.alpha, "allow_stop": objective.allow_stop},
+        validation=reward,
+        validation_cost=cost,
+    )
+
+
+def _brought(
+    policy: OwnPolicy,
+    tree: RouteTree,
+    split: str,
+    alpha: float,
+    stop: bool,
+    texts: TextsOf | None,
+) -> Entry:
+    """A policy of the user's own; nothing is fitted."""
+
+    def on(name: str) -> Outcome | None:
+        fold = tree.split(name)
+        if not len(fold):
+            return None
+        endings = policy_endings(fold, policy, alpha, stop, texts)
+        return from_endings(fold, endings, policy.name, "baseline")
+
+    shown = on(split)
+    assert shown is not None  # `_require_enough`
+    reward, cost = _means(shown if split == "validation" else on("validation"), alpha)
+    return Entry(
+        outcome=shown,
+        source=policy.path,
+        reads_answers=True,
+        settings={"allow_stop": stop},
         validation=reward,
         validation_cost=cost,
     )

@@ -17,17 +17,23 @@ import numpy as np
 from hierrouter.baselines.baseline import DIGITS, Baseline
 from hierrouter.baselines.contest import Contest
 from hierrouter.baselines.own import OwnBaseline
+from hierrouter.evaluate.policies import OwnPolicy
+
+OWN = (OwnBaseline, OwnPolicy)
 
 
-def look_of(held: Contest, baselines: Sequence[Baseline]) -> dict[str, Any]:
+def look_of(
+    held: Contest, baselines: Sequence[Baseline], policies: Sequence[OwnPolicy] = ()
+) -> dict[str, Any]:
     """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's.
 
     Args:
         held: the contest.
         baselines: those it was held with.
+        policies: of the user's own.
     """
     took_part = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
-    users = [one.name for one in baselines if isinstance(one, OwnBaseline)]
+    users = [one.name for one in (*baselines, *policies) if isinstance(one, OWN)]
     own = {name: _digest(held, name) for name in users if name in took_part}
     return {
         "alpha": held.alpha,

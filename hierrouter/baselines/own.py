@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hierrouter.baselines.arms import Arms, Play, Seen
 from hierrouter.baselines.baseline import Baseline, Tuned
-from hierrouter.import_path import import_path
-from hierrouter_cache.errors import InputError, named_reason
+from hierrouter.import_path import import_path, own_code
+from hierrouter_cache.errors import InputError
 
 EXACT = 1e-6  # by how much probabilities may miss what they must add up to
 
@@ -33,14 +33,9 @@ def own_baseline(path: str) -> Baseline:
             class, or the class is no `Baseline`.
     """
     module_name, attribute = import_path(path, "--baselines module:Class")
-    try:
-        module = importlib.import_module(module_name)
-        made = getattr(module, attribute)()
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"baseline cannot be made: {path}: {named_reason(error)}; it must be a class that can "
-            "be imported from here, and made without arguments"
-        ) from error
+    remedy = "it must be a class that can be imported from here, and made without arguments"
+    with own_code(f"baseline cannot be made: {path}", remedy):
+        made = getattr(importlib.import_module(module_name), attribute)()
     _require_protocol(made, path)
     return OwnBaseline(path, made)
 
@@ -94,15 +89,9 @@ class OwnBaseline:
         return Tuned(play, tuned.settings)
 
     def _called(self, what: str, function: Any, *arguments: Any) -> Any:
-        try:
+        failure = f"baseline failed: {self.path}: {what}"
+        with own_code(failure, "mend it, or leave it out", passing=(InputError,)):
             return function(*arguments)
-        except InputError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise InputError(
-                f"baseline failed: {self.path}: {what}: {named_reason(error)}; "
-                "mend it, or leave it out"
-            ) from error
 
 
 def _require_protocol(made: Any, path: str) -> None:

@@ -7,16 +7,17 @@ fold shown but which queries come with their texts. Not covered: how it is writt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hierrouter.data_notes import data_notes
+from hierrouter.evaluate.policies import OwnPolicy
 from hierrouter.explain import worst_queries
 from hierrouter.explore.grid import positions
-from hierrouter.explore.learned import Learned, OnDone, of_run, of_sweep
+from hierrouter.explore.learned import Brought, Learned, OnDone, of_policy, of_run, of_sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter.shown import Shown, differences_of
 from hierrouter.tree_texts import Texts, load_texts
@@ -36,6 +37,7 @@ class Explored:
         learned: routers, the one first shown first; none where nothing has been trained.
         texts: question, reference and answers, by position of the query in the fold.
         notes: sentences that a reader must not miss.
+        brought: policies of the user's own.
     """
 
     tree: RouteTree
@@ -45,6 +47,7 @@ class Explored:
     learned: tuple[Learned, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
+    brought: tuple[Brought, ...] = ()
 
     @property
     def fold(self) -> RouteTree:
@@ -60,6 +63,7 @@ def explored(
     texts: int,
     pool: str | None = None,
     on_done: OnDone = lambda done, total: None,
+    policies: Sequence[OwnPolicy] = (),
 ) -> Explored:
     """All that a page of one fold needs.
 
@@ -72,9 +76,11 @@ def explored(
             most at the alpha first shown, then the first ones.
         pool: as in `hierrouter.trees.Selection`.
         on_done: told (alphas done, all) while a sweep is evaluated.
+        policies: the user's own; where the router may stop early, they may, too.
 
     Raises:
-        InputError: the fold is empty, or a router was made for another tree.
+        InputError: the fold is empty, a router was made for another tree, or a policy of the
+            user's own fails.
         CacheError: the answers are not in the cache.
     """
     fold = tree.split(split)
@@ -85,6 +91,11 @@ def explored(
     alphas = positions(tree, split, shown.sweep, trained)
     learned = _learned(fold, alphas, trained, shown, on_done)
     swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None
+    stop = any(router.allow_stop for router in learned)
+    brought = tuple(
+        of_policy(one, fold, shown.alpha, stop, lambda part: load_texts(cache, part, pool))
+        for one in policies
+    )
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     return Explored(
         tree=tree,
@@ -93,7 +104,12 @@ def explored(
         start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
         learned=learned,
         texts=dict(zip(rows, _load(cache, fold, rows, pool), strict=True)),
-        notes=(*data_notes(tree), *_differences(tree, trained, shown)),
+        notes=(
+            *data_notes(tree),
+            *_differences(tree, trained, shown),
+            *(one.note for one in brought),
+        ),
+        brought=brought,
     )
 
 

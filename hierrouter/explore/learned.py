@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.evaluate.policies import OwnPolicy, TextsOf, policy_endings
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.tree import RouteTree
@@ -50,6 +51,36 @@ class Learned:
         ):
             found[changed] = node
         return found
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A policy of the user's own on one fold; it was asked at one alpha.
+
+    Attributes:
+        name: what the page calls it.
+        note: what a reader must know of it, in words.
+        node: int64[queries], the node where it ends, the likeliest one if it draws.
+    """
+
+    name: str
+    note: str
+    node: Integers
+
+
+def of_policy(
+    policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool, texts: TextsOf
+) -> Brought:
+    """Where a policy of the user's own ends.
+
+    Raises:
+        InputError: it fails, or gives what is neither an action nor probabilities.
+    """
+    endings = policy_endings(fold, policy, alpha, allow_stop, texts)
+    draws = bool((endings.max(axis=1) < 1).any())
+    note = f"{policy.name} was asked at alpha {alpha:g}, and does the same at every alpha here"
+    likeliest = ", where it draws, its likeliest route is shown" if draws else ""
+    return Brought(policy.name, f"{note}{likeliest}.", endings.argmax(axis=1))
 
 
 def of_sweep(

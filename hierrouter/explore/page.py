@@ -64,6 +64,7 @@ def _absent(explored: Explored) -> set[str]:
     kinds = {outcome.kind for outcome in single_calls(explored.fold)}
     found = {"single", "reference"} - kinds
     found |= set() if explored.learned else {"router"}
+    found |= set() if explored.brought else {"brought"}
     return found if "train" in explored.tree.splits else found | {"informed"}
 
 

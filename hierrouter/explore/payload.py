@@ -52,6 +52,10 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "alphas": list(explored.alphas),
         "start": explored.start,
         "routers": [_router(learned) for learned in explored.learned],
+        "brought": [
+            {"name": safe_text(one.name), "node": whole_numbers(one.node)}
+            for one in explored.brought
+        ],
         "texts": {str(row): _texts(texts) for row, texts in explored.texts.items()},
         "notes": [safe_text(note) for note in explored.notes],
     }

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluate.depth import DepthPoint
 from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.analysis import Analysis
+from hierrouter.report.analysis import Analysis, RegretRow
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.claims import comparisons, power
 from hierrouter.report.gaps import gap_intervals, gaps_closed
@@ -55,6 +55,7 @@ def build_report(
     analysis: Analysis | None = None,
     route_map: RouteMap | None = None,
     learning: LearningCurve | None = None,
+    policy_regret: Mapping[str, Sequence[RegretRow]] | None = None,
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
@@ -77,6 +78,7 @@ def build_report(
         analysis: what stands beside the policies.
         route_map: which routes router and oracle take.
         learning: how the router learned.
+        policy_regret: of each policy of the user's own, by dataset.
 
     Raises:
         InputError: no query, no policy, two routers, outcomes that are not one finite number a
@@ -116,6 +118,7 @@ def build_report(
         analysis=analysis,
         route_map=route_map,
         learning=learning,
+        policy_regret={name: tuple(rows) for name, rows in (policy_regret or {}).items()},
     )
 
 

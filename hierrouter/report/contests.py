@@ -16,13 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.baselines.contest import Contest, Entry
+from hierrouter.baselines.contest import ANYTIME, TREE, Contest, Entry
 from hierrouter.evaluate.simultaneous import simultaneous_intervals
 from hierrouter.report.certainty import Estimate
 from hierrouter.report.intervals import draws, estimates, stream_of_all
 from hierrouter.report.results import COST_UNIT, Bootstrap
 
-What = Literal["second hop", "adaptivity", "lead"]
+What = Literal["second hop", "adaptivity", "lead", "regret"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Value:
     Attributes:
         what: "second hop" is the best baseline of set B - the best of A, "adaptivity" is HierRouter
             - the best of B, both among those that read no answer; "lead" is HierRouter - the best
-            baseline of all.
-        chosen_on: the fold on which a baseline is the best one.
+            baseline of all; "regret" is the oracle - a policy of the user's own.
+        chosen_on: the fold on which a baseline is the best one; of a regret, the fold shown.
         first, second: names, a baseline's with its set: "kNN on B".
         difference: R(first) - R(second) on the fold shown.
     """
@@ -168,6 +168,7 @@ def _values(contest: Contest, bootstrap: Bootstrap) -> tuple[Value, ...]:
         for fold in dict.fromkeys((contest.split, "validation"))
         for what, first, second in _compared(contest, fold)
     ]
+    pairs += [("regret", contest.split, *pair) for pair in _lost(contest)]
     if not pairs:
         return ()
     reward = _rewards(contest)
@@ -195,6 +196,14 @@ def _compared(contest: Contest, fold: str) -> Iterator[tuple[What, int, int]]:
         yield "adaptivity", contest.router, route
     if contest.router is not None and best is not None:
         yield "lead", contest.router, best
+
+
+def _lost(contest: Contest) -> Iterator[tuple[int, int]]:
+    """The oracle and each policy of the user's own; it may stop where that policy may."""
+    names = [entry.outcome.name for entry in contest.entries]
+    for at, entry in enumerate(contest.entries):
+        if entry.outcome.kind == "baseline" and not entry.arms:
+            yield names.index(ANYTIME if entry.settings["allow_stop"] else TREE), at
 
 
 def _baselines(contest: Contest, reading: bool) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 from hierrouter.evaluate.deferral import DeferralPoint
 from hierrouter.evaluate.depth import DepthPoint
 from hierrouter.explained import Explained
-from hierrouter.report.analysis import Analysis
+from hierrouter.report.analysis import Analysis, RegretRow
 from hierrouter.report.certainty import Comparison, Crossed, Power, Spread
 from hierrouter.report.learning import LearningCurve
 from hierrouter.report.route_map import RouteMap
@@ -174,6 +174,7 @@ class Report:
         analysis: bounds, regret, calls, value of models; None where only outcomes are known.
         route_map: which routes router and oracle take; None where only outcomes are known.
         learning: how the router learned; None without one, and for one read off a sweep.
+        policy_regret: of each policy of the user's own, by dataset, "all" last.
     """
 
     alpha: float
@@ -198,6 +199,7 @@ class Report:
     analysis: Analysis | None = None
     route_map: RouteMap | None = None
     learning: LearningCurve | None = None
+    policy_regret: Mapping[str, tuple[RegretRow, ...]] = field(default_factory=dict)
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:

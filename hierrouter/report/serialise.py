@@ -24,6 +24,8 @@ def as_json(report: Report) -> str:
 
 def as_object(report: Report) -> dict[str, Any]:
     """The report as dictionaries and lists, floats as they are."""
+    # There only where somebody brought a policy.
+    regret = {name: [asdict(row) for row in rows] for name, rows in report.policy_regret.items()}
     return {
         "format": FORMAT,
         "alpha": report.alpha,
@@ -46,6 +48,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "learning": asdict(report.learning) if report.learning else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
+        **({"policy_regret": regret} if regret else {}),
     }
 
 

@@ -8,19 +8,15 @@ business, and what that code imports from further files; a change there is not s
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from hierrouter.import_path import import_path
+from hierrouter.import_path import import_path, own_code, source_digest, source_file
 from hierrouter.scoring.scorer import ScoreFunction, Scorer
-from hierrouter_cache.errors import InputError, named_reason
+from hierrouter_cache.errors import InputError
 
 EXCERPT = 40  # characters of a response in an error
 
@@ -33,25 +29,17 @@ def own_scorer(path: str) -> Scorer:
             function, or the function does not take (response, references).
     """
     module_name, attribute = import_path(path, "--scorer module:function")
-    module = _imported(module_name, path)
+    remedy = "the module must be importable from here or installed"
+    with own_code(f"scorer cannot be imported: {path}", remedy):
+        module = importlib.import_module(module_name)
     function = getattr(module, attribute, None)
     if not callable(function):
         raise InputError(
-            f"no function {attribute} in module {module_name}: {_file(module)}; "
+            f"no function {attribute} in module {module_name}: {source_file(module)}; "
             f"--scorer {path} needs one"
         )
     _require_two_arguments(function, path)
-    return Scorer(path, _version(module, function), _checked(function, path))
-
-
-def _imported(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"scorer cannot be imported: {path}: {named_reason(error)}; "
-            "the module must be importable from here or installed"
-        ) from error
+    return Scorer(path, source_digest(module, function), _checked(function, path))
 
 
 def _require_two_arguments(function: Any, path: str) -> None:
@@ -66,25 +54,11 @@ def _require_two_arguments(function: Any, path: str) -> None:
         return
 
 
-def _version(module: ModuleType, function: Any) -> str:
-    defining = sys.modules.get(getattr(function, "__module__", None) or module.__name__, module)
-    total = hashlib.sha256()
-    for file in dict.fromkeys((_file(module), _file(defining))):
-        total.update(Path(file).read_bytes() if file else b"")
-    return total.hexdigest()[:12]
-
-
-def _file(module: ModuleType) -> str:
-    return getattr(module, "__file__", None) or ""
-
-
 def _checked(function: Any, path: str) -> ScoreFunction:
     def score(response: str, references: Sequence[str], /) -> float:
         call = f"on the response {_short(response)!r}"
-        try:
+        with own_code(f"scorer failed: {path}", call):
             value = function(response, tuple(references))
-        except (Exception, SystemExit) as error:
-            raise InputError(f"scorer failed: {path}: {named_reason(error)}; {call}") from error
         number = _number(value)
         if not 0 <= number <= 1:  # nor is NaN
             raise InputError(

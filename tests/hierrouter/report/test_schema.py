@@ -16,6 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hierrouter.comparison import DeferTo, report_on
+from hierrouter.evaluate.policies import own_object
 from hierrouter.learn.objective import Objective
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.training import train
@@ -47,7 +48,7 @@ def schema() -> dict[str, Any]:
 
 @cache
 def everything() -> Report:
-    """A real report with all there can be: sweep of two seeds, stop, deferral, two price lists."""
+    """A real report with all there can be: two seeds, stop, deferral, price lists, a policy."""
     tree = small_tree()
     trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
     sweep = Sweep(GRID, tuple(sweep_glimpse(tree, seed) for seed in (0, 1)))
@@ -62,6 +63,7 @@ def everything() -> Report:
         bootstrap=Bootstrap(n=50),
         price_lists=lists,
         defer=DeferTo("large"),
+        policies=[own_object(lambda seen: 0)],
     )
 
 
