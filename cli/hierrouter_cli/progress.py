@@ -15,8 +15,6 @@ from hierrouter_cli import console
 if TYPE_CHECKING:
     from hierrouter.collect.summary import Progress
 
-NAMED = 5  # changed queries; the others are counted
-
 
 @contextmanager
 def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
@@ -63,14 +61,6 @@ def _bars(nodes: int) -> Iterator[Progress]:
 
 
 def _say_changed(names: Sequence[str]) -> None:
+    from hierrouter.collect.summary import changed_line
+
     console.say(changed_line(names))
-
-
-def changed_line(names: Sequence[str]) -> str:
-    """Which queries are not what they were when they were collected, in one line."""
-    queries = "1 query" if len(names) == 1 else f"{len(names):,} queries"
-    more = ", ..." if len(names) > NAMED else ""
-    return (
-        f"collect: {queries} changed: {', '.join(names[:NAMED])}{more}; "
-        "asked anew, what was collected before stays"
-    )

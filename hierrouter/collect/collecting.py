@@ -7,7 +7,7 @@ pool and questions and refuses what cannot be, `make_calls` asks the models, her
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,13 @@ from hierrouter.collect.plan import planned as planned_last
 from hierrouter.collect.plan import refuse_stored_keys
 from hierrouter.collect.scheduler import collect as collect_here
 from hierrouter.collect.shards import Shard
-from hierrouter.collect.summary import Progress, Summary, require_answers
+from hierrouter.collect.summary import (
+    Counted,
+    Progress,
+    Summary,
+    changed_line,
+    require_answers,
+)
 from hierrouter.learn.config import PAPER_SEED
 from hierrouter.pool import Pool
 from hierrouter.pool_file import load_pool
@@ -97,7 +103,7 @@ def collect(
     insecure: bool = False,
     device: str | None = None,
     allow_large: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
     on_note: Note | None = None,
 ) -> Path:
     """Run every model sequence for each query and store what came back.
@@ -116,7 +122,7 @@ def collect(
         backend, base_url, api_key_env, timeout, insecure, device: for all models, instead of what
             the pool says; see `hierrouter.collect.overrides`.
         allow_large: more than 100,000 calls, or than a day of them.
-        progress: told of each level and each answer, see `hierrouter.collect.summary.Progress`.
+        progress: told (label of a model's level, calls done, calls of that level).
         on_note: told in a line what a person should know of the questions.
 
     Returns:
@@ -127,6 +133,7 @@ def collect(
         CacheError: the cache is damaged, in use or cannot be written.
         WorldError: a model, a server or the disk failed; what was committed is safe.
     """
+    note = on_note or _unheard
     found = planned(
         listed(datasets),
         None if pool is None else str(pool),
@@ -143,12 +150,21 @@ def collect(
             "insecure": insecure or None,
             "device": device,
         },
-        on_note or _unheard,
+        note,
     )
     if not allow_large:
         require_consent(found.pool, found.own, found.cache)
     require_encoder(encoder)
-    require_answers(make_calls(found, progress or Progress(), on_note=on_note or _unheard))
+    told = Progress(on_changed=lambda names: note(changed_line(names)))
+    if progress:
+        counted = Counted(progress)
+        told = replace(
+            told,
+            on_level=counted.on_level,
+            on_calls=counted.on_some,
+            on_lost=counted.on_some,
+        )
+    require_answers(make_calls(found, told, on_note=note))
     open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
     return found.cache
 

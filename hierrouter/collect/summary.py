@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from hierrouter_cache.errors import WorldError
 
+NAMED = 5  # changed queries; the others are counted
+
 
 @dataclass
 class Progress:
@@ -29,6 +31,26 @@ class Progress:
     on_calls: Callable[[int, int, float], None] = lambda calls, tokens, cost: None
     on_lost: Callable[[int], None] = lambda calls: None
     on_changed: Callable[[Sequence[str]], None] = lambda names: None
+
+
+@dataclass
+class Counted:
+    """Tells one callable how far each level is, as (label, done, total)."""
+
+    tell: Callable[[str, int, int], None]
+    label: str = ""
+    done: int = 0
+    total: int = 0
+
+    def on_level(self, label: str, calls: int) -> None:
+        """A model begins with a level."""
+        self.label, self.done, self.total = label, 0, calls
+        self.tell(label, 0, calls)
+
+    def on_some(self, calls: int, *_: float) -> None:
+        """Calls were answered, or given up."""
+        self.done += calls
+        self.tell(self.label, self.done, self.total)
 
 
 @dataclass
@@ -79,4 +101,14 @@ def require_answers(summary: Summary) -> None:
     raise WorldError(
         f"{summary.failed.total()} calls failed ({counts}), {summary.incomplete} of "
         f"{summary.queries} queries are incomplete: {summary.example[:110]}; {remedy}"
+    )
+
+
+def changed_line(names: Sequence[str]) -> str:
+    """Which queries are not what they were when they were collected, in one line."""
+    queries = "1 query" if len(names) == 1 else f"{len(names):,} queries"
+    more = ", ..." if len(names) > NAMED else ""
+    return (
+        f"collect: {queries} changed: {', '.join(names[:NAMED])}{more}; "
+        "asked anew, what was collected before stays"
     )

@@ -47,10 +47,10 @@ def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in PAGES if commands(page)]
     assert len(shown) == 15
-    assert sum(len(blocks("bash", page)) for page in shown) == 41
-    assert sum(len(commands(page)) for page in shown) == 75
-    assert sum(len(files(page)) for page in shown) == 8
-    assert sum(len(blocks("python", page)) for page in PAGES) == 18
+    assert sum(len(blocks("bash", page)) for page in shown) == 42
+    assert sum(len(commands(page)) for page in shown) == 78
+    assert sum(len(files(page)) for page in shown) == 9
+    assert sum(len(blocks("python", page)) for page in PAGES) == 20
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
@@ -65,7 +65,12 @@ def test_commands_that_are_only_shown_can_be_typed() -> None:
 
 def test_the_python_examples_of_the_readme_and_of_training_run(home: Path) -> None:
     (example,) = blocks("python", README)
-    assert ">" in run_python(example, home)
+    told = run_python(example, home)
+    ruled, learned = map(float, re.findall(r"^(-?[\d.]+) (-?[\d.]+)$", told, re.M)[0])
+    assert ruled < learned
+    assert f"R {learned:.3f} on validation" in told
+    assert "Quality Q (token_f1), higher is better" in told
+    assert told.splitlines()[-1] == "19"
     (example,) = blocks("python", DOCS / "train.md")
     assert float(run_python(example, home)) > -3
 
@@ -86,6 +91,9 @@ def test_the_examples_beyond_the_pool_run_from_top_to_bottom(home: Path) -> None
     assert joined
     assert float(helped[2]) > float(helped[1]) + 0.03
     assert float(joined[2]) > float(joined[1]) + 0.3
+    valued = re.findall(r"<(\S+) on \d+ test queries at alpha 0.005: R (\S+),", told)
+    assert [name for name, _ in valued] == ["rule", "text>calc", "oracle"]
+    assert 0 < float(valued[0][1]) < float(valued[2][1])
 
 
 def test_the_documented_defaults_are_the_real_ones() -> None:
