@@ -24,6 +24,7 @@ import transformers
 from measuring import timed, versions
 
 from hierrouter.collect.backends import backend
+from hierrouter.collect.backends.chat import prompt_tokens
 from hierrouter.collect.datasets import load_queries
 from hierrouter.collect.generator import Answer, Generator, Response, Stop, answers_in_order, never
 from hierrouter.collect.scheduler import collect
@@ -57,6 +58,14 @@ class Seen:
 
     def on_level(self, label: str, calls: int) -> None:
         self.stage = label.removesuffix(label.split()[-1]).strip()
+
+    def responses(self) -> dict[tuple[str, str], Response]:
+        """What was answered, by model and prompt; here nothing may fail."""
+        found = {}
+        for pair, answer in self.answers.items():
+            assert isinstance(answer, Response)
+            found[pair] = answer
+        return found
 
 
 @dataclass
@@ -96,7 +105,7 @@ def main() -> None:
 
 def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
     """Tokens a CPU-second of three ways to answer the same prompts."""
-    tokens = sum(answer.tokens_out for answer in seen.answers.values())  # type: ignore[union-attr]
+    tokens = sum(answer.tokens_out for answer in seen.responses().values())
     batched = tokens / seen.seconds
     alone, spent = timed(lambda: one_by_one(seen))
     plain = tokens / spent
@@ -109,7 +118,7 @@ def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
 
 
 def equal(seen: Seen, others: dict[tuple[str, str], str]) -> str:
-    same = sum(answer.text == others[pair] for pair, answer in seen.answers.items())  # type: ignore[union-attr]
+    same = sum(answer.text == others[pair] for pair, answer in seen.responses().items())
     return f"equal answers {same} of {len(others)}"
 
 
@@ -147,7 +156,7 @@ def print_prefixes(seen: Seen) -> None:
     for stage, pairs in seen.shown.items():
         counts: Counter[str] = Counter()
         for name, prompt in pairs:
-            tokens = seen.models[name]._encode(prompt)
+            tokens = prompt_tokens(seen.models[name]._tokenizer, prompt)
             counts["all"] += len(tokens)
             counts["reused"] += remember(known[name], tokens)
         print(

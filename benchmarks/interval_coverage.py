@@ -191,7 +191,7 @@ def family(queries: int, samples: int, n: int) -> None:
     }
 
     def all_hold(way: Way, sample: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
-        return np.all(holds(way, truth, sample, rng))
+        return np.asarray(np.all(holds(way, truth, sample, rng)))
 
     table = {
         name: [float(simulated.coverage(population, queries, samples, partial(all_hold, way)))]
@@ -236,7 +236,8 @@ def both_resampled(values: Floats, rng: np.random.Generator, n: int) -> Ends:
 
     def mean(seeds: NDArray[np.int64], queries: NDArray[np.int64], axis: int) -> Floats:
         by_seed = values[:, queries].mean(axis=axis)  # [seeds, resamples]
-        return np.take_along_axis(by_seed.T, seeds, axis=1).mean(axis=axis)
+        found: Floats = np.take_along_axis(by_seed.T, seeds, axis=1).mean(axis=axis)
+        return found
 
     found = stats.bootstrap(
         tuple(np.arange(size) for size in values.shape),

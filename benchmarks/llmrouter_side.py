@@ -21,14 +21,15 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
 # Module, router, trainer, hyperparameters; of those left out LLMRouter has its own defaults.
-MF = {"latent_dim": 128, "lr": 0.001, "epochs": 5, "noise_alpha": 0.0}
-ROUTERS = {
+MF: dict[str, Any] = {"latent_dim": 128, "lr": 0.001, "epochs": 5, "noise_alpha": 0.0}
+ROUTERS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "kNN": ("knnrouter", "KNNRouter", "KNNRouterTrainer", {"n_neighbors": 5}),
     "MLP": (
         "mlprouter",
@@ -79,7 +80,7 @@ def choose(folder: Path, name: str, seed: int) -> list[str]:
     module, router_class, trainer_class, hyperparameters = ROUTERS[name]
     package = importlib.import_module(f"llmrouter.models.{module}")
     router_module = importlib.import_module(f"llmrouter.models.{module}.router")
-    router_module.get_longformer_embedding = embedding.__getitem__
+    vars(router_module)["get_longformer_embedding"] = embedding.__getitem__
     dim = len(next(iter(embedding.values())))
     config = configuration(folder, name, {**hyperparameters, **text_dim(name, dim)})
     random.seed(seed)
@@ -96,7 +97,7 @@ def text_dim(name: str, dim: int) -> dict[str, int]:
     return {"text_dim": dim} if name.startswith("MF") else {}
 
 
-def configuration(folder: Path, name: str, hyperparameters: dict[str, object]) -> Path:
+def configuration(folder: Path, name: str, hyperparameters: dict[str, Any]) -> Path:
     """The YAML file that a router is made from."""
     model = str((folder / f"{name}.pkl").absolute())
     config = {

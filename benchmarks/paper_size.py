@@ -9,6 +9,7 @@ from __future__ import annotations
 import measuring  # noqa: F401  makes `tests` importable
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hierrouter.actions import Actions
 from hierrouter.learn.config import PPOConfig, preset
@@ -42,8 +43,9 @@ class PaperSize:
         """Draws actions for state numbers."""
 
         @torch.no_grad()
-        def act(state: np.ndarray) -> np.ndarray:
+        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             logits = router(self.table.rows(torch.from_numpy(state)))[0].numpy()
-            return (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+            drawn: NDArray[np.int64] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+            return drawn
 
         return act

@@ -23,6 +23,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
@@ -51,7 +52,7 @@ def main() -> None:
         cache = Harness(disk / "cache")
         for _ in range(asked.cuts):
             with mounted(image, disk) as device:
-                cache.run_and_kill(moments, lambda device=device: cut_power(disk, device))
+                cache.run_and_kill(moments, partial(cut_power, disk, device))
             with mounted(image, disk):
                 found.update(asdict(inspect(cache.root, cache.acked)))
     print(f"{platform.platform()}, {asked.cuts} cuts, {len(cache.acked)} parts acknowledged")

@@ -27,6 +27,7 @@ from tianshou.utils.net.common import Net
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from hierrouter.learn.config import PPOConfig
 from hierrouter.learn.router import Router
@@ -47,7 +48,7 @@ def features(table: StateTable, hops: int) -> Tensor:
     return torch.cat([table.cost[:, None], table.embedding(slice(None)), stage], dim=1)
 
 
-class WarmUp(LRSchedulerFactory):
+class WarmUp(LRSchedulerFactory):  # type: ignore[misc]  # the library has no types
     """The rise of the learning rate; Tianshou moves it once an update, not once a gradient step."""
 
     def __init__(self, config: PPOConfig) -> None:
@@ -94,7 +95,8 @@ class RouterCritic(nn.Module):
         self.router = router
 
     def forward(self, obs: Any) -> Tensor:
-        return self.router(_states(obs, self.router))[1][:, None]
+        value: Tensor = self.router(_states(obs, self.router))[1]
+        return value[:, None]
 
 
 def _states(obs: Any, router: Router) -> States:
@@ -177,7 +179,8 @@ class StockTianshou:
 
     def logits(self, table: StateTable) -> Tensor:
         """float32[states, M]."""
-        return self._actor(features(table, self._hops))[0]
+        logits: Tensor = self._actor(features(table, self._hops))[0]
+        return logits
 
 
 class Trunk(BaseFeaturesExtractor):
@@ -193,7 +196,8 @@ class Trunk(BaseFeaturesExtractor):
         )
 
     def forward(self, observations: Tensor) -> Tensor:
-        return self.layers(observations)
+        seen: Tensor = self.layers(observations)
+        return seen
 
 
 class Stable:
@@ -230,6 +234,7 @@ class Stable:
     def collect(self) -> None:
         """Fill the buffer with an iteration's episodes."""
         model = self.model
+        assert model.env
         model.collect_rollouts(model.env, self._callback, model.rollout_buffer, self._hops)
 
     def update(self) -> None:
@@ -244,7 +249,9 @@ class Stable:
     def logits(self, table: StateTable) -> Tensor:
         """float32[states, M]."""
         seen = features(table, self._hops)
-        return self.model.policy.get_distribution(seen).distribution.logits
+        chosen = self.model.policy.get_distribution(seen).distribution
+        assert isinstance(chosen, Categorical)
+        return chosen.logits
 
 
 class Plain:
@@ -275,7 +282,7 @@ class Plain:
             advantage = self._advantages(reward, value.reshape(reward.shape)).ravel()
         size = len(state) // config.minibatches
         for _ in range(config.update_epochs):
-            for part in torch.randperm(len(state)).split(size):
+            for part in torch.split(torch.randperm(len(state)), size):
                 self._step(state[part], action[part], old[part], advantage[part], value[part])
 
     def _advantages(self, reward: Tensor, value: Tensor) -> Tensor:

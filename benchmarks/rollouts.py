@@ -102,6 +102,7 @@ def loop(size: PaperSize, router: Router, episodes: int) -> Way:
         nonlocal state
         kept = []
         for _ in range(size.tree.hops):
+            assert isinstance(state, np.ndarray)  # numbers of states, no features
             action = act(state)
             following, reward, ended, _, _ = envs.step(action)
             kept.append((state, action, reward, ended))

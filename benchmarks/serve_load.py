@@ -29,7 +29,7 @@ import psutil
 from measuring import LISTENS, versions
 
 from hierrouter.collect.backends import backend
-from hierrouter.collect.generator import answers_in_order
+from hierrouter.collect.generator import Response, answers_in_order
 from hierrouter.collect.prompts import prompt_text
 from hierrouter.live.bundle import load_bundle
 from hierrouter.live.router import Router
@@ -131,6 +131,7 @@ def routed_alone(run: Path, questions: list[str]) -> dict[str, str]:
         for level, hop in enumerate(way.hops):
             prompt = prompt_text(way.question, said, bundle.pool.instruction(level))
             [answer] = answers_in_order(generators[hop.model], [prompt])
+            assert isinstance(answer, Response)
             said.append(answer.text)
     bare = time.perf_counter() - started
     print(f"the bare calls, one after the other: {len(routed) / bare:.1f} questions/s")

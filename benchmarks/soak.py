@@ -220,7 +220,7 @@ class Day:
 
     def routes(self, cache: Path, *flags: str) -> dict[str, dict[str, float]]:
         """The rows of a report on fixed routes, by name and dataset."""
-        words = ["report", "--cache", cache, "--alpha", "0.1", "--format", "json"]
+        words: list[str | Path] = ["report", "--cache", cache, "--alpha", "0.1", "--format", "json"]
         out, _ = self.do.run(*words, *flags)
         return {
             f"{row['policy']} {row['dataset']}": row
@@ -244,17 +244,17 @@ class Day:
             promise(left == OF_A_RUN, f"files of a finished run: {left}")
         pair = [(run / "policy.safetensors").read_bytes() for run in (killed, undisturbed)]
         promise(pair[0] == pair[1], "a resumed training ended with other bytes")
-        words = ["report", "--cache", self.cache, "--checkpoint", killed, "--format", "json"]
-        self.do.run(*words)
+        self.do.run("report", "--cache", self.cache, "--checkpoint", killed, "--format", "json")
         shutil.rmtree(killed)
         shutil.rmtree(undisturbed)
 
     def sweep(self) -> None:
         run = self.place / "runs" / "sweep"
-        words = ["sweep-alpha", "--alphas", "0,0.1,0.5", "--epochs", "6", "--cache", self.cache]
-        self.do.run(*words, "--out", run)
-        shown = ["report", "--cache", self.cache, "--sweep", run, "--alpha", "0.3"]
-        self.do.run(*shown, "--out", self.place / "page")
+        on: list[str | Path] = ["--cache", self.cache]
+        epochs = ["--epochs", "6"]
+        self.do.run("sweep-alpha", "--alphas", "0,0.1,0.5", *epochs, *on, "--out", run)
+        page: list[str | Path] = ["--out", self.place / "page"]
+        self.do.run("report", *on, "--sweep", run, "--alpha", "0.3", *page)
         for folder in (run, self.place / "page"):
             shutil.rmtree(folder)
 
