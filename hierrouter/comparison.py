@@ -26,7 +26,7 @@ from hierrouter.evaluate.bounds import (
 )
 from hierrouter.evaluate.depth import DepthPoint, depth_curve
 from hierrouter.evaluate.outcome import ROUTER, Outcome, fixed_routes, from_endings, single_calls
-from hierrouter.evaluate.policies import OwnPolicy, TextsOf, policy_endings, require_other_names
+from hierrouter.evaluate.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learn.deferral import Deferral, calibrated, direct_call
 from hierrouter.learn.folds import choosing_fold
 from hierrouter.learn.sweep import Sweep
@@ -78,7 +78,6 @@ def report_on(
     exact: TrainedRouter | None = None,
     defer: DeferTo | None = None,
     policies: Sequence[OwnPolicy] = (),
-    texts: TextsOf | None = None,
 ) -> Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -100,7 +99,6 @@ def report_on(
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
         policies: the user's own; where the router may stop early, they may, too.
-        texts: what these read, see `hierrouter.evaluate.policies.evaluate`.
 
     Raises:
         InputError: an unknown or empty fold, a router made for another tree, an unknown model to
@@ -119,7 +117,7 @@ def report_on(
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
 
     def asked_on(shown: RouteTree) -> dict[str, NDArray[np.float64]]:
-        return {one.name: policy_endings(shown, one, alpha, stop, texts) for one in policies}
+        return {one.name: policy_endings(shown, one, alpha, stop) for one in policies}
 
     others = [*single_calls(fold), *fixed_routes(fold, stop), *_baselines(tree, alpha, fold, stop)]
     require_other_names(policies, [ROUTER, *(one.name for one in others)])

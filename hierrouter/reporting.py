@@ -20,7 +20,6 @@ from hierrouter.learn.checkpoint import router_at
 from hierrouter.provenance import provenance
 from hierrouter.report.results import Report
 from hierrouter.shown import Shown
-from hierrouter.tree_texts import load_texts
 from hierrouter_cache.tree import RouteTree
 
 
@@ -110,5 +109,4 @@ def _under(reported: Reported, tree: RouteTree) -> Report:
         exact=router_at(exact_run, None) if exact_run else None,
         defer=reported.defer,
         policies=reported.policies,
-        texts=lambda fold: load_texts(reported.cache, fold, reported.pool),
     )

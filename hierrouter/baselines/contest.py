@@ -23,7 +23,7 @@ from hierrouter.baselines.one_thread import one_thread
 from hierrouter.baselines.sets import SETS, usable_sets
 from hierrouter.evaluate.bounds import ONE_HOP, direct_oracle, oracle
 from hierrouter.evaluate.outcome import ROUTER, Outcome, from_endings
-from hierrouter.evaluate.policies import OwnPolicy, TextsOf, policy_endings, require_other_names
+from hierrouter.evaluate.policies import OwnPolicy, policy_endings, require_other_names
 from hierrouter.learn.config import PAPER_SEED
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.errors import InputError
@@ -101,7 +101,6 @@ def contest(
     answers: Mapping[str, Answers] | None = None,
     on_fitted: OnFitted = lambda done, total, name: None,
     policies: Sequence[OwnPolicy] = (),
-    texts: TextsOf | None = None,
 ) -> Contest:
     """Fit every baseline for every set of arms, and evaluate everybody on one fold.
 
@@ -115,7 +114,6 @@ def contest(
             baselines that read answers are left out.
         on_fitted: told (done, total, name) after each fit.
         policies: the user's own; where the router may stop early, they may, too.
-        texts: what these read, see `hierrouter.evaluate.policies.evaluate`.
 
     Raises:
         InputError: no train query, none in `split`, no arms, no embeddings, a router made for
@@ -128,7 +126,7 @@ def contest(
     taking_part = [one for one in baselines if answers is not None or not one.reads_answers]
     learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
     stop = trained is not None and trained.objective.allow_stop
-    brought = [_brought(one, tree, split, alpha, stop, texts) for one in policies]
+    brought = [_brought(one, tree, split, alpha, stop) for one in policies]
     entries: list[Entry] = []
     for name in usable:
         folds = _folds(tree, name, split, answers)
@@ -215,7 +213,6 @@ def _brought(
     split: str,
     alpha: float,
     stop: bool,
-    texts: TextsOf | None,
 ) -> Entry:
     """A policy of the user's own; nothing is fitted."""
 
@@ -223,7 +220,7 @@ def _brought(
         fold = tree.split(name)
         if not len(fold):
             return None
-        endings = policy_endings(fold, policy, alpha, stop, texts)
+        endings = policy_endings(fold, policy, alpha, stop)
         return from_endings(fold, endings, policy.name, "baseline")
 
     shown = on(split)

@@ -3,6 +3,7 @@
 Arrays in, numbers out; nothing here trains, reads a file or prints. In the order of reading:
 
     outcome, exact, reach                        a policy's Q and C on each query, and its calls
+    policies                                     anybody's policy, asked and valued
     bounds, ladder, information                  what a router has to beat, and what it cannot
     frontier, hulls                              cost against quality: of policies, of queries
     metrics, pairs                               single numbers, each with its definition

@@ -409,11 +409,9 @@ def policy_table(
     return table
 
 
-def policy_endings(
-    tree: RouteTree, policy: OwnPolicy, alpha: float, allow_stop: bool, texts: TextsOf | None
-) -> Floats:
+def policy_endings(tree: RouteTree, policy: OwnPolicy, alpha: float, allow_stop: bool) -> Floats:
     """float64[queries, nodes]: where a policy of the user's own ends; see `policy_table`."""
-    table = policy_table(tree, policy.made, alpha, allow_stop, name=policy.name, texts=texts)
+    table = policy_table(tree, policy.made, alpha, allow_stop, name=policy.name)
     return ending(Actions(tree.routes, allow_stop), table)
 
 
@@ -476,7 +474,7 @@ def _can_stop(policy: Any, tree: RouteTree) -> bool:
     count = Actions(tree.routes, allow_stop=True).count
     if isinstance(policy, np.ndarray):
         return policy.shape[-1] == count
-    return getattr(getattr(policy, "action_space", None), "n", None) == count
+    return bool(getattr(getattr(policy, "action_space", None), "n", None) == count)
 
 
 def _named(fold: RouteTree, name: str, alpha: float, allow_stop: bool) -> Outcome:
@@ -594,7 +592,7 @@ def _ask_table(tree: RouteTree, table: Floats, actions: Actions, name: str) -> A
         for row in np.flatnonzero(~_add_up(chances)):
             where = f"{name}: {_place(tree, query[row], depth[node[row]])}"
             raise _no_probabilities(chances[row], where)
-        return chances / chances.sum(axis=1, keepdims=True)
+        return _summing_to_1(chances)
 
     return ask
 
@@ -618,8 +616,8 @@ def _loading(tree: RouteTree, texts: TextsOf | None) -> Callable[[], Sequence[Qu
         found = texts(tree) if texts else getattr(tree, "texts", None)
         if found is None:
             raise InputError(
-                "no texts to read: this tree holds numbers only; give texts=partial(load_texts, "
-                "Path(cache)), see hierrouter.tree_texts"
+                "no texts to read: this tree holds numbers only; open the cache with "
+                "hierrouter.open, or give texts"
             )
         loaded: Sequence[QueryTexts] = found
         return loaded
@@ -662,7 +660,7 @@ def _probabilities(given: Any, names: tuple[str, ...], where: str) -> Floats:
     chances = values.astype(np.float64)
     if not _add_up(chances):
         raise _no_probabilities(chances, where)
-    return chances / chances.sum()
+    return _summing_to_1(chances)
 
 
 def _add_up(chances: Floats) -> Any:
@@ -670,6 +668,12 @@ def _add_up(chances: Floats) -> Any:
     with np.errstate(invalid="ignore"):  # inf - inf, which is refused
         whole = np.abs(chances.sum(axis=-1) - 1) <= TOLERANCE  # nor is NaN
         return whole & (chances >= 0).all(axis=-1)
+
+
+def _summing_to_1(chances: Floats) -> Floats:
+    """The same without the rounding of float32."""
+    whole: Floats = chances / chances.sum(axis=-1, keepdims=True)
+    return whole
 
 
 def _not_askable(policy: Any, name: str) -> InputError:

@@ -92,10 +92,7 @@ def explored(
     learned = _learned(fold, alphas, trained, shown, on_done)
     swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None
     stop = any(router.allow_stop for router in learned)
-    brought = tuple(
-        of_policy(one, fold, shown.alpha, stop, lambda part: load_texts(cache, part, pool))
-        for one in policies
-    )
+    brought = tuple(of_policy(one, fold, shown.alpha, stop) for one in policies)
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
     return Explored(
         tree=tree,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluate.policies import OwnPolicy, TextsOf, policy_endings
+from hierrouter.evaluate.policies import OwnPolicy, policy_endings
 from hierrouter.learn.sweep import Sweep
 from hierrouter.learn.trained import TrainedRouter
 from hierrouter_cache.tree import RouteTree
@@ -68,15 +68,13 @@ class Brought:
     node: Integers
 
 
-def of_policy(
-    policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool, texts: TextsOf
-) -> Brought:
+def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Brought:
     """Where a policy of the user's own ends.
 
     Raises:
         InputError: it fails, or gives what is neither an action nor probabilities.
     """
-    endings = policy_endings(fold, policy, alpha, allow_stop, texts)
+    endings = policy_endings(fold, policy, alpha, allow_stop)
     draws = bool((endings.max(axis=1) < 1).any())
     note = f"{policy.name} was asked at alpha {alpha:g}, and does the same at every alpha here"
     likeliest = ", where it draws, its likeliest route is shown" if draws else ""

@@ -32,7 +32,6 @@ from hierrouter.report.finished import ROWS, as_own, table_named
 from hierrouter.report.render import as_markdown
 from hierrouter.report.table import Table
 from hierrouter.shown import Shown, shown_router
-from hierrouter.tree_texts import load_texts
 from hierrouter.trees import listed
 from hierrouter_cache.atomic_files import write_atomically
 
@@ -144,7 +143,6 @@ def compared(
         answers,
         on_fitted or _nobody,
         policies,
-        lambda fold: load_texts(tree.root, fold, tree.pool),
     )
     source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
     result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))

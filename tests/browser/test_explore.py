@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hierrouter.comparison import report_on
+from hierrouter.evaluate.policies import own_object
 from hierrouter.explore.data import explored
 from hierrouter.explore.page import as_html
 from hierrouter.learn.config import ExactConfig
@@ -112,8 +113,15 @@ def page_of_run(
 ) -> Path:
     """The page of that router, with all texts."""
     tree, trained = stopping
-    page = as_html(explored(testbed_cache, tree, "test", shown(trained), texts=500))
-    return written(page, tmp_path_factory)
+    found = explored(
+        testbed_cache, tree, "test", shown(trained), texts=500, policies=[own_object(rule)]
+    )
+    return written(as_html(found), tmp_path_factory)
+
+
+def rule(seen: Mapping[str, Any]) -> int:
+    """A policy of the user's own: it stops with its first call where that is a long question."""
+    return len(seen["question"]) % 6
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +223,16 @@ def test_a_router_that_stops_has_the_figures_of_report(
     tree, trained = stopping
     with opened(browser, page_of_run) as (page, _):
         for alpha in alphas_of(page_of_run)[:: len(alphas_of(page_of_run)) // 2]:
-            report = report_on(tree, alpha, trained, None, {}, "test", Bootstrap(n=100))
+            report = report_on(
+                tree,
+                alpha,
+                trained,
+                None,
+                {},
+                "test",
+                Bootstrap(n=100),
+                policies=[own_object(rule)],
+            )
             go(page, alpha)
             assert check(page, as_object(report), "HierRouter, one alpha") > 500
 

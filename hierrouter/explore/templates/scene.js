@@ -89,7 +89,7 @@ function sceneAt(cache, priced, position) {
     position,
     oracle: ending("oracle", "oracle", oracle),
     router: router && ending(priced.router.name, "router", router),
-    brought: priced.brought.map(({ name, ends }) => ending(name, "brought", ends)),
+    brought: priced.brought.map(({ name, ends }) => ending(name, "baseline", ends)),
     fixed: fixed && { ...fixed, name: "best fixed route (train)", route: fixed.name },
     byDataset:
       trained && ending("best route per dataset", "baseline", everyDataset(cache, trained.choices)),
