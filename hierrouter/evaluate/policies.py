@@ -473,7 +473,7 @@ def _can_stop(policy: Any, tree: RouteTree) -> bool:
     """Whether it has an action for every model that ends with its call."""
     count = Actions(tree.routes, allow_stop=True).count
     if isinstance(policy, np.ndarray):
-        return policy.shape[-1] == count
+        return bool(policy.shape[-1] == count)
     return bool(getattr(getattr(policy, "action_space", None), "n", None) == count)
 
 
