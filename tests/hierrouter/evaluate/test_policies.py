@@ -23,6 +23,8 @@ from hierrouter.evaluate.policies import (
     own_policy,
     policy_table,
 )
+from hierrouter.learn.objective import Objective
+from hierrouter.learn.training import train
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
 from hierrouter.replay.vector import ReplayVectorEnv
@@ -30,6 +32,8 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.routes import Routes
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.enumeration import cost, node, quality
+from tests.hierrouter.learn.runs import ALPHA as RUN_ALPHA
+from tests.hierrouter.learn.runs import EXACT_GLIMPSE, small_tree
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 ALPHA = 0.05
@@ -296,6 +300,18 @@ def test_names_are_direct_calls_routes_and_the_oracle() -> None:
     np.testing.assert_allclose(best.reward, tree.reward(ALPHA).max(axis=1))
     with pytest.raises(InputError, match=r"unknown policy: modle; give a model .*or oracle"):
         evaluate(tree, "modle", ALPHA)
+
+
+def test_a_trained_router_is_valued_at_its_own_alpha() -> None:
+    tree = small_tree()
+    router = train(tree, Objective(RUN_ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
+    found, fold = evaluate(tree, router), tree.split("validation")
+    assert (found.name, found.alpha, found.split) == ("hierrouter", RUN_ALPHA, "validation")
+    np.testing.assert_array_equal(found.reward, router.outcome(fold).reward(RUN_ALPHA))
+    dear = evaluate(tree, router, 3.0, allow_stop=True)
+    np.testing.assert_array_equal(dear.reward, router.outcome(fold).reward(3.0))
+    with pytest.raises(InputError, match="it may stop early, allow_stop is False; leave"):
+        evaluate(tree, router, allow_stop=False)
 
 
 def test_an_evaluation_shows_itself() -> None:
