@@ -399,6 +399,8 @@ def policy_table(
     reached = np.ones((len(tree), 1))
     for level in range(routes.hops):
         query, place = np.nonzero(reached > 0)
+        if not len(query):  # all have stopped
+            break
         given = ask(query, place + routes.level_start(level))
         if level == routes.hops - 1 and allow_stop:
             given[:, : routes.models] += given[:, routes.models :]

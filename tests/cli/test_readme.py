@@ -50,7 +50,7 @@ def test_how_much_of_the_pages_runs() -> None:
     assert sum(len(blocks("bash", page)) for page in shown) == 42
     assert sum(len(commands(page)) for page in shown) == 78
     assert sum(len(files(page)) for page in shown) == 9
-    assert sum(len(blocks("python", page)) for page in PAGES) == 20
+    assert sum(len(blocks("python", page)) for page in PAGES) == 21
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:

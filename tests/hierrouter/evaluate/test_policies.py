@@ -404,6 +404,14 @@ def test_what_a_model_predicts_is_checked(given: Any, says: str) -> None:
         evaluate(random_tree(Routes(3, 2), 4, seed=0), Predicting(given), ALPHA)
 
 
+@pytest.mark.parametrize("policy", [lambda seen: 4, Predicting(lambda n: np.full(n, 4))])
+def test_nobody_is_asked_after_all_have_stopped(policy: Any) -> None:
+    tree = random_tree(Routes(3, 3), 4, seed=0)
+    found = evaluate(tree, policy, ALPHA, allow_stop=True)
+    np.testing.assert_array_equal(found.cost, tree.cost[:, 2])
+    np.testing.assert_array_equal(found.quality, tree.score[:, 2])
+
+
 def test_alpha_and_fold_are_checked() -> None:
     tree = random_tree(Routes(2, 2), 4, seed=0)
     with pytest.raises(InputError, match="no alpha to value a policy at"):
