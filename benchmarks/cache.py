@@ -29,22 +29,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import versions
 
-from hierrouter_cache.compact import compact
 from hierrouter_cache.embeddings import EmbeddingStore
-from hierrouter_cache.fingerprint import (
-    call_key,
-    digest,
-    next_context,
-    references_key,
-    root_context,
-)
-from hierrouter_cache.loading import load_tree
-from hierrouter_cache.pricing import Rate
+from hierrouter_cache.keys import call_key, digest, next_context, references_key, root_context
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import CALLS, PLANS, QUERIES, SCORES
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import CALLS, PLANS, QUERIES, SCORES
-from hierrouter_cache.scores import stored_scores
-from hierrouter_cache.tree import RouteTree, StatePart
-from hierrouter_cache.walk import TreeSpec, walk
+from hierrouter_cache.tree import Rate, RouteTree, StatePart
+from hierrouter_cache.walk import TreeSpec, load_tree, stored_scores, walk
 from hierrouter_cache.writer import PartWriter
 
 MODELS = ("a", "b", "c")

@@ -23,14 +23,21 @@ import torch
 import transformers
 from measuring import timed, versions
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.chat import prompt_tokens
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.generator import Answer, Generator, Response, Stop, answers_in_order, never
-from hierrouter.collect.scheduler import collect
-from hierrouter.collect.summary import Progress
-from hierrouter.pool import Identity, ModelSpec
-from hierrouter.pool_file import load_pool
+from hierrouter.collection.progress import Progress
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines import backend
+from hierrouter.engines.generator import (
+    Answer,
+    Generator,
+    Response,
+    Stop,
+    answers_in_order,
+    never,
+    prompt_tokens,
+)
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter.questions.datasets import load_queries
 
 
 @dataclass

@@ -27,11 +27,10 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hierrouter.collect.backends.chat import prompt_tokens
-from hierrouter.collect.backends.local import TransformersGenerator
-from hierrouter.collect.generator import answers_in_order
-from hierrouter.pool import Generation, ModelSpec
-from hierrouter.testbed.tokenizer import build_tokenizer
+from hierrouter.engines.generator import answers_in_order, prompt_tokens
+from hierrouter.engines.local import TransformersGenerator
+from hierrouter.pools.pool import Generation, ModelSpec
+from hierrouter.questions.testbed_world import build_tokenizer
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,12 @@ from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
 
-from hierrouter.evaluate.deferral import DeferralPoint, point_within
-from hierrouter.learn.config import preset
-from hierrouter.learn.deferral import calibrated
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
-from hierrouter.trees import open_tree
-from hierrouter_cache.sub_pool import sub_pool
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.deferral import DeferralPoint, point_within
+from hierrouter.learning.config import Objective, preset
+from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.tree import RouteTree, sub_pool
 from tests.hierrouter.trees import LARGE, doubtful_tree
 
 SHARES = (0.1, 0.3, 0.5)

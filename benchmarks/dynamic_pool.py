@@ -19,14 +19,12 @@ from pathlib import Path
 import measuring  # noqa: F401  makes `tests` importable
 import numpy as np
 
-from hierrouter.evaluate.bounds import best_route_per_dataset, oracle
-from hierrouter.learn.config import preset
-from hierrouter.learn.dynamic import train_featured
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
-from hierrouter.trees import open_tree
-from hierrouter_cache.sub_pool import sub_pool
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
+from hierrouter.learning.config import Objective, preset
+from hierrouter.learning.featured import train_featured
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.tree import RouteTree, sub_pool
 from tests.hierrouter.trees import planted_tree
 
 PLANTED = ((1.0, 0), (2.0, 3))  # length of the noise on embeddings, and the seed

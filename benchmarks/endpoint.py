@@ -22,10 +22,9 @@ from typing import Any
 
 import httpx2
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.generator import Response
-from hierrouter.endpoint import Endpoint
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Response
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
 
 WIDTH = 16
 RETRY_AFTER_S = 1

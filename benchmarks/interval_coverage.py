@@ -35,10 +35,13 @@ import scipy
 from numpy.typing import NDArray
 from scipy import stats
 
-from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
-from hierrouter.evaluate.crossed import crossed_interval
-from hierrouter.evaluate.gap import gap_closed_interval
-from hierrouter.evaluate.simultaneous import simultaneous_intervals
+from hierrouter.evaluation.intervals import (
+    crossed_interval,
+    gap_closed_interval,
+    percentile_interval,
+    resampled_means,
+    simultaneous_intervals,
+)
 from tests.hierrouter.evaluate import simulated
 
 LEVEL = 0.95

@@ -25,9 +25,9 @@ import openai
 from measuring import versions
 from serve_load import address, served
 
-from hierrouter.learn.checkpoint import router_at
-from hierrouter.tree_texts import load_texts
-from hierrouter.trees import open_tree
+from hierrouter.learning.checkpoint import router_at
+from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import load_texts
 
 MODEL = "hierrouter"
 AT_ONCE = 16

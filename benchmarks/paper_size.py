@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hierrouter.actions import Actions
-from hierrouter.learn.config import PPOConfig, preset
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.router import Router, shape_for
-from hierrouter.learn.states import state_table
-from hierrouter.replay.rollouts import Act
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.config import Objective, PPOConfig, preset
+from hierrouter.learning.network import Router, shape_for, state_table
+from hierrouter.replay.env import Act
 from tests.hierrouter.trees import planted_tree
 
 ALPHA = 0.005

@@ -32,16 +32,13 @@ from measuring import versions
 from numpy.typing import NDArray
 
 import hierrouter
-from hierrouter.baselines.arms import Arms, single_models
-from hierrouter.baselines.baseline import Baseline
-from hierrouter.baselines.factorisation import Factorisation
-from hierrouter.baselines.knn import NearestNeighbours
-from hierrouter.baselines.mlp import Mlp
-from hierrouter.baselines.svm import Svm
-from hierrouter.evaluate.bootstrap import difference_interval
-from hierrouter.interchange.llmrouter import EMBEDDINGS, TRAIN
-from hierrouter.interchange.storing import pool_names
-from hierrouter.trees import open_tree
+from hierrouter.collection.peers import EMBEDDINGS, TRAIN
+from hierrouter.collection.storing import pool_names
+from hierrouter.evaluation.intervals import difference_interval
+from hierrouter.learning.baselines.arms import Arms, Baseline, single_models
+from hierrouter.learning.baselines.classifiers import Mlp, NearestNeighbours, Svm
+from hierrouter.learning.baselines.factors import Factorisation
+from hierrouter.replay.opening import open_tree
 
 TORCH, LLMROUTER = "torch==2.13.0", "llmrouter-lib==0.4.0"
 SIDE = Path(__file__).with_name("llmrouter_side.py")

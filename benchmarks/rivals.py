@@ -29,11 +29,9 @@ from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.router import Router
-from hierrouter.learn.states import States, StateTable
-from hierrouter.replay.env import ReplayEnv
-from hierrouter.replay.rollouts import Rollouts
+from hierrouter.learning.config import PPOConfig
+from hierrouter.learning.network import Router, States, StateTable
+from hierrouter.replay.env import ReplayEnv, Rollouts
 from hierrouter_cache.tree import RouteTree
 
 

@@ -30,13 +30,10 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from torch import nn
 
-from hierrouter.learn.router import Router
-from hierrouter.learn.states import States
-from hierrouter.replay.bridge import to_buffer
-from hierrouter.replay.env import ReplayEnv
-from hierrouter.replay.rollouts import QueryStream, Rollouts, walk
+from hierrouter.learning.network import Router, States
+from hierrouter.learning.ppo import to_buffer
+from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, Rollouts, walk
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
-from hierrouter.replay.vector import ReplayVectorEnv
 from hierrouter_cache.tree import RouteTree
 
 BATCHES = (128, 1024)

@@ -21,13 +21,12 @@ import torch
 from measuring import timed, versions
 
 import hierrouter
-from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
-from hierrouter.evaluate.bounds import best_route_per_dataset, oracle
-from hierrouter.evaluate.outcome import Outcome, fixed_routes, single_calls
-from hierrouter.learn.config import ALGORITHMS, preset
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
-from hierrouter.trees import open_tree
+from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
+from hierrouter.evaluation.intervals import percentile_interval, resampled_means
+from hierrouter.evaluation.outcome import Outcome, fixed_routes, single_calls
+from hierrouter.learning.config import ALGORITHMS, Objective, preset
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.tree import RouteTree
 
 HARDEST = "riddle"

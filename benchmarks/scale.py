@@ -40,7 +40,7 @@ calls = sorted(map(str, Path(sys.argv[1]).glob("parts/calls-*")))
 columns = ["key", "step", "context", "outcome", "tokens_in", "tokens_out"]
 pq.ParquetDataset(calls).read(columns, use_threads=False)
 """
-IMPORT = "import torch, hierrouter.learn.training, hierrouter_cli.train"
+IMPORT = "import torch, hierrouter.learning.training, hierrouter_cli.train"
 MAKE = """
 import sys
 from pathlib import Path

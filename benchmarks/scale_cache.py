@@ -18,17 +18,17 @@ import pyarrow as pa
 from measuring import ROOT
 from numpy.typing import NDArray
 
-from hierrouter.collect.backends import IMPORTED
-from hierrouter.collect.embed import TEXTS_PER_FILE
-from hierrouter.collect.encoders import BUILT_IN, load_encoder
-from hierrouter.collect.plan import store_plan
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.scoring import scorer as scorer_named
+from hierrouter.collection.plan import store_plan
+from hierrouter.engines import IMPORTED
+from hierrouter.engines.encoders import BUILT_IN, load_encoder
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.questions.scoring import scorer as scorer_named
+from hierrouter.replay.opening import TEXTS_PER_FILE
 from hierrouter_cache.embeddings import EmbeddingStore
-from hierrouter_cache.fingerprint import call_key, next_context, references_key, root_context
+from hierrouter_cache.keys import call_key, next_context, references_key, root_context
+from hierrouter_cache.parts import CALLS, SCORES
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import CALLS, SCORES
 from hierrouter_cache.writer import PartWriter
 
 assert ROOT  # importing it makes this copy of the project importable

@@ -28,14 +28,13 @@ import openai
 import psutil
 from measuring import LISTENS, versions
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.generator import Response, answers_in_order
-from hierrouter.collect.prompts import prompt_text
-from hierrouter.live.bundle import load_bundle
-from hierrouter.live.router import Router
-from hierrouter.pool_file import load_pool
-from hierrouter.tree_texts import load_texts
-from hierrouter.trees import open_tree
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Response, answers_in_order, prompt_text
+from hierrouter.learning.bundle import load_bundle
+from hierrouter.pools.files import load_pool
+from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import load_texts
+from hierrouter.serving.router import Router
 
 
 @dataclass

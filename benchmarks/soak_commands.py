@@ -18,8 +18,8 @@ from pathlib import Path
 from measuring import ROOT
 
 from hierrouter_cache.errors import NoCache
+from hierrouter_cache.parts import IDENTITY, KINDS
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import IDENTITY, KINDS
 from tests.warm import Running, Warm
 
 KILLED, LOCKED, CTRL_C = -signal.SIGKILL, 3, 130

@@ -29,19 +29,16 @@ from measuring import timed, versions
 from numpy.typing import NDArray
 
 import hierrouter
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.metrics import hull_area
-from hierrouter.evaluate.outcome import Outcome, fixed_routes, mean_points
-from hierrouter.learn.alpha_router import Policy, TrainedSweep
-from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learn.conditioned import train_sweep
-from hierrouter.learn.config import SWEEP, TrainConfig, preset, shortened
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.origin import Origin
-from hierrouter.learn.sweep import alpha_grid, member_folder
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
-from hierrouter.trees import open_tree
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.evaluation.metrics import hull_area
+from hierrouter.evaluation.outcome import Outcome, fixed_routes, mean_points
+from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter.learning.conditioned import Policy, TrainedSweep, train_sweep
+from hierrouter.learning.config import SWEEP, Objective, TrainConfig, preset, shortened
+from hierrouter.learning.sweep import alpha_grid, member_folder
+from hierrouter.learning.trained import Origin, TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.tree import RouteTree
 
 ALGOS = ("ppo", "exact", "conditioned")

@@ -12,9 +12,9 @@ import measuring  # noqa: F401  makes this copy of the project importable
 import uvicorn
 from fastapi import FastAPI
 
-from hierrouter.collect.backends import backend
-from hierrouter.live.batched import BatchedModel
-from hierrouter.pool_file import load_pool
+from hierrouter.engines import backend
+from hierrouter.pools.files import load_pool
+from hierrouter.serving.models import BatchedModel
 
 
 def make_app() -> FastAPI:

@@ -29,15 +29,12 @@ from tianshou.algorithm import PPO
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor
 
-from hierrouter.evaluate.bounds import best_fixed_route, oracle
-from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm
-from hierrouter.learn.folds import TrainingFold
-from hierrouter.learn.ppo import PPOLearner
-from hierrouter.learn.router import Router, action_probabilities
-from hierrouter.learn.states import NoisyTable
-from hierrouter.replay.bridge import to_buffer
-from hierrouter.replay.rollouts import QueryStream, Rollouts, walk
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.outcome import policy_outcome
+from hierrouter.learning.loop import TrainingFold
+from hierrouter.learning.network import NoisyTable, Router, action_probabilities
+from hierrouter.learning.ppo import EpisodePPO, PPOLearner, SharedTrunk, build_algorithm, to_buffer
+from hierrouter.replay.env import QueryStream, Rollouts, walk
 
 PARTS = ("steps", "epoch", "curve", "value")
 

@@ -16,21 +16,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hierrouter.collect.collecting import collect
-    from hierrouter.evaluate.bounds import oracle
-    from hierrouter.evaluate.outcome import fixed_routes
-    from hierrouter.evaluate.policies import evaluate
-    from hierrouter.interchange.transfer import export, import_
-    from hierrouter.learn.run import Run, SweepRun, sweep, train
-    from hierrouter.live.router import Router
-    from hierrouter.pool import Pool
-    from hierrouter.pool_file import load_pool
+    from hierrouter.collection.collect import collect
+    from hierrouter.collection.transfer import export, import_
+    from hierrouter.evaluation.bounds import oracle
+    from hierrouter.evaluation.outcome import fixed_routes
+    from hierrouter.evaluation.policies import evaluate
+    from hierrouter.learning.run import Run, SweepRun, sweep, train
+    from hierrouter.pools.files import load_pool
+    from hierrouter.pools.pool import Pool
+    from hierrouter.questions.scoring import scorer
     from hierrouter.replay.env import ReplayEnv
+    from hierrouter.replay.opening import open
     from hierrouter.replay.tree import Tree
-    from hierrouter.report.comparing import compare
-    from hierrouter.report.finished import report
-    from hierrouter.scoring.registry import scorer
-    from hierrouter.trees import open
+    from hierrouter.reports.comparison import compare
+    from hierrouter.reports.report import report
+    from hierrouter.serving.router import Router
     from hierrouter_cache.errors import (
         CacheError,
         HierRouterError,
@@ -44,21 +44,21 @@ __version__ = "0.1.0.dev0"
 
 # Where each name lives.
 _ROOMS = {
-    "hierrouter.collect.collecting": ("collect",),
-    "hierrouter.evaluate.bounds": ("oracle",),
-    "hierrouter.evaluate.outcome": ("fixed_routes",),
-    "hierrouter.evaluate.policies": ("evaluate",),
-    "hierrouter.interchange.transfer": ("export", "import_"),
-    "hierrouter.learn.run": ("Run", "SweepRun", "sweep", "train"),
-    "hierrouter.live.router": ("Router",),
-    "hierrouter.pool": ("Pool",),
-    "hierrouter.pool_file": ("load_pool",),
+    "hierrouter.collection.collect": ("collect",),
+    "hierrouter.evaluation.bounds": ("oracle",),
+    "hierrouter.evaluation.outcome": ("fixed_routes",),
+    "hierrouter.evaluation.policies": ("evaluate",),
+    "hierrouter.collection.transfer": ("export", "import_"),
+    "hierrouter.learning.run": ("Run", "SweepRun", "sweep", "train"),
+    "hierrouter.serving.router": ("Router",),
+    "hierrouter.pools.pool": ("Pool",),
+    "hierrouter.pools.files": ("load_pool",),
     "hierrouter.replay.env": ("ReplayEnv",),
     "hierrouter.replay.tree": ("Tree",),
-    "hierrouter.report.comparing": ("compare",),
-    "hierrouter.report.finished": ("report",),
-    "hierrouter.scoring.registry": ("scorer",),
-    "hierrouter.trees": ("open",),
+    "hierrouter.reports.comparison": ("compare",),
+    "hierrouter.reports.report": ("report",),
+    "hierrouter.questions.scoring": ("scorer",),
+    "hierrouter.replay.opening": ("open",),
     "hierrouter_cache.errors": (
         "CacheError",
         "HierRouterError",

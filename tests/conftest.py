@@ -156,9 +156,9 @@ def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], obj
 @pytest.fixture(scope="session")
 def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with 20 queries of each family, collected once with the shipped models."""
-    from hierrouter.collect.datasets import load_queries
-    from hierrouter.collect.scheduler import collect
-    from hierrouter.pool_file import load_pool
+    from hierrouter.collection.scheduler import collect
+    from hierrouter.pools.files import load_pool
+    from hierrouter.questions.datasets import load_queries
 
     def build(folder: Path) -> None:
         queries = load_queries(["testbed"], 20, 42, Path())
@@ -170,12 +170,11 @@ def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def live_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a router for alpha 0.1 that answers with the testbed's models."""
-    from hierrouter.learn.checkpoint import save_checkpoint
-    from hierrouter.learn.config import preset, shortened
-    from hierrouter.learn.objective import Objective
-    from hierrouter.learn.training import train
-    from hierrouter.live.bundle import bundle_of, save_bundle
-    from hierrouter.trees import open_tree
+    from hierrouter.learning.bundle import bundle_of, save_bundle
+    from hierrouter.learning.checkpoint import save_checkpoint
+    from hierrouter.learning.config import Objective, preset, shortened
+    from hierrouter.learning.training import train
+    from hierrouter.replay.opening import open_tree
 
     def build(folder: Path) -> None:
         tree = open_tree(testbed_cache)

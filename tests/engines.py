@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.generator import Answer, Failure, Generator, Response, Stop, never
-from hierrouter.pool import Identity, ModelSpec
-from hierrouter_cache.fingerprint import digest
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Answer, Failure, Generator, Response, Stop, never
+from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter_cache.keys import digest
 
 WINDOW = 2_000  # characters that a scripted model takes
 

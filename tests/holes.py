@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter.inspection import ask_cache
+from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.writer import PartWriter
 
 

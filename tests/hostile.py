@@ -3,10 +3,10 @@
 from itertools import cycle
 from pathlib import Path
 
-from hierrouter.collect.generator import Response
-from hierrouter.collect.scheduler import collect
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines.generator import Response
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
 from tests.engines import Scripted
 
 HARM = (

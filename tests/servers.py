@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hierrouter.testbed import model_path
+from hierrouter.questions.testbed import model_path
 from tests.conftest import environment
 from tests.engines import told
 

@@ -33,11 +33,12 @@ from typing import IO, Any
 
 TIMEOUT = 600.0
 HEAVY = """
-    hierrouter.baselines.registry hierrouter.collect.backends.endpoint
-    hierrouter.collect.backends.local hierrouter.collect.backends.static
-    hierrouter.collect.scheduler hierrouter.comparison hierrouter.learn.conditioned
-    hierrouter.learn.ppo hierrouter.learn.resume hierrouter.report.page
-    hierrouter.report.figures hierrouter.report.serialise hierrouter.trees hierrouter_cli.app
+    hierrouter.learning.baselines.registry hierrouter.engines
+    hierrouter.engines.local hierrouter.engines.batches
+    hierrouter.collection.scheduler hierrouter.reports.evaluated hierrouter.learning.conditioned
+    hierrouter.learning.ppo hierrouter.learning.checkpoint hierrouter.reports.page
+    hierrouter.reports.figures hierrouter.reports.results hierrouter.replay.opening
+    hierrouter_cli.app
     sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3
     transformers.models.olmo2.modeling_olmo2
     transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense

@@ -4,3 +4,9 @@
 them through DuckDB, `tree` hands everybody downstream dense arrays. Knows numpy, pyarrow and
 duckdb; no torch, and nothing of policies.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CACHE = Path("caches/default")

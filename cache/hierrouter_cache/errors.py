@@ -1,20 +1,9 @@
-"""What can go wrong, named by what happened.
-
-    HierRouterError
-    ├── InputError      what the user typed or gave is wrong            exit 2
-    ├── CacheError      the cache cannot serve the request              exit 3
-    │   ├── NoCache         nothing has been collected there
-    │   ├── DamagedPart     a part's bytes are not those its name promises
-    │   ├── IncompleteTree  nodes that the pool needs are missing
-    │   └── CacheLocked     another collector is at work
-    ├── Interrupted     the user asked to stop; committed work is safe  exit 130
-    └── WorldError      the disk, a model or a server failed            exit 1
-
-Every message is one line: what is wrong: where; what to do. The exit codes are the command
-line's business (`hierrouter_cli.app`); they stand here so that the tree is drawn once.
-"""
+"""What can go wrong, named by what happened."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class HierRouterError(Exception):
@@ -62,3 +51,10 @@ def named_reason(error: BaseException, limit: int = 120) -> str:
     """`reason_of` with the kind before it, for errors of code that is not ours."""
     kind, reason = type(error).__name__, reason_of(error, limit)
     return kind if reason == kind else f"{kind}: {reason}"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`did you mean x? ` where something known is close, else `known: a, b; `."""
+    candidates = list(known)
+    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}? " if close else f"known: {', '.join(candidates)}; "

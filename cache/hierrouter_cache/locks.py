@@ -1,11 +1,4 @@
-"""Who may write into a cache, so that nobody pays twice.
-
-One whole collection, compaction, repair or import at a time holds `collect.lock` alone. Shards of
-one collection share it, and each holds a lock file of its own. A lock goes with its process,
-however that ends; on a shared disk it holds between machines where the disk has locks. Locks are
-for money: without them rows are as safe, because parts are immutable and rows are named by their
-content. Not covered: readers, which take no lock.
-"""
+"""Who may write into a cache, so that nobody pays twice."""
 
 from __future__ import annotations
 

@@ -1,17 +1,13 @@
-"""Serve a cache: parts checked, then read by DuckDB.
-
-In: the cache's folder. Out: what was planned, which calls are there, and columns as numpy arrays.
-Every byte is hashed before it is handed on. Readers take no lock and see whole parts only; where
-a compaction removes parts under an open reader, it opens the cache again: the rows are the same.
-Not covered: which calls make up a tree (`walk`), embeddings (`embeddings`).
-"""
+"""Serve a cache: parts are checked, then read by DuckDB."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -19,11 +15,124 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError, NoCache, reason_of
-from hierrouter_cache.fingerprint import DIGEST_LENGTH
-from hierrouter_cache.interrupts import interruptible
-from hierrouter_cache.parts import Part, quarantined_plan, sound_parts
-from hierrouter_cache.schema import ADDED, IDENTITY, KINDS, LAST_WINS, NULLABLE
+from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
+from hierrouter_cache.keys import DIGEST_LENGTH
+from hierrouter_cache.parts import (
+    ADDED,
+    IDENTITY,
+    KINDS,
+    LAST_WINS,
+    NULLABLE,
+    Part,
+    parts_folder,
+    quarantined_plan,
+    sound_parts,
+)
+
+AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
+
+Answer = TypeVar("Answer")
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Answer]) -> Answer:
+    """The answer of `query`, which asks this connection; it raises what the query raises.
+
+    Raises:
+        KeyboardInterrupt: the caller was interrupted; the query has ended, or never began. A second
+            Ctrl-C does not wait for that.
+    """
+    # Its locks are not Python's: Ctrl-C cannot come between taking one and the block that frees it.
+    answers: SimpleQueue[Answer | BaseException] = SimpleQueue()
+    called_off = False
+
+    def run() -> None:
+        if not called_off:
+            try:
+                answers.put(query())
+            except BaseException as error:
+                answers.put(error)
+
+    thread = Thread(target=run, name="query", daemon=True)
+    try:
+        thread.start()
+        answer = answers.get()
+    except KeyboardInterrupt:
+        called_off = True  # from here on a thread that is not alive will not begin either
+        while thread.is_alive():
+            connection.interrupt()
+            thread.join(AGAIN)
+        raise
+    if isinstance(answer, BaseException):
+        try:
+            raise answer
+        finally:
+            del answer  # else it would hold its traceback, and that this frame
+    return answer
+
+
+MEMORY = "2GB"  # for the identities; a million questions have 36 million rows
+ROW_BITS = 32  # a row's place is its part's number, then its own in so many bits
+
+Winners = Mapping[Part, NDArray[np.int64]]
+
+
+def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
+    """For each part the positions of its rows that are served, ascending.
+
+    What does not fit into `MEMORY` waits in the cache's tmp/.
+
+    Args:
+        root: the cache's folder.
+        parts: all parts of one kind, in name order, their bytes proven.
+
+    Raises:
+        WorldError: there is no room for it.
+        CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
+    """
+    if not parts:
+        return {}
+    kind = parts[0].kind
+    best = "max" if kind in LAST_WINS else "min"
+    names = ", ".join(f'"{column}"' for column in IDENTITY[kind])
+    # Each thread would want memory of its own.
+    room = {"memory_limit": MEMORY, "temp_directory": str(root / "tmp"), "threads": 1}
+    files = [str(part.path) for part in parts]
+    try:
+        with duckdb.connect(config=room) as connection:
+            connection.execute("SET enable_progress_bar = false")
+            query = (
+                f"SELECT {best}((number << {ROW_BITS}) | file_row_number) AS place, "  # noqa: S608 - our own names
+                "count(*) AS rivals "
+                "FROM read_parquet($1, filename = true, file_row_number = true) "
+                "JOIN (SELECT unnest($1) AS filename, unnest(range(len($1))) AS number) "
+                f"USING (filename) GROUP BY {names}"
+            )
+            found = interruptible(
+                connection, lambda: connection.execute(query, [files]).fetchnumpy()
+            )
+    except duckdb.Error as error:
+        raise _not_compared(root, error) from error
+    if found["rivals"].sum() != sum(part.rows for part in parts):  # a row unseen would be dropped
+        raise CacheError(f"rows cannot be told apart by file: {root}; nothing was merged")
+    places = np.sort(found["place"])
+    cuts = np.searchsorted(places, np.arange(len(parts) + 1) << ROW_BITS)
+    return {
+        part: places[cuts[number] : cuts[number + 1]] - (number << ROW_BITS)
+        for number, part in enumerate(parts)
+    }
+
+
+def _not_compared(root: Path, error: duckdb.Error) -> CacheError | WorldError:
+    """No room, or a part that is gone, or whose bytes are as its name says and no rows of ours."""
+    reason = reason_of(error, 80)
+    of_a_part = str(parts_folder(root)) in str(error)
+    if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException) and not of_a_part:
+        return WorldError(f"no room to compare rows in {root}: {reason}; nothing was merged")
+    return CacheError(
+        f"a part cannot be read: {root}: {reason}; nothing was merged, "
+        "find it with `hierrouter cache verify`"
+    )
+
 
 # Of several rows with the same identity the first or the last one counts, see `schema`.
 IN_ORDER = "filename, file_row_number"
@@ -36,7 +145,7 @@ REOPENINGS = 5
 class StoredPlan:
     """What one collection was asked for."""
 
-    pool: str  # JSON, see `hierrouter.pool`
+    pool: str  # JSON, see `hierrouter.pools.pool`
     queries: tuple[str, ...]
 
 

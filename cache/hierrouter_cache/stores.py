@@ -1,10 +1,4 @@
-"""Where a mirror of a cache can lie.
-
-In: a URL. Out: a `Store`, which lists, reads and writes whole parts by name below `parts/`. A
-folder is written like a cache, so it is one; everything else goes through Arrow's file systems
-(s3, gs, abfs, hdfs) or those of fsspec. Credentials are those of the machine or its environment.
-Not covered: which parts go where (`remote`).
-"""
+"""Where a mirror of a cache can lie: a folder or an object store."""
 
 from __future__ import annotations
 
@@ -17,10 +11,9 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from hierrouter_cache.atomic_files import no_steps
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.parts import NAME, parts_folder
-from hierrouter_cache.writer import commit, make_cache
+from hierrouter_cache.writer import commit, make_cache, no_steps
 
 OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # What is written there is seen by nobody before it is whole.

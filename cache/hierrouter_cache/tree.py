@@ -1,14 +1,9 @@
-"""The cache as dense arrays: what everybody reads.
-
-In: what `reader` found for a pool. Out: `RouteTree`, frozen arrays indexed by query and node
-number (`routes`), with prices joined in. What a policy sees of a state's texts is a row of vectors
-in each of the tree's parts. Not covered: policies, which live in `hierrouter`.
-"""
+"""The cache as dense arrays, and the arithmetic of node numbers and prices."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self, TypeVar
@@ -16,8 +11,153 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.pricing import Rate, cost_of, rate_table, total_cost
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.errors import InputError
+
+SEPARATOR = ">"
+Number = TypeVar("Number", int, NDArray[np.int64])
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The shape of the tree for M models and L hops (paper section 3.1).
+
+    Attributes:
+        models: M, the size of the pool.
+        hops: L, the number of calls in an episode.
+    """
+
+    models: int
+    hops: int
+
+    def __post_init__(self) -> None:
+        if self.models < 1 or self.hops < 1:
+            raise ValueError(f"a tree needs at least 1 model and 1 hop, got {self}")
+
+    @property
+    def states(self) -> int:
+        """Nodes where a decision is due: 1 + M + ... + M^(L-1)."""
+        return self.level_start(self.hops)
+
+    @property
+    def nodes(self) -> int:
+        """All node numbers, root included: `states` + M^L."""
+        return self.level_start(self.hops + 1)
+
+    @property
+    def calls(self) -> int:
+        """Model calls in a query's tree: M + ... + M^L, all nodes but the root."""
+        return self.nodes - 1
+
+    @property
+    def leaves(self) -> slice:
+        """The node numbers at which an episode ends."""
+        return slice(self.states, self.nodes)
+
+    def level_start(self, level: int) -> int:
+        """First node number at depth `level`; the root is level 0."""
+        return sum(self.models**depth for depth in range(level))
+
+    def level(self, level: int) -> slice:
+        """The node numbers at depth `level`."""
+        return slice(self.level_start(level), self.level_start(level + 1))
+
+    def child(self, node: Number, action: Number) -> Number:
+        """Node reached from `node` by calling model `action`; works on arrays and on ints."""
+        return node * self.models + 1 + action
+
+    def parent(self, node: int) -> int:
+        """The node from which `node` was reached; `node` must not be the root."""
+        return (node - 1) // self.models
+
+    def action(self, node: int) -> int:
+        """The model whose call led to `node`; `node` must not be the root."""
+        return (node - 1) % self.models
+
+    def depth(self) -> NDArray[np.int64]:
+        """int64[nodes]: how many models have been called at each node."""
+        return np.repeat(
+            np.arange(self.hops + 1), [self.models**level for level in range(self.hops + 1)]
+        )
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """The models called on the way from the root to `node`."""
+        steps: list[int] = []
+        while node:
+            steps.append(self.action(node))
+            node = self.parent(node)
+        return tuple(reversed(steps))
+
+    def node(self, path: tuple[int, ...]) -> int:
+        """The node number at the end of `path`; the inverse of `path()`."""
+        number = 0
+        for action in path:
+            number = number * self.models + 1 + action
+        return number
+
+    def name(self, node: int, models: tuple[str, ...]) -> str:
+        """Human name of a route, `first>second`; the root's is the empty string."""
+        return SEPARATOR.join(models[action] for action in self.path(node))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Cost of one token of one model (paper section 3.1).
+
+    Attributes:
+        tokens_in: cost of a prompt token.
+        tokens_out: cost of a generated token; the paper's base rate is both at once.
+    """
+
+    tokens_in: float
+    tokens_out: float
+
+    @classmethod
+    def base(cls, rate: float) -> Rate:
+        """The paper's single rate: the same for tokens in and out."""
+        return cls(rate, rate)
+
+
+def rate_table(models: Sequence[str], prices: Mapping[str, Rate]) -> NDArray[np.float64]:
+    """float64[models, 2]: cost of a token in and of a token out, in the order of `models`."""
+    rows = [(prices[name].tokens_in, prices[name].tokens_out) for name in models]
+    return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+
+def cost_of(
+    tokens_in: NDArray[np.int64], tokens_out: NDArray[np.int64], rate: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """float64[...]: cost of calls; `rate` is float64[..., 2] and broadcasts with the tokens.
+
+    With one rate for both, tokens are added before they are multiplied: the paper's formula, to
+    the last bit.
+    """
+    same = rate[..., 0] == rate[..., 1]
+    single = rate[..., 0] * (tokens_in + tokens_out)
+    cost: NDArray[np.float64] = np.where(
+        same, single, rate[..., 0] * tokens_in + rate[..., 1] * tokens_out
+    )
+    return cost
+
+
+def total_cost(
+    routes: Routes,
+    tokens_in: NDArray[np.int64],
+    tokens_out: NDArray[np.int64],
+    rate: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """float64[queries, nodes]: C, the cost of all calls from the root to each node.
+
+    Args:
+        routes: shape of the tree.
+        tokens_in, tokens_out: int64[queries, nodes], of the call that made the node.
+        rate: float64[M, 2].
+    """
+    total = np.zeros(tokens_in.shape)
+    for node in range(1, routes.nodes):
+        delta = cost_of(tokens_in[:, node], tokens_out[:, node], rate[routes.action(node)])
+        total[:, node] = total[:, routes.parent(node)] + delta
+    return total
+
 
 SPLITS = ("train", "validation", "test")
 PRICE_DIGEST = 8  # characters
@@ -110,7 +250,7 @@ class RouteTree:
             a table of single calls: no answer was seen by the next model.
         priced_by: who gave the rate of each model, in words.
         encoder: name of the encoder, as it was given; "" where there is none.
-        view: which texts `parts` are of, see `hierrouter.collect.views`.
+        view: which texts `parts` are of, see `hierrouter.replay.opening`.
     """
 
     models: tuple[str, ...]
@@ -240,3 +380,65 @@ def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
     """
     direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices))
     return replace(tree, rate=rate_table(tree.models, prices), direct=direct)
+
+
+def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
+    """The tree of some of the models, in the order given; but for `content`, as if opened so.
+
+    Direct calls of models that are left out go too, those of reference models stay.
+
+    Args:
+        models: distinct names among `tree.models`, at least one.
+
+    Raises:
+        InputError: no name, one twice, or one that the tree does not have.
+    """
+    if not models or len(set(models)) < len(models) or not set(models) <= set(tree.models):
+        raise InputError(
+            f"no sub-pool: {', '.join(models) or 'no model'}; name different models among "
+            f"{', '.join(tree.models)}"
+        )
+    chosen = np.array([tree.models.index(name) for name in models])
+    kept = kept_nodes(tree.routes, chosen)
+    states = kept[kept < tree.routes.states]
+    return replace(
+        tree,
+        models=tuple(models),
+        score=tree.score[:, kept],
+        accuracy=tree.accuracy[:, kept],
+        tokens_in=tree.tokens_in[:, kept],
+        tokens_out=tree.tokens_out[:, kept],
+        rate=tree.rate[chosen],
+        parts=tuple(StatePart(part.vectors, part.row[:, states]) for part in tree.parts),
+        direct=_direct(tree, models),
+        content=hashlib.sha256(f"{tree.content}:{','.join(models)}".encode()).hexdigest()[:32],
+    )
+
+
+def kept_nodes(routes: Routes, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64[nodes of the sub-pool]: the number that each of its nodes has in the whole tree.
+
+    Args:
+        routes: shape of the whole tree.
+        chosen: int64[models of the sub-pool], their numbers in the whole pool.
+    """
+    levels = [np.zeros(1, dtype=np.int64)]
+    for _ in range(routes.hops):
+        levels.append(routes.child(levels[-1][:, None], chosen).ravel())
+    return np.concatenate(levels)
+
+
+def _direct(tree: RouteTree, models: Sequence[str]) -> DirectCalls:
+    """The direct calls of these models first, then those of reference models."""
+    direct = tree.direct
+    names = [name for name in models if name in direct.models]
+    names += [name for name in direct.models if name not in tree.models]
+    column = [direct.models.index(name) for name in names]
+    return DirectCalls(
+        models=tuple(names),
+        score=direct.score[:, column],
+        accuracy=direct.accuracy[:, column],
+        tokens_in=direct.tokens_in[:, column],
+        tokens_out=direct.tokens_out[:, column],
+        rate=direct.rate[column],
+    )

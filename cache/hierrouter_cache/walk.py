@@ -1,23 +1,19 @@
-"""Which call is which node: the tree as a join.
-
-In: a `CacheReader`, a `TreeSpec`, query keys. Out: `Nodes`, dense arrays with -1 where a call has
-not been collected. The children of a node are the calls whose context is the node's outcome, so
-one lookup a model and level finds them all. Not covered: scores, prices, embeddings (`loading`).
-"""
+"""Which call is which node: the tree as a join, its scores, and its dense arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import CacheError
-from hierrouter_cache.fingerprint import text_digest
+from hierrouter_cache.errors import CacheError, IncompleteTree
+from hierrouter_cache.keys import digest, text_digest
 from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart, rate_table
 
 MISSING = -1
 
@@ -260,3 +256,151 @@ def _ancestors(routes: Routes, node: int) -> list[int]:
     """Node numbers from the first hop down to `node`; none for the root."""
     path = routes.path(node)
     return [routes.node(path[: length + 1]) for length in range(len(path))]
+
+
+# Any odd number: makes (call, references) and (references, call) different.
+ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Values of one scorer in [0, 1]; NaN where a call is not there or not scored.
+
+    Attributes:
+        tree: float64[queries, nodes]; the root's is 0.
+        direct: float64[queries, K].
+    """
+
+    tree: NDArray[np.float64]
+    direct: NDArray[np.float64]
+
+
+def stored_scores(reader: CacheReader, forest: Forest, scorer: str) -> Scores:
+    """What the cache holds of one scorer.
+
+    Args:
+        scorer: the scorer's key, name and version.
+
+    Raises:
+        CacheError: a value is not in [0, 1].
+    """
+    columns = reader.columns(
+        'SELECT hash(call) AS call, hash("references") AS refs, value FROM scores_rows '
+        "WHERE scorer = ?",
+        [scorer],
+    )
+    value = columns["value"].astype(np.float64)
+    if not ((value >= 0) & (value <= 1)).all():
+        raise CacheError(
+            f"a score out of range [0, 1] or NaN: {scorer} in {reader.root}; not written by this "
+            "program, find the part with `hierrouter cache sql`"
+        )
+    known = columns["call"] * ODD + columns["refs"]
+    tree = _look_up(forest.tree, forest.references, known, value)
+    tree[:, 0] = 0
+    return Scores(tree, _look_up(forest.direct, forest.references, known, value))
+
+
+def _look_up(
+    nodes: Nodes,
+    references: NDArray[np.uint64],
+    known: NDArray[np.uint64],
+    value: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    place = first_match(nodes.key * ODD + references[:, None], known)
+    padded = np.append(value, np.nan)  # the place of what is missing is -1: the last
+    scores: NDArray[np.float64] = np.where(nodes.found, padded[place], np.nan)
+    return scores
+
+
+def load_tree(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    parts: tuple[StatePart, ...],
+    encoder: str,
+    prices: Mapping[str, Rate],
+    score: Scores,
+    accuracy: Scores,
+    scorer: str,
+) -> RouteTree:
+    """The dense arrays of a forest without holes; its order is the order of the tree's rows.
+
+    Args:
+        reader: the cache that the forest comes from.
+        spec: the pool as content keys.
+        forest: what was found.
+        parts: what a policy sees of each state's texts.
+        encoder: description of the encoder; the content is named by it, whatever the parts.
+        prices: rate of every model of `spec`, direct ones included.
+        score: the values of Q.
+        accuracy: the values that tell right from wrong.
+        scorer: name of Q.
+
+    Raises:
+        IncompleteTree: a node, a direct call or a score is missing.
+    """
+    if lack := holes(forest, spec.routes):
+        raise IncompleteTree(f"the tree is incomplete: {reader.root}: {lack}; collect again")
+    for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
+        if np.isnan(values).any():
+            raise IncompleteTree(
+                f"{np.isnan(values).sum()} calls are not scored: {reader.root}; score them first"
+            )
+    routes = spec.routes
+    queries = reader.queries(forest.keys, ("id", "dataset", "split"))
+    tree, direct = forest.tree, forest.direct
+    rate = rate_table(spec.models, prices)
+    direct_rate = rate_table([name for name, _ in spec.direct], prices)
+    measured = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
+    measured += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
+    return RouteTree(
+        models=spec.models,
+        hops=routes.hops,
+        query_ids=tuple(queries["id"].to_pylist()),
+        datasets=tuple(queries["dataset"].to_pylist()),
+        splits=tuple(queries["split"].to_pylist()),
+        score=score.tree,
+        accuracy=accuracy.tree,
+        tokens_in=tree.tokens_in,
+        tokens_out=tree.tokens_out,
+        rate=rate,
+        parts=parts,
+        direct=DirectCalls(
+            models=tuple(name for name, _ in spec.direct),
+            score=score.direct,
+            accuracy=accuracy.direct,
+            tokens_in=direct.tokens_in,
+            tokens_out=direct.tokens_out,
+            rate=direct_rate,
+        ),
+        scorer=scorer,
+        content=_content(
+            [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys],
+            *measured,
+        ),
+    )
+
+
+def holes(forest: Forest, routes: Routes) -> str | None:
+    """How many queries lack how much, in words; None where nothing is missing."""
+    lacking = int(np.count_nonzero(~forest.complete))
+    if not lacking:
+        return None
+    nodes = int(np.count_nonzero(~forest.tree.found))
+    direct = int(np.count_nonzero(~forest.direct.found))
+    what = " and ".join(
+        f"{count} {name}" for count, name in ((nodes, "nodes"), (direct, "direct calls")) if count
+    )
+    parents = [routes.parent(node) for node in range(1, routes.nodes)]
+    below = np.count_nonzero(~forest.tree.found[:, 1:] & ~forest.tree.found[:, parents])
+    if below:
+        what += f" ({below} of them because their parent is missing)"
+    return f"{lacking} of {len(forest.keys)} queries lack {what}"
+
+
+def _content(names: object, *arrays: NDArray[np.generic]) -> str:
+    total = hashlib.sha256(digest(names).encode())
+    for array in arrays:
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()[:32]

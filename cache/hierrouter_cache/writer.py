@@ -1,10 +1,4 @@
-"""Append parts so that no crash can lose or tear one.
-
-In: Arrow tables of a kind in `schema`. Out: one immutable file a call. The order is
-write to tmp/ -> fsync -> rename into parts/ -> fsync of the folder; only then is a row reported
-as committed. A reader never looks into tmp/. Every milestone is told to `on_step`, so that tests
-can kill the process there. Not covered: which rows to write, and merging parts (`compact`).
-"""
+"""Write files wholly or not at all, and append parts so that no crash can lose or tear one."""
 
 from __future__ import annotations
 
@@ -16,17 +10,94 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.atomic_files import Steps, fsync_folder, no_steps, placing, write_all
 from hierrouter_cache.errors import CacheError, InputError, WorldError
-from hierrouter_cache.parts import METADATA_KEY, last_seq, part_name, parts_folder
-from hierrouter_cache.schema import FORMAT, KINDS
+from hierrouter_cache.parts import FORMAT, KINDS, METADATA_KEY, last_seq, part_name, parts_folder
+
+# Told the name of each milestone of a commit or a compaction, right when it is reached.
+Steps = Callable[[str], None]
+
+
+def no_steps(_: str) -> None:
+    """The `Steps` of everyday work: nobody listens."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, wholly or not at all, surviving a power cut.
+
+    Raises:
+        WorldError: the disk is full or failed; the old file is untouched then.
+    """
+    with atomic_file(path) as file:
+        write_all(file.fileno(), data)
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """An open file that replaces `path` when the block ends well, surviving a power cut.
+
+    Raises:
+        WorldError: the disk is full or failed; the old file is untouched then.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with placing(draft, path) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def placing(draft: Path, target: Path, on_step: Steps = no_steps) -> Iterator[BinaryIO]:
+    """An open `draft` that becomes `target`: the one order of steps that survives a crash anywhere.
+
+    Args:
+        on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
+
+    Raises:
+        WorldError: the disk is full or failed; `target` is untouched then.
+    """
+    try:
+        on_step("before write")
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        on_step("before rename")
+        draft.replace(target)
+        on_step("after rename")
+        fsync_folder(target.parent)
+        on_step("after folder fsync")
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # a disk that fails may refuse that too
+            draft.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        raise WorldError(
+            f"cannot write: {target.parent}: {error.strerror}; "
+            "what was committed is safe, rerun the same command to resume"
+        ) from error
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of `data`: the system may take a part of it at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 # Told the name and the bytes of each part, right after its commit.
 OnPart = Callable[[str, memoryview], None]

@@ -1,8 +1,4 @@
-"""The `hierrouter` command: registers, runs, reports errors.
-
-Exit codes: 0 done; 2 the user's input is wrong; 3 the cache cannot serve the request; 1 the world
-failed; 130 Ctrl-C. Every error is one line on stderr.
-"""
+"""The `hierrouter` command: registers, runs, reports errors."""
 
 from __future__ import annotations
 
@@ -17,24 +13,22 @@ import typer
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Interrupted
 from hierrouter_cli import (
     cache,
+    catalogue,
     collect,
     compare,
-    datasets,
     doctor,
     explain,
-    explore,
     off_policy,
-    pools,
     quickstart,
     report,
-    route,
     serve,
-    sweep,
-    testbed,
     train,
 )
+from hierrouter_cli import explain as explore
+from hierrouter_cli import serve as route
+from hierrouter_cli import train as sweep
 from hierrouter_cli.console import MAX_ERROR, say, say_error
-from hierrouter_cli.help_page import PAGE_WIDTH, GroupPage, add
+from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
 
 DEBUG_FLAG = "--debug"
 INTERRUPTED = 130
@@ -69,8 +63,8 @@ for path, command, short_help, group in (
     ("off-policy", off_policy.off_policy, "A router's value from another policy's log.", LOOK),
     ("route", route.route, "Answer questions with the models themselves.", LIVE),
     ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
-    ("pools", pools.pools, "The pools that come with the package.", AROUND),
-    ("datasets", datasets.datasets, "Known datasets, and samples of their questions.", AROUND),
+    ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
+    ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
     ("doctor", doctor.doctor, "What of this installation works, and what does not.", AROUND),
 ):
     add(app, path, short_help, group)(command)
@@ -78,12 +72,6 @@ app.add_typer(
     cache.app,
     name="cache",
     short_help="Look into a cache: info, verify, repair.",
-    rich_help_panel=AROUND,
-)
-app.add_typer(
-    testbed.app,
-    name="testbed",
-    short_help="The specialists of the testbed: train.",
     rich_help_panel=AROUND,
 )
 

@@ -1,13 +1,238 @@
-"""`hierrouter cache`: look into a cache."""
+"""`hierrouter cache`: look into a cache, ask it, take it elsewhere."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter_cli import console, interchange, options, parsing, sql
-from hierrouter_cli.help_page import GroupPage, add
+from hierrouter.collection.formats import EXPORTS, FORMATS, IMPORTS, OWN
+from hierrouter.tables import one_line
+from hierrouter_cli import console, options, parsing
+from hierrouter_cli.help import GroupPage, add
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hierrouter.collection.storing import Imported
+    from hierrouter.collection.transfer import Received
+
+SQL_FORMATS = ("text", "json", "csv")
+ROWS_SHOWN = 100
+CELL_SHOWN = 60
+
+
+def sql(
+    question: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement.")],
+    cache: options.Cache = options.DEFAULT_CACHE,
+    format: Annotated[
+        str, options.choice("--format", SQL_FORMATS, "Format of what is printed.")
+    ] = "text",
+) -> None:
+    """Answer a SELECT over the views nodes, queries, scores and routes; nothing can be changed.
+
+    Text shows the first 100 rows and cuts long cells; json (one object a line) and csv hold all.
+    """
+    from hierrouter.replay.inspection import ask_cache
+
+    parsing.check_format(format, SQL_FORMATS)
+    answer = ask_cache(cache, question)
+    console.put({"text": _text, "json": _json, "csv": _csv}[format](answer))
+    if format == "text" and answer.num_rows > ROWS_SHOWN:
+        console.say(
+            f"the first {ROWS_SHOWN} of {answer.num_rows:,} rows; --format csv has them all"
+        )
+
+
+def _text(answer: pa.Table) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE)
+    for name in answer.column_names:
+        table.add_column(Text(one_line(name)), overflow="ellipsis", max_width=CELL_SHOWN)
+    for row in answer.slice(0, ROWS_SHOWN).to_pylist():
+        table.add_row(*(Text(_short(value)) for value in row.values()))
+    page = Console(file=io.StringIO(), width=(CELL_SHOWN + 3) * answer.num_columns)
+    page.print(table)
+    return "\n".join(line.rstrip() for line in page.file.getvalue().splitlines()) + "\n"  # type: ignore[attr-defined]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else one_line(str(value), CELL_SHOWN)
+
+
+def _json(answer: pa.Table) -> str:
+    rows = ({name: _plain(value) for name, value in row.items()} for row in answer.to_pylist())
+    return "".join(json.dumps(row, default=str, allow_nan=False) + "\n" for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    """Sums are decimals in DuckDB, and JSON has no NaN and no infinity."""
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _csv(answer: pa.Table) -> str:
+    from hierrouter.tables import csv_text
+
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow([csv_text(name) for name in answer.column_names])
+    for row in answer.to_pylist():
+        cells = (csv_text(cell) if isinstance(cell, str) else cell for cell in row.values())
+        writer.writerow(list(cells))
+    return sink.getvalue()
+
+
+LABELS = {"check": "check lines", "import": "import", "export": "export"}
+
+
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What to read.")],
+    format: Annotated[
+        str | None,
+        options.choice("--format", IMPORTS, "Format of the file; default: by its columns."),
+    ] = None,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    hops: Annotated[
+        int | None,
+        typer.Option(
+            "--hops",
+            metavar="N",
+            min=1,
+            help="Hops of the trees; default: 2, or those of the chains.",
+        ),
+    ] = None,
+    seed: options.Seed = options.DEFAULT_SEED,
+    price: options.Price = None,
+) -> None:
+    """Add the answers in a file to a cache; nothing is written before all of it was checked.
+
+    Tables of single answers become context-free trees: each hop carries its model's own answer.
+    """
+    from hierrouter.collection.transfer import receive
+    from hierrouter.pools.files import price_lists
+    from hierrouter.pools.pool import rates_of
+
+    if format:
+        parsing.check_format(format, IMPORTS)
+    rates = rates_of(price_lists([], price or [])[0].prices)
+    with _progress() as on_progress:
+        found = receive(file, cache, format, hops, seed, rates, on_progress)
+    if not found.digest_known:
+        console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
+    if found.imported:
+        _say_imported(found.format, found.imported)
+    if found.leak:
+        console.say(f"import: {found.leak}")
+    _say_merge(found)
+
+
+def export_file(
+    out: Annotated[Path, typer.Option("--out", metavar="PATH", help="File or folder to make.")],
+    format: Annotated[str, options.choice("--format", EXPORTS, "Format of the file.")] = OWN,
+    cache: options.Cache = options.DEFAULT_CACHE,
+    models: options.Models = None,
+    scorer: options.Scorer = options.DEFAULT_SCORER,
+    encoder: options.Encoder = None,
+    allow_incomplete: options.AllowIncomplete = False,
+) -> None:
+    """Write a cache as our JSON lines, or its direct calls in the format of a peer.
+
+    --models, --scorer, --encoder and --allow-incomplete are for the peers' formats: jsonl holds
+    everything.
+    """
+    from hierrouter.collection.transfer import export
+
+    with _progress() as on_progress:
+        found = export(
+            cache,
+            out,
+            format=parsing.check_format(format, EXPORTS),
+            models=models,
+            scorer=scorer,
+            encoder=encoder,
+            allow_incomplete=allow_incomplete,
+            progress=on_progress,
+        )
+    if found.counts:
+        rows = ", ".join(f"{count:,} {kind}" for kind, count in found.counts.items())
+        console.say(f"export: {rows}")
+    else:
+        left_out = f", {found.left_out} left out" if found.left_out else ""
+        console.say(
+            f"export: direct calls of {found.queries:,} queries x {found.models} models, "
+            f"score {found.scorer}{left_out}"
+        )
+        console.say(f"export: {format} has no place for: {'; '.join(FORMATS[format].lost)}")
+    console.put(f"{out}\n")
+
+
+def _say_imported(name: str, imported: Imported) -> None:
+    pool = imported.pool
+    kind = (
+        "context-free: later hops are the models' own answers, no model saw an earlier one"
+        if pool.context_free
+        else "chains: only the paths that the file has, so open some with --models"
+    )
+    console.say(
+        f"import: {name}, {imported.queries:,} queries x {len(pool.models)} models, "
+        f"{pool.hops} hops; {kind}"
+    )
+    for model in pool.models:
+        if model.name != model.model:
+            console.say(f"import: model {model.model} is called {model.name} here")
+    if imported.lacking:
+        console.say(
+            f"import: {imported.lacking:,} queries lack the answer of some model; take fewer "
+            "--models, or leave these queries out with --allow-incomplete"
+        )
+    if not imported.has_references:
+        console.say("import: no reference answers in the file; use --scorer given")
+    if imported.unpriced:
+        console.say("import: prices unknown: 1 per token for every model; reprice with --prices")
+        console.say("import: cost counts tokens; take a small alpha such as 1e-5")
+    if imported.scored and imported.has_references:
+        console.say("import: it has given scores: --scorer given")
+    if imported.scored and imported.unscored:
+        console.say(
+            f"import: {imported.unscored:,} answers have no score; --scorer given will refuse them"
+        )
+    for note in FORMATS[name].notes:
+        console.say(f"import: {note}")
+
+
+def _say_merge(found: Received) -> None:
+    console.put(f"{found.line}\n")
+    if found.merge.another_plan and not any(found.merge.added.values()):
+        console.say("import: train and report now open the models and queries of this file")
+    for kind, count in found.merge.different.items():
+        if count:
+            console.say(
+                f"import: {count:,} {kind} with another content under a key of the cache; "
+                "what was there stays"
+            )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    with console.bar("open") as show:
+        yield lambda what, done, total: show(done, total, label=LABELS[what])
+
 
 app = typer.Typer(cls=GroupPage, help="Look into a trajectory cache, repair it, ask it questions.")
 
@@ -24,8 +249,8 @@ def info(
     format: options.ShortFormat = "text",
 ) -> None:
     """Queries, nodes, parts, bytes, and whether the trees are complete."""
-    from hierrouter.inspection import cache_info
-    from hierrouter.report.text import safe_text
+    from hierrouter.replay.inspection import cache_info
+    from hierrouter.tables import safe_text
 
     parsing.check_format(format, options.SHORT_FORMATS)
     found = cache_info(cache, pool, parsing.split_names(models), hops, incomplete)
@@ -50,7 +275,7 @@ def verify(
     ] = False,
 ) -> None:
     """Check every byte and every row; exit 3 names what is damaged."""
-    from hierrouter.inspection import damaged_files, verify_cache
+    from hierrouter.replay.inspection import damaged_files, verify_cache
     from hierrouter_cache.errors import DamagedPart
 
     try:
@@ -76,8 +301,8 @@ def verify(
 @add(app, "cache compact", "Merge many small files into few large ones.")
 def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Merge many small files into few large ones; everything is served as before."""
-    from hierrouter_cache.compact import compact as merge
-    from hierrouter_cache.embedding_merge import merge_embeddings
+    from hierrouter_cache.maintenance import compact as merge
+    from hierrouter_cache.maintenance import merge_embeddings
 
     with console.bar("merging parts") as show:
         done = merge(cache, on_part=show)
@@ -91,8 +316,8 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 @add(app, "cache repair", "Move damaged parts aside.")
 def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
+    from hierrouter_cache.maintenance import quarantine
     from hierrouter_cache.parts import quarantined_plan
-    from hierrouter_cache.repair import quarantine
 
     moved = quarantine(cache)
     for name, why in moved:
@@ -105,16 +330,16 @@ def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     console.put(f"{len(moved)} damaged parts moved; the others are sound\n")
 
 
-add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes.")(sql.sql)
-add(app, "cache import", "Add the answers in a file.")(interchange.import_file)
-add(app, "cache export", "Write it as JSON lines, or in a peer's format.")(interchange.export_file)
+add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes.")(sql)
+add(app, "cache import", "Add the answers in a file.")(import_file)
+add(app, "cache export", "Write it as JSON lines, or in a peer's format.")(export_file)
 Mirror = Annotated[str, typer.Argument(metavar="URL", help="A folder, s3://, gs://, abfs://, ...")]
 
 
 @add(app, "cache push", "Copy to a mirror what it lacks.")
 def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Copy every part that a mirror lacks; nothing there is changed."""
-    from hierrouter_cache.remote import push as copy
+    from hierrouter_cache.mirror import push as copy
     from hierrouter_cache.stores import store_at
 
     store = store_at(url)
@@ -126,8 +351,8 @@ def push(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
 @add(app, "cache pull", "Copy from a mirror what is lacking here.")
 def pull(url: Mirror, cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Copy every part of a mirror that this cache lacks; nothing here is changed."""
-    from hierrouter_cache.remote import pull as copy
-    from hierrouter_cache.remote import require_no_rivals
+    from hierrouter_cache.mirror import pull as copy
+    from hierrouter_cache.mirror import require_no_rivals
     from hierrouter_cache.stores import store_at
 
     store = store_at(url)

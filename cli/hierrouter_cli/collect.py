@@ -2,17 +2,198 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import collect_options, console, options, parsing
-from hierrouter_cli.collecting import make_calls, say_note, say_standing
-from hierrouter_cli.dry_run import dry_run as show_estimate
+from hierrouter_cli import console, options, parsing
+from hierrouter_cli import options as collect_options
 from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
-    from hierrouter.collect.collecting import Machines
+    from hierrouter.collection.collect import Machines, Planned
+    from hierrouter.collection.progress import Progress, Summary
+    from hierrouter.collection.shards import Shard
+    from hierrouter.pools.pool import ModelSpec, Pool
+    from hierrouter.questions.query import Query
+    from hierrouter.replay.tree import Tree
+
+
+@contextmanager
+def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
+    """Bars or lines, whichever suits stderr; `every_s` is the time between two lines."""
+    from hierrouter.collection.progress import SECONDS_PER_LINE, Progress, ProgressLines
+
+    if sys.stderr.isatty():
+        with _bars(nodes) as bars:
+            yield bars
+        return
+    lines = ProgressLines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
+    yield Progress(lines.meter.on_level, lines.on_calls, lines.on_lost, _say_changed)
+
+
+@contextmanager
+def _bars(nodes: int) -> Iterator[Progress]:
+    """A bar for each model at each level, with tokens per second and what was spent."""
+    from hierrouter.collection.progress import Meter, Progress
+
+    meter = Meter()
+    with console.progress_bars() as bars:
+        current = bars.add_task("starting", total=None, note=f"{nodes:,} nodes at most")
+
+        def on_level(label: str, calls: int) -> None:
+            meter.on_level(label, calls)
+            bars.reset(current, total=calls, description=label, note="")
+
+        def on_calls(calls: int, tokens: int, cost: float) -> None:
+            meter.on_calls(calls, tokens, cost)
+            show(calls)
+
+        def on_lost(calls: int) -> None:
+            meter.on_lost(calls)
+            show(calls)
+
+        def show(calls: int) -> None:
+            note = f"{meter.tokens_per_s:,.0f} tokens/s, spent {meter.spent:,.4g}"
+            failed = f", {meter.failed:,} failed" if meter.failed else ""
+            bars.update(current, advance=calls, note=note + failed)
+
+        yield Progress(on_level, on_calls, on_lost, _say_changed)
+
+
+def _say_changed(names: Sequence[str]) -> None:
+    from hierrouter.collection.progress import changed_line
+
+    console.say(changed_line(names))
+
+
+def run_collect(found: Planned) -> Tree:
+    """Collect here, embed and open the tree."""
+    make_calls(found)
+    return Selected(cache=found.cache).open()
+
+
+def make_calls(found: Planned) -> Summary:
+    """Make every missing call of the plan, or of the shard; says what is being done."""
+    from hierrouter.collection.collect import make_calls as call_models
+    from hierrouter.collection.progress import require_answers
+
+    per_query = found.pool.routes.calls + len(found.pool.everyone)
+    with _finish_part_on_interrupt() as stop, _notes_are_said():
+        _announce(found)
+        with progress(len(found.queries) * per_query) as report:
+            summary = call_models(found, report, stop, say_note)
+    console.say(summary_line(summary))
+    require_answers(summary)
+    return summary
+
+
+def _announce(found: Planned) -> None:
+    pool, queries, shard = found.pool, found.queries, found.machines.shard
+    share = f"shard {shard} of " if shard else ""
+    console.say(
+        f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
+        f"{len(pool.everyone)} direct calls), equal prompts once, into {found.cache}"
+    )
+    names_of = ", ".join(f"{model.name} ({_place(model)})" for model in pool.everyone)
+    console.say(f"collect: {pool.hops} hops, {names_of}")
+    if not any(query.split == "test" for query in queries):
+        console.say("note: no test query among these, and reports need some; take a larger --limit")
+
+
+def _place(model: ModelSpec) -> str:
+    server = f" at {model.endpoint.address}" if model.backend == "openai" and model.endpoint else ""
+    return f"{model.model}{server}"
+
+
+def say_note(note: str) -> None:
+    """What a mirror or a cluster has to say; nothing where that is nothing."""
+    if note:
+        console.say(f"note: {note}")
+
+
+def say_standing(cache: Path, shard: Shard) -> None:
+    """How far the shards of the plan are, and what to do when all of them are done."""
+    from hierrouter.collection.shards import standing
+
+    now = standing(cache, shard.count)
+    console.say(
+        f"shard {shard} is complete: {len(now.complete)} of {shard.count} shards are, "
+        f"{now.found:,} of {now.wanted:,} nodes and direct calls of the whole plan are there"
+    )
+    if len(now.complete) == shard.count:
+        console.say("all shards are complete: `hierrouter collect` without --shard embeds them")
+
+
+def summary_line(summary: Summary) -> str:
+    """What a collection did, in one line."""
+    tokens = summary.tokens_in + summary.tokens_out
+    rate = f", {tokens / summary.seconds:,.0f} tokens/s" if summary.seconds else ""
+    found = f"{summary.wanted - summary.missing:,} of " if summary.missing else ""
+    return (
+        f"collected: {found}{summary.wanted:,} nodes and direct calls of "
+        f"{summary.queries:,} queries; "
+        f"{summary.calls:,} calls made, {summary.earlier:,} already there{rate}"
+    )
+
+
+class _Sayer(logging.Handler):
+    """What the library notes while it works, such as a server that is waited for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.say(f"note: {record.getMessage()}")
+
+
+@contextmanager
+def _notes_are_said() -> Iterator[None]:
+    library = logging.getLogger("hierrouter")
+    sayer = _Sayer()
+    library.addHandler(sayer)
+    try:
+        yield
+    finally:
+        library.removeHandler(sayer)
+
+
+@contextmanager
+def _finish_part_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C lets what has begun be finished and committed; the second stops at once."""
+    asked = False
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.say("interrupted: finishing and committing what has begun (again to stop at once)")
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> None:
+    """Print calls, tokens, time, cost and disk of a collection; calls and writes nothing."""
+    from hierrouter.collection.estimate import estimate
+    from hierrouter.reports.plans import estimate_object, estimate_table
+
+    parsing.check_format(format, options.SHORT_FORMATS)
+    found = estimate(pool, queries, cache)
+    if format == "json":
+        console.put_json(estimate_object(found), sort_keys=True)
+        return
+    console.put_tables([estimate_table(found)])
+    for note in found.notes:
+        console.say(f"note: {note}")
+
 
 ENGINES = ("local", "ray")
 
@@ -48,9 +229,9 @@ def collect(
     """
     from dataclasses import asdict
 
-    from hierrouter.collect.collecting import meet_mirror, planned
-    from hierrouter.collect.consent import require_consent
-    from hierrouter.collect.encoders import require_encoder
+    from hierrouter.collection.collect import meet_mirror, planned
+    from hierrouter.collection.estimate import require_consent
+    from hierrouter.engines.encoders import require_encoder
 
     parsing.check_format(format, options.SHORT_FORMATS)
     machines = _machines(engine, shard, workers, ray_address, remote)
@@ -87,9 +268,9 @@ def collect(
 def _machines(
     engine: str, shard: str | None, workers: int | None, address: str | None, remote: str | None
 ) -> Machines:
-    from hierrouter.collect.collecting import Machines
-    from hierrouter.collect.shards import parse_shard
-    from hierrouter.pool import suggestion
+    from hierrouter.collection.collect import Machines
+    from hierrouter.collection.shards import parse_shard
+    from hierrouter_cache.errors import suggestion
 
     if engine not in ENGINES:
         raise InputError(f"unknown engine: {engine}; {suggestion(engine, ENGINES)}".rstrip("; "))

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.completing import BASELINES, some_of
-from hierrouter_cli.looking import log_looks, say_if_few, say_shown
-from hierrouter_cli.opening import make_importable, own_policies
-from hierrouter_cli.selecting import Selected, as_trained, selecting
+from hierrouter_cli.options import BASELINES, some_of
+from hierrouter_cli.report import log_looks, say_if_few, say_shown
+from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.report.contests import Standings
+    from hierrouter.reports.comparison import Standings
 
 
 @selecting
@@ -47,12 +46,12 @@ def compare(
 
     Text also writes everything as JSON; the other formats write it only where --out says.
     """
-    from hierrouter.baselines.answers import answers_for
-    from hierrouter.baselines.registry import baselines as named
-    from hierrouter.baselines.sets import require_sets, usable_sets
-    from hierrouter.report.comparing import compared
-    from hierrouter.runs import check_out, new_run
-    from hierrouter.shown import shown_router
+    from hierrouter.learning.baselines.answers import answers_for
+    from hierrouter.learning.baselines.arms import require_sets, usable_sets
+    from hierrouter.learning.baselines.registry import baselines as named
+    from hierrouter.learning.runs import check_out, new_run
+    from hierrouter.learning.selection import shown_router
+    from hierrouter.reports.comparison import compared
 
     parsing.check_format(format)
     parsing.check_split(split)
@@ -79,7 +78,6 @@ def compare(
 
 def show(result: Standings, format: str) -> None:
     """The comparison on stdout."""
-    from hierrouter.report.contest_rows import as_json, long_table
-    from hierrouter.report.contest_tables import contest_tables
+    from hierrouter.reports.comparison import as_json, contest_tables, long_table
 
     console.put_as(format, result, as_json, long_table, contest_tables)

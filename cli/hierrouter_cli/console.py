@@ -1,8 +1,4 @@
-"""Everything a person sees while a command runs.
-
-Results go to stdout, messages and progress to stderr. Progress shows on a terminal only. Text of
-models, datasets and errors passes through `safe_text` on its way.
-"""
+"""Everything a person sees while a command runs."""
 
 from __future__ import annotations
 
@@ -14,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hierrouter.report.text import safe_text
+from hierrouter.tables import safe_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from hierrouter.report.table import Table
+    from hierrouter.tables import Table
 
 Result = TypeVar("Result")
 
@@ -97,7 +93,7 @@ def put_as(
         long_table: one row a fact, for CSV.
         tables: what a person reads, on a terminal or in a paper.
     """
-    from hierrouter.report.render import as_csv, as_latex, as_markdown
+    from hierrouter.tables import as_csv, as_latex, as_markdown
 
     if format == "json":
         put(as_json(result))
@@ -123,7 +119,7 @@ def put_tables(tables: Iterable[Table]) -> None:
 
     from rich.console import Console
 
-    from hierrouter.report.render import as_rich
+    from hierrouter.tables import as_rich
 
     width = page_width()
     text = io.StringIO()

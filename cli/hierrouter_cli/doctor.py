@@ -9,7 +9,7 @@ from hierrouter_cache.errors import HierRouterError
 from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
-    from hierrouter.doctor import Finding
+    from hierrouter_cli.doctor_checks import Finding
 
 
 def doctor(
@@ -20,7 +20,7 @@ def doctor(
     Nothing is changed. A note is good to know. With a problem something does not work, and the exit
     code is that of the first one; else it is 0.
     """
-    from hierrouter.doctor import examine
+    from hierrouter_cli.doctor_checks import examine
 
     parsing.check_format(format, options.SHORT_FORMATS)
     found = []
@@ -41,7 +41,7 @@ def _together(problems: Sequence[HierRouterError]) -> HierRouterError:
 
 
 def _line(finding: Finding) -> str:
-    from hierrouter.report.text import safe_text
+    from hierrouter.tables import safe_text
 
     return safe_text(f"{finding.state:<9}{finding.subject:<16}{finding.text}") + "\n"
 

@@ -1,21 +1,25 @@
-"""`hierrouter explain`: one query's tree, and what the router did in it."""
+"""`hierrouter explain` and `hierrouter explore`: one query's tree, or a page to play with."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.looking import look_at, say_shown
-from hierrouter_cli.selecting import Selected, as_trained, selecting
+from hierrouter_cli.report import log_looks, look_at, looks_at, say_shown, warn_of_test
+from hierrouter_cli.selecting import Selected, as_trained, own_policies, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.explained import Explained
-    from hierrouter.shown import Shown
+    from hierrouter.evaluation.policies import OwnPolicy
+    from hierrouter.learning.selection import Shown
+    from hierrouter.reports.explore import Explored
+    from hierrouter.reports.values import Explained
     from hierrouter_cache.tree import RouteTree
 
 SPLIT = "validation"
@@ -49,8 +53,8 @@ def explain(
 
     With --worst one line for each of the queries on which the router loses most.
     """
-    from hierrouter.query_names import find_query
-    from hierrouter.shown import shown_router
+    from hierrouter.learning.selection import shown_router
+    from hierrouter.questions.query import find_query
 
     parsing.check_format(format, FORMATS)
     _check_asked(query, worst, split)
@@ -86,7 +90,7 @@ def _check_asked(query: str | None, worst: int | None, split: str | None) -> Non
 
 def _one(selected: Selected, tree: RouteTree, row: int, shown: Shown) -> Explained:
     """The query at a position."""
-    from hierrouter.explain import explain as explained
+    from hierrouter.reports.explain import explain as explained
 
     [found] = explained(selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool)
     return found
@@ -100,7 +104,7 @@ def _worst(
     Raises:
         InputError: there is no router.
     """
-    from hierrouter.explain import explain_worst
+    from hierrouter.reports.explain import explain_worst
 
     if shown.trained is None:
         raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
@@ -111,8 +115,8 @@ def _worst(
 
 def show(found: Explained, format: str) -> None:
     """One query on stdout."""
-    from hierrouter.plain_json import json_text
-    from hierrouter.report.explained import as_markdown, as_object, as_text
+    from hierrouter.reports.explain import as_markdown, as_object, as_text
+    from hierrouter.tables import json_text
 
     if format == "json":
         console.put(json_text(as_object(found), "query"))
@@ -124,9 +128,8 @@ def show(found: Explained, format: str) -> None:
 
 def show_worst(found: Sequence[Explained], split: str, format: str) -> None:
     """A line a query on stdout; as JSON each one whole."""
-    from hierrouter.plain_json import json_text
-    from hierrouter.report.explained import as_object, worst_table
-    from hierrouter.report.render import as_markdown
+    from hierrouter.reports.explain import as_object, worst_table
+    from hierrouter.tables import as_markdown, json_text
 
     table = worst_table(found, split)
     if format == "json":
@@ -136,3 +139,82 @@ def show_worst(found: Sequence[Explained], split: str, format: str) -> None:
         console.put(as_markdown(table))
     else:
         console.put_tables([table])
+
+
+PAGE = "explore.html"
+TEXTS = 500
+
+
+@selecting
+def explore(
+    *,
+    selected: Selected,
+    checkpoint: options.Checkpoint = None,
+    sweep: Annotated[
+        Path | None,
+        typer.Option("--sweep", metavar="DIR", help="Folder of a sweep; default: the latest."),
+    ] = None,
+    policy: options.Policies = None,
+    split: options.Split = "test",
+    texts: Annotated[
+        int,
+        typer.Option(
+            "--texts", metavar="N", min=0, help="So many queries with question and answers."
+        ),
+    ] = TEXTS,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE.html", help=f"The page; default runs/<time>-explore/{PAGE}."
+        ),
+    ] = None,
+) -> None:
+    """Write a page on which alpha, prices and models can be changed, query by query.
+
+    It is one file, opens from disk and loads nothing.
+    """
+    from hierrouter.collection.files import require_free
+    from hierrouter.learning.selection import shown_router
+
+    parsing.check_split(split)
+    if out:
+        require_free(out)
+    policies = own_policies(policy)
+    tree = as_trained(selected, checkpoint).open()
+    # A checkpoint that was asked for is not put behind a sweep that was not.
+    shown = shown_router(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
+    say_shown("explore", shown, split, with_sweep=True)
+    warn_of_test("explore", split)
+    content = _explored(selected, tree, split, shown, texts, policies)
+    look = {"texts": len(content.texts), **looks_at(policies)}
+    log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
+    page = write(content, out)
+    console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")
+
+
+def _explored(
+    selected: Selected,
+    tree: RouteTree,
+    split: str,
+    shown: Shown,
+    texts: int,
+    policies: Sequence[OwnPolicy],
+) -> Explored:
+    """What the page holds, with a bar while a sweep is evaluated."""
+    from hierrouter.reports.explore import explored
+
+    # What a user's own policy prints is no result of ours.
+    with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
+        return explored(selected.cache, tree, split, shown, texts, selected.pool, on_done, policies)
+
+
+def write(content: Explored, out: Path | None) -> Path:
+    """The page, in `out` or in the folder of a new run; returns where it is."""
+    from hierrouter.learning.runs import new_run
+    from hierrouter.reports.explore import as_html
+    from hierrouter_cache.writer import write_atomically
+
+    page = as_html(content).encode()
+    out = out or new_run("explore", None) / PAGE
+    write_atomically(out, page)
+    return out

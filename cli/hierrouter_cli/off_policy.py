@@ -10,16 +10,15 @@ import typer
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.completing import SIMULATED, one_of
-from hierrouter_cli.looking import look_at, say_if_few, say_shown
+from hierrouter_cli.options import SIMULATED, one_of
+from hierrouter_cli.report import look_at, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.learn.trained import TrainedRouter
-    from hierrouter.offpolicy.log_line import Episode
-    from hierrouter.offpolicy.logging_policy import LoggingPolicy
-    from hierrouter.offpolicy.result import Result
-    from hierrouter.shown import Shown
+    from hierrouter.learning.selection import Shown
+    from hierrouter.learning.trained import TrainedRouter
+    from hierrouter.serving.logs import Episode, LoggingPolicy
+    from hierrouter.serving.off_policy_result import Result
     from hierrouter_cache.tree import RouteTree
 
 SPLIT = "validation"
@@ -72,8 +71,8 @@ def off_policy(
     With --log from a file; with --simulate from logs played on the cache, beside the exact value,
     which shows how far to trust each estimator. No model is called.
     """
-    from hierrouter.interchange.files import require_free
-    from hierrouter.offpolicy.log_file import has_texts, write_log
+    from hierrouter.collection.files import require_free
+    from hierrouter.serving.logs import has_texts, write_log
 
     parsing.check_format(format)
     parsing.check_split(split or SPLIT)
@@ -118,7 +117,7 @@ def _logging_policy(
     Raises:
         InputError: both or neither was asked for, an unknown policy, or a flag of the other way.
     """
-    from hierrouter.offpolicy.logging_policy import USAGE, LoggingPolicy
+    from hierrouter.serving.logs import USAGE, LoggingPolicy
 
     if (log is None) == (simulate is None):
         which = "no log" if log is None else "--log and --simulate contradict each other"
@@ -134,8 +133,8 @@ def _router(
     selected: Selected, checkpoint: Path | None, alpha: float | None, needs_tree: bool
 ) -> tuple[Shown, RouteTree | None]:
     """The router to be valued, and the tree where it was opened."""
-    from hierrouter.learn.checkpoint import router_at
-    from hierrouter.shown import Shown, differences_of, shown_router
+    from hierrouter.learning.checkpoint import router_at
+    from hierrouter.learning.selection import Shown, differences_of, shown_router
 
     if checkpoint and not needs_tree:
         trained = router_at(checkpoint, alpha)
@@ -147,9 +146,8 @@ def _router(
 
 def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | None) -> Result:
     """From a file; without a tree from the texts in it."""
-    from hierrouter.offpolicy.log_file import read_log
-    from hierrouter.offpolicy.log_line import LogShape
-    from hierrouter.offpolicy.result import value_from_log
+    from hierrouter.serving.logs import LogShape, read_log
+    from hierrouter.serving.off_policy_result import value_from_log
 
     run, trained = shown.required()
     rate = trained.origin.rate if tree is None else [(a, b) for a, b in tree.rate.tolist()]
@@ -188,7 +186,7 @@ def _simulated(
     Args:
         size: episodes of each log, None for one a question; number of logs; seed.
     """
-    from hierrouter.offpolicy.result import Plan, value_by_simulation
+    from hierrouter.serving.off_policy_result import Plan, value_by_simulation
 
     fold, (episodes, repeats, seed) = tree.split(split), size
     say_if_few(tree, split, "every figure rests on them")
@@ -203,7 +201,7 @@ def _provenance(
 ) -> dict[str, Any]:
     """Where every number comes from."""
     from hierrouter import __version__
-    from hierrouter.provenance import provenance
+    from hierrouter.learning.selection import provenance
 
     if tree is not None:
         return provenance(tree, selected.cache, run, trained, None, {})
@@ -217,6 +215,6 @@ def _provenance(
 
 def show(result: Result, format: str) -> None:
     """The estimates on stdout."""
-    from hierrouter.offpolicy.tables import as_json, long_table, result_tables
+    from hierrouter.serving.off_policy_result import as_json, long_table, result_tables
 
     console.put_as(format, result, as_json, long_table, result_tables)

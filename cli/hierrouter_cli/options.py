@@ -1,27 +1,56 @@
-"""The flags that commands share.
-
-Scripts rely on these names; see the contract in docs/cli.md before changing one. What is
-given with them is read in `parsing`.
-"""
+"""The flags that commands share, and what the shell offers when Tab is pressed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hierrouter.learn.config import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
-from hierrouter.runs import CACHE
-from hierrouter_cli.completing import (
-    DATASETS,
-    ENCODERS,
-    POOLS,
-    SCORERS,
-    one_of,
-    some_of,
+from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
+from hierrouter_cache import CACHE
+
+Offer = Callable[[str], list[str]]
+
+POOLS = ("cpu", "paper", "testbed")
+DATASETS = (
+    *("testbed", "arith", "string", "fact", "story", "census", "backcap", "room", "copies"),
+    *("mirror", "riddle", "gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge"),
 )
+ENCODERS = ("hashed-ngrams", "paper")
+SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
+BASELINES = (
+    *("random", "cheapest", "largest", "best-static", "dataset-oracle", "knn", "clusters"),
+    *("ridge", "logistic", "mlp", "svm", "matrix-factorisation", "elo", "dual-encoder"),
+    *("quality-gap", "linucb", "cascade", "cascade-routing", "majority-vote"),
+    "best-of-ensemble",
+)
+SIMULATED = ("uniform", "epsilon=", "temperature=")
+BACKENDS = ("transformers", "openai", "vllm")
+DEVICES = ("auto", "cpu", "cuda", "balanced")
+FIGURES = ("svg", "pdf", "png")
+
+
+def one_of(names: Sequence[str]) -> Offer:
+    """Those of the names that begin with what was typed."""
+
+    def offer(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return offer
+
+
+def some_of(names: Sequence[str]) -> Offer:
+    """The same for the last item of a list with commas; what stands in it is not offered again."""
+
+    def offer(incomplete: str) -> list[str]:
+        *given, last = incomplete.split(",")
+        left = [name for name in names if name not in given and name.startswith(last)]
+        return [",".join([*given, name]) for name in left]
+
+    return offer
+
 
 DEFAULT_CACHE = CACHE
 DEFAULT_ALPHA = PAPER_ALPHA
@@ -234,3 +263,65 @@ ShownAlpha = Annotated[
 ]
 Split = Annotated[str, choice("--split", FOLDS, "The fold to evaluate on.")]
 CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
+
+
+CALLS = "How models are called"
+MACHINES = "Several machines"
+
+Backend = Annotated[
+    str | None,
+    value(
+        "--backend",
+        "NAME",
+        f"{', '.join(BACKENDS)}: for all models; default: as the pool says.",
+        CALLS,
+        autocompletion=one_of(BACKENDS),
+    ),
+]
+BaseUrl = Annotated[
+    str | None, value("--base-url", "URL", "An OpenAI-compatible server with all models.", CALLS)
+]
+ApiKeyEnv = Annotated[
+    str | None, value("--api-key-env", "VAR", "Environment variable that holds its key.", CALLS)
+]
+Timeout = Annotated[
+    float | None, value("--timeout", "S", "Seconds for one call of a server.", CALLS)
+]
+Insecure = Annotated[
+    bool, switch("--insecure", "Send the key over plain http to another machine.", CALLS)
+]
+Device = Annotated[
+    str | None,
+    value(
+        "--device",
+        "NAME",
+        "auto, cpu, cuda, cuda:N or balanced; default: as the pool says.",
+        CALLS,
+        autocompletion=one_of(DEVICES),
+    ),
+]
+DryRun = Annotated[
+    bool, switch("--dry-run", "Print calls, tokens, time, cost and disk; call nothing.")
+]
+Yes = Annotated[bool, switch("--yes", "Start even a very large collection.")]
+ShardOf = Annotated[
+    str | None,
+    value("--shard", "I/N", "Only share I of N of the queries, beside others.", MACHINES),
+]
+Engine = Annotated[
+    str, choice("--engine", ("local", "ray"), "Here, or on a Ray cluster.", MACHINES)
+]
+Workers = Annotated[
+    int | None,
+    value(
+        "--workers", "N", "Shards at work on Ray; default: one a GPU, or a core.", MACHINES, min=1
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    value("--ray-address", "ADDRESS", "auto or ray://HOST:PORT; else one is started.", MACHINES),
+]
+Remote = Annotated[
+    str | None,
+    value("--remote", "URL", "Mirror of the cache: fetch first, copy parts.", MACHINES),
+]

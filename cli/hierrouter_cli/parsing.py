@@ -1,8 +1,4 @@
-"""What was given with a flag, as a value, or why not.
-
-In: the text. Out: a number, names, a word that is known; else an `InputError` that repeats the
-flag.
-"""
+"""What was given with a flag, as a value, or why not."""
 
 from __future__ import annotations
 
@@ -98,7 +94,7 @@ def check_split(name: str) -> None:
     Raises:
         InputError: it is not one of the three.
     """
-    from hierrouter.pool import suggestion
+    from hierrouter_cache.errors import suggestion
     from hierrouter_cache.tree import SPLITS
 
     if name not in SPLITS:
@@ -111,7 +107,7 @@ def check_format(name: str, known: tuple[str, ...] = FORMATS) -> str:
     Raises:
         InputError: it is not one of `known`.
     """
-    from hierrouter.pool import suggestion
+    from hierrouter_cache.errors import suggestion
 
     if name not in known:
         raise InputError(f"unknown format: {name}; {suggestion(name, known)}".rstrip("; "))

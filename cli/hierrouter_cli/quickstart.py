@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.collecting import run_collect
-from hierrouter_cli.learning import watch
+from hierrouter_cli.collect import run_collect
 from hierrouter_cli.report import say_what, show_summary
+from hierrouter_cli.train import watch
 
 
 def quickstart(
@@ -30,23 +30,22 @@ def quickstart(
 
     About two minutes on two cores. Interrupted, it goes on where it stopped.
     """
-    from hierrouter.collect.collecting import DATA, Machines, Planned, noted_queries
-    from hierrouter.learn.config import SWEEP, preset
-    from hierrouter.learn.objective import Objective
-    from hierrouter.learn.run import (
+    from hierrouter.collection.collect import DATA, Machines, Planned, noted_queries
+    from hierrouter.learning.config import SWEEP, Objective, preset
+    from hierrouter.learning.run import (
         Reached,
         keep_for_live,
         sweep_table,
         train_members,
         train_router,
     )
-    from hierrouter.learn.sweep import automatic_grid
-    from hierrouter.pool_file import load_pool
-    from hierrouter.pricing import POOL
-    from hierrouter.report.finished import FinishedReport, made_of
-    from hierrouter.runs import quickstart_folders
-    from hierrouter.shown import shown_router
-    from hierrouter.trees import training_tree
+    from hierrouter.learning.runs import quickstart_folders
+    from hierrouter.learning.selection import shown_router
+    from hierrouter.learning.sweep import automatic_grid
+    from hierrouter.pools.files import load_pool
+    from hierrouter.pools.pool import POOL
+    from hierrouter.replay.opening import training_tree
+    from hierrouter.reports.report import FinishedReport, made_of
 
     value = parsing.parse_alpha(alpha)
     folders = quickstart_folders(out)

@@ -5,22 +5,126 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.completing import FIGURES, some_of
-from hierrouter_cli.looking import log_looks, looks_at, say_if_few, say_shown
-from hierrouter_cli.opening import open_trees, own_policies
-from hierrouter_cli.selecting import Selected, as_trained, selecting
+from hierrouter_cli.options import FIGURES, some_of
+from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.report.results import Report
-    from hierrouter.reporting import Reported
+    from hierrouter.evaluation.policies import OwnPolicy
+    from hierrouter.learning.selection import Shown
+    from hierrouter.pools.pool import Pool
+    from hierrouter.reports.report import Reported
+    from hierrouter.reports.results import Report
+    from hierrouter_cache.tree import RouteTree
+
+
+def say_remarks(command: str, remarks: Iterable[str]) -> None:
+    """What a reader would not expect of the router shown."""
+    for remark in remarks:
+        console.say(f"{command}: {remark}")
+
+
+def say_called(command: str, run: Path, pool: Pool) -> None:
+    """Which run routes, and whom it calls; where a server answers, a question goes there."""
+    called = [
+        f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
+        for model in pool.models
+    ]
+    console.say(f"{command}: {run}, {', '.join(called)}")
+
+
+TEST = "test"
+FEW_QUERIES = 30
+
+
+def say_shown(
+    command: str,
+    shown: Shown,
+    split: str | None = None,
+    with_alpha: bool = False,
+    with_sweep: bool = False,
+) -> None:
+    """Which router is shown, and what is remarkable about it.
+
+    Args:
+        split: the fold that it is shown on; None names none.
+        with_alpha: name the price of cost.
+        with_sweep: name the sweep, too.
+    """
+    say_remarks(command, shown.remarks)
+    found = f"checkpoint {shown.run or 'none'}"
+    found += f", sweep {shown.sweep_run or 'none'}" if with_sweep else ""
+    alpha = f" at alpha {shown.alpha:g}" if with_alpha else ""
+    line = f"{found}{alpha}" if split is None else f"{split} fold{alpha}; {found}"
+    console.say(f"{command}: {line}")
+
+
+def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
+    """Warn where a fold is too small to trust what is read off it."""
+    found = tree.splits.count(fold)
+    if found < FEW_QUERIES:
+        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
+
+
+def look_at(command: str, tree: RouteTree, split: str, shown: Shown, **what: Any) -> None:
+    """Where it is one at the test fold, say what that means and log it.
+
+    Args:
+        what: is looked at beside the tree and alpha, JSON values.
+    """
+    warn_of_test(command, split)
+    log_looks(command, tree, split, [shown.run], {"alpha": shown.alpha, **what})
+
+
+def log_looks(
+    command: str,
+    tree: RouteTree,
+    split: str,
+    runs: Iterable[Path | None],
+    look: Mapping[str, Any],
+) -> None:
+    """Log that routers are looked at on the test fold; nothing for other folds, or without runs.
+
+    Args:
+        tree: all folds, under the prices shown.
+        runs: of the routers, that of the main one first.
+        look: what is looked at beside the tree, JSON values.
+    """
+    from hierrouter.learning.selection import count_looks, log_look
+
+    shown = [run for run in runs if run]
+    if split != TEST or not shown or TEST not in tree.splits:
+        return
+    for line in log_look(shown, command, {"tree": tree.fingerprint, **look}):
+        console.say(f"{command}: {line}")
+    found = count_looks(tree, shown[0])
+    if found["all_routers"] > 1:
+        console.say(
+            f"{command}: the test fold was looked at {found['all_routers']} times, "
+            f"{found['this_router']} of them for this router"
+        )
+
+
+def looks_at(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
+    """What a look shows of policies of the user's own; nothing where there are none.
+
+    An edit of their module is another look.
+    """
+    shown = {policy.path: policy.version for policy in policies}
+    return {"policies": shown} if shown else {}
+
+
+def warn_of_test(command: str, split: str) -> None:
+    """What a look at single queries of the test fold means."""
+    if split == TEST:
+        console.say(f"{command}: the test fold; what is changed after a look at it is tuned on it")
 
 
 @selecting
@@ -57,8 +161,8 @@ def report(
     Text also writes a self-contained page with all figures; the other formats write it only where
     --out or --figures ask for files.
     """
-    from hierrouter.price_lists import price_lists
-    from hierrouter.runs import check_out, new_run
+    from hierrouter.learning.runs import check_out, new_run
+    from hierrouter.pools.files import price_lists
 
     parsing.check_format(format)
     parsing.check_split(split)
@@ -71,9 +175,9 @@ def report(
     selection = as_trained(selected, checkpoint).unpriced()
     trees = open_trees(selected.cache, selection, [given.prices for given in lists])
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.comparison import DeferTo
-    from hierrouter.report.finished import FinishedReport, made_of
-    from hierrouter.shown import shown_router
+    from hierrouter.learning.selection import shown_router
+    from hierrouter.reports.evaluated import DeferTo
+    from hierrouter.reports.report import FinishedReport, made_of
 
     page = out is not None or format == "text" or bool(files)
     shown = shown_router(trees[0], value, checkpoint, sweep, with_sweep=True)
@@ -100,7 +204,7 @@ def parse_figures(text: str | None) -> Sequence[str]:
     """
     if text is None:
         return ()
-    from hierrouter.report.export import check_formats
+    from hierrouter.reports.figures import check_formats
 
     formats = parsing.split_names(text) or ()
     check_formats(formats)
@@ -125,7 +229,7 @@ def write_figures(result: Report, folder: Path, formats: Sequence[str]) -> None:
     """Each figure of the page in `folder`, once in each format."""
     if not formats:
         return
-    from hierrouter.report.export import export_figures
+    from hierrouter.reports.figures import export_figures
 
     console.say(f"report: {len(export_figures(result, folder, formats))} figures in {folder}")
 
@@ -136,8 +240,8 @@ def show(result: Report, format: str, all_tables: bool = False) -> None:
     Args:
         all_tables: with the tables of the analysis.
     """
-    from hierrouter.report.serialise import as_json
-    from hierrouter.report.tables import long_table, report_tables
+    from hierrouter.reports.results import as_json
+    from hierrouter.reports.tables import long_table, report_tables
 
     tables = functools.partial(report_tables, analysis=all_tables)
     console.put_as(format, result, as_json, long_table, tables)
@@ -145,6 +249,6 @@ def show(result: Report, format: str, all_tables: bool = False) -> None:
 
 def show_summary(result: Report) -> None:
     """Quality by dataset, and the table with rewards and intervals: what fits a screen."""
-    from hierrouter.report.tables import quality_table, summary_table
+    from hierrouter.reports.tables import quality_table, summary_table
 
     console.put_tables([quality_table(result), summary_table(result)])

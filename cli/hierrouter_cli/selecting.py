@@ -1,26 +1,64 @@
-"""The flags that say which tree to open.
-
-In: a command with a parameter `selected`. Out: the same command, on whose command line each field
-of `Selected` is a flag, in the place of that parameter. Not covered: what the flags mean, see
-`opening`.
-"""
+"""The flags that say which tree to open, and opening it with a bar."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import options, parsing
-from hierrouter_cli.opening import make_importable, open_trees
+from hierrouter_cli import console, options, parsing
 
 if TYPE_CHECKING:
+    from hierrouter.evaluation.policies import OwnPolicy
+    from hierrouter.pools.pool import Price
+    from hierrouter.replay.opening import Selection
     from hierrouter.replay.tree import Tree
-    from hierrouter.trees import Selection
+
+
+def make_importable(folder: Path) -> None:
+    """Let `module:name` on the command line find a module there, after all that is installed."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def own_policies(paths: Sequence[str] | None) -> tuple[OwnPolicy, ...]:
+    """The policies of the user's own at these import paths."""
+    from hierrouter.evaluation.policies import own_policies as own
+
+    if paths:
+        make_importable(Path.cwd())
+    with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
+        return own(paths or ())
+
+
+def open_trees(
+    cache: Path, selection: Selection, price_lists: Sequence[Mapping[str, Price]]
+) -> list[Tree]:
+    """The tree in `cache` under each price list."""
+    from hierrouter.pools.pool import guesses
+    from hierrouter.replay.opening import open_trees as open_selected
+
+    labels = {"embed": "embed states", "score": "score responses"}
+    # What a user's own scorer prints is no result of ours.
+    with console.bar("open") as show, contextlib.redirect_stdout(sys.stderr):
+        trees = open_selected(
+            cache,
+            selection,
+            price_lists,
+            lambda what, done, total: show(done, total, label=labels[what]),
+        )
+    if trees[0].left_out:
+        console.say(f"left out: {trees[0].left_out} queries whose trees are incomplete")
+    for line in dict.fromkeys(guesses(tree) for tree in trees):
+        if line:
+            console.say(line)
+    return trees
 
 
 @dataclass(frozen=True)
@@ -46,10 +84,9 @@ class Selected:
         Raises:
             InputError: several price files; only a report shows them side by side.
         """
-        from hierrouter.collect.encoders import BUILT_IN
-        from hierrouter.collect.views import DEFAULT_VIEW
-        from hierrouter.price_lists import price_lists
-        from hierrouter.trees import Selection
+        from hierrouter.engines.encoders import BUILT_IN
+        from hierrouter.pools.files import price_lists
+        from hierrouter.replay.opening import DEFAULT_VIEW, Selection
 
         if ":" in self.scorer:
             make_importable(Path.cwd())
@@ -78,7 +115,7 @@ class Selected:
         return replace(self, prices=None, price=None).selection()
 
     def open(self) -> Tree:
-        """The tree; see `hierrouter.trees.open_tree` for the errors."""
+        """The tree; see `hierrouter.replay.opening.open_tree` for the errors."""
         selection = self.selection()
         return open_trees(self.cache, selection, [selection.prices])[0]
 
@@ -91,7 +128,7 @@ def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
     """
     if checkpoint is None:
         return selected
-    from hierrouter.learn.checkpoint import load_checkpoint
+    from hierrouter.learning.checkpoint import load_checkpoint
 
     origin = load_checkpoint(checkpoint).origin
     return replace(

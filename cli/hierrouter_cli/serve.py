@@ -1,21 +1,246 @@
-"""`hierrouter serve`: the router behind an OpenAI-compatible address."""
+"""`hierrouter route` and `hierrouter serve`: answer questions with the models themselves."""
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter.serve import MAX_REQUESTS
+from hierrouter.serving import MAX_REQUESTS
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options, parsing, routers
+from hierrouter_cli import console, options, parsing, report
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from hierrouter.pools.pool import Pool
+    from hierrouter.serving.models import CallFailed
+    from hierrouter.serving.route import Asked, Hop, Routed
+    from hierrouter.serving.router import Question, Router
+
+STDIN = "-"
+
+
+def route(
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="The text; or give --file.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="FILE|-",
+            help="Questions as JSON lines, question or messages in each; - is stdin.",
+        ),
+    ] = None,
+    checkpoint: options.Checkpoint = None,
+    pool: options.AnyPool = None,
+    alpha: options.ShownAlpha = None,
+    max_cost: options.MaxCost = None,
+    sample: options.Sample = False,
+    seed: options.Seed = options.DEFAULT_SEED,
+    reroute: options.Reroute = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the policy would call first; call nothing.")
+    ] = False,
+    format: options.ShortFormat = "text",
+) -> None:
+    """Route questions through the live models of the pool.
+
+    One question: its answer as it grows, then route, tokens and cost. --file: one JSON line for
+    each question, in their order. The router is that of the newest `train`, or of --checkpoint.
+    """
+    import anyio
+
+    parsing.check_format(format, options.SHORT_FORMATS)
+    _check_asked(question, file, dry_run)
+    value = parsing.parse_alpha(alpha)
+    limit = parsing.parse_cost(max_cost, "--max-cost")
+    # What needs torch comes after all that can be refused without it.
+    import numpy as np
+
+    from hierrouter.pools.files import load_pool
+    from hierrouter.serving.route import Asked
+    from hierrouter.serving.router import live_run
+
+    run = checkpoint or live_run(value)
+    given = load_pool(pool) if pool else None
+    rng = np.random.default_rng(seed) if sample else None
+    asked = Asked(value, limit, rng, reroute)
+    if file is not None:
+        failed = anyio.run(_all, run, given, file, asked)
+        if failed:
+            what = "1 question has" if failed == 1 else f"{failed} questions have"
+            raise WorldError(f"{what} no answer; see error in the output")
+    elif question is not None:
+        anyio.run(_first if dry_run else _one, run, given, question, asked, format)
+
+
+def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
+    """Refuse what contradicts itself before anything is loaded.
+
+    Raises:
+        InputError: neither a question nor a file, or both; or a dry run of a file.
+    """
+    if (question is None) == (file is None):
+        what = "no question" if question is None else "a question and --file contradict each other"
+        raise InputError(f"{what}; give QUESTION or --file FILE")
+    if file is not None and dry_run:
+        raise InputError("--dry-run is for one question; leave out --file")
+    if str(file) == STDIN and sys.stdin is None:  # its number is another file's by now
+        raise InputError("stdin is closed: --file -; give JSON lines there, or a file")
+    if file is not None and str(file) != STDIN and not file.is_file():
+        raise InputError(f"no such file: {file}; give JSON lines, or - for stdin")
+
+
+@asynccontextmanager
+async def _router(
+    run: Path, pool: Pool | None, asked: Asked, calls: bool = True
+) -> AsyncIterator[Router]:
+    """The router, and its models if it needs them; they are let go with the block.
+
+    Args:
+        asked: how it is to route; a limit on cost needs the models, which count tokens.
+        calls: whether it is to call them.
+    """
+    from hierrouter.serving.router import Deployment, Router
+
+    found = Deployment.from_run(run, pool)
+    limited = found.policy.at(asked.alpha, asked.max_cost).objective.max_cost is not None
+    router = Router.of(found.policy, found.pool, found.load_models() if calls or limited else {})
+    report.say_called("route", run, found.pool)
+    try:
+        yield router
+    finally:
+        await router.aclose()
+
+
+async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
+    """Answer one question; the text as it grows, or everything as JSON."""
+    from hierrouter.serving.route import Follow
+    from hierrouter.tables import safe_text
+
+    async with _router(run, pool, asked) as router:
+        if format == "json":
+            _put_json((await router.aroute(question, asked)).as_object())
+            return
+        shown: list[str] = []
+
+        def on_text(text: str) -> None:
+            shown.append(text)
+            console.put(safe_text(text))
+
+        def on_hop(hop: Hop) -> None:
+            if shown:
+                console.put("\n")
+            _say_hop(hop)
+
+        routed = await router.aroute(question, asked, Follow(on_text, on_hop))
+        if not shown:
+            console.put("\n")
+        console.say(_summary(routed))
+
+
+async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
+    """What the policy would do first."""
+    async with _router(run, pool, asked, calls=False) as router:
+        decision = await router.first(question, asked)
+        names = router.policy.action_names
+    chances = dict(zip(names, decision.chances.tolist(), strict=True))
+    if format == "json":
+        _put_json({"first": names[decision.action], "chances": chances})
+        return
+    for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
+        console.put(f"{chance:8.4f}  {name}\n")
+
+
+async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
+    """Answer every question of a file, a line each; how many have no answer.
+
+    When nobody reads the lines any more, no more questions are asked.
+    """
+    from hierrouter.serving.router import route_all
+
+    ids: list[Any] = []
+    stopped = Event()
+    place = failed = 0
+    async with _router(run, pool, asked) as router:
+        try:
+            async with aclosing(route_all(router, _questions(file, ids, stopped), asked)) as routes:
+                async for found in routes:
+                    name = {} if ids[place] is None else {"id": ids[place]}
+                    told = _told(found)
+                    place, failed = place + 1, failed + ("error" in told)
+                    if not _put_json({**name, **told}):
+                        break
+        finally:
+            stopped.set()
+    if not place:
+        raise InputError(f"no question: {file}; write one JSON object a line")
+    return failed
+
+
+def _told(found: Routed | CallFailed) -> dict[str, Any]:
+    """What is said of one question of many."""
+    from hierrouter.serving.models import CallFailed
+
+    if isinstance(found, CallFailed):
+        return {"error": str(found), "status": found.status}
+    return found.as_object()
+
+
+def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]:
+    """The question on each line; its id, or None, goes into `ids`.
+
+    Args:
+        stopped: set to end a read from stdin that waits.
+    """
+    from hierrouter.questions.files import parse_object, raw_lines
+    from hierrouter.serving.router import piped_lines, question_in
+
+    from_stdin = str(file) == STDIN
+    source = "stdin" if from_stdin else str(file)
+    for number, line in piped_lines(0, stopped, source) if from_stdin else raw_lines(file):
+        if line.strip():
+            where = f"{source}:{number}"
+            row = parse_object(line, where)
+            found = question_in(row, where)
+            if not isinstance(row.get("id"), str | int | None):
+                raise InputError(f"id is neither a text nor a whole number: {where}; change it")
+            ids.append(row.get("id"))
+            yield found
+
+
+def _say_hop(hop: Hop) -> None:
+    """One call, on stderr."""
+    failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
+    instead = f", instead of {failed}" if failed else ""
+    console.say(
+        f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
+        f"C {hop.cost:.4g}, {hop.model_s:.2f} s"
+    )
+
+
+def _summary(routed: Routed) -> str:
+    over = f", above the limit of {routed.max_cost:g}" if routed.is_over_limit else ""
+    return (
+        f"route: {routed.route} at alpha {routed.alpha:g}, "
+        f"{routed.tokens_in} + {routed.tokens_out} tokens, C {routed.cost:.4g}{over}"
+    )
+
+
+def _put_json(found: dict[str, Any]) -> bool:
+    """One line on stdout; whether somebody still reads."""
+    return console.put(json.dumps(found, allow_nan=False) + "\n")
+
 
 HOST, PORT = "127.0.0.1", 8100
 INTERRUPTED = 130
@@ -70,13 +295,11 @@ def serve(
     named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
-        from hierrouter.live.deployment import Deployment
-        from hierrouter.live.router import Router
-        from hierrouter.live.runs import live_run
-        from hierrouter.pool_file import load_pool
-        from hierrouter.serve.app import Settings, make_app
-        from hierrouter.serve.names import Names
-        from hierrouter.serve.request_log import RequestLog
+        from hierrouter.pools.files import load_pool
+        from hierrouter.serving.answering import RequestLog, Settings
+        from hierrouter.serving.chat import Names
+        from hierrouter.serving.router import Deployment, Router, live_run
+        from hierrouter.serving.server import make_app
 
         lines = RequestLog(log)
         run = checkpoint or live_run(value)
@@ -87,7 +310,7 @@ def serve(
         rng_seed = seed if sample else None
         settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
-        routers.say_called("serve", run, found.pool)
+        report.say_called("serve", run, found.pool)
         _run(app, listener, f"http://{_address(listener)}/v1", list(names.alphas))
 
 
@@ -97,7 +320,7 @@ def _key(variable: str | None, host: str) -> str | None:
     Raises:
         InputError: there is no key there, or others than this machine could connect without one.
     """
-    from hierrouter.endpoint import is_loopback, key_in
+    from hierrouter.pools.pool import is_loopback, key_in
 
     if variable is not None:
         return key_in(variable, "--api-key-env")

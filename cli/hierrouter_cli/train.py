@@ -1,11 +1,119 @@
-"""`hierrouter train`: learn a router from the cache."""
+"""`hierrouter train` and `hierrouter sweep-alpha`."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
 from hierrouter_cli import console, options, parsing
-from hierrouter_cli.learning import describe, told_how_to_go_on
-from hierrouter_cli.looking import say_if_few
+from hierrouter_cli.report import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
+
+if TYPE_CHECKING:
+    from hierrouter.learning.run import RunWatch
+    from hierrouter_cache.tree import RouteTree
+
+SHORT = 12  # characters of a curve in a bar
+EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+@contextmanager
+def told_how_to_go_on(
+    command: str, out: Path | None, on_begun: Callable[[], None], tensorboard: bool
+) -> Iterator[RunWatch]:
+    """Who watches a run; whatever ends it early, the user knows how to go on.
+
+    Args:
+        out: the folder that the user chose; another one is said.
+        on_begun: called when the folder is there.
+        tensorboard: write the learning curve into it.
+    """
+    from hierrouter_cache.errors import WorldError
+
+    folders: list[Path] = []
+
+    def on_folder(folder: Path) -> None:
+        folders.append(folder)
+        if out is None:
+            console.say(f"{command}: in {folder}")
+        on_begun()
+
+    try:
+        yield replace(watch(tensorboard), on_folder=on_folder)
+    except (KeyboardInterrupt, WorldError):
+        for folder in folders:
+            console.say(f"{command}: to go on, give the same command with --out {folder}")
+        raise
+
+
+def watch(tensorboard: bool = False) -> RunWatch:
+    """Who watches trainings: notes are said, each training has its bar."""
+    from hierrouter.learning.run import RunWatch
+
+    def training(label: str, epochs: int, folder: Path) -> Any:
+        return _followed(label, epochs, folder / "tensorboard" if tensorboard else None)
+
+    return RunWatch(on_note=console.say, training=training)
+
+
+@contextmanager
+def _followed(
+    label: str, epochs: int, events: Path | None
+) -> Iterator[Callable[[int, int, float, float], None]]:
+    """A bar with the learning curve on a terminal; the same values for TensorBoard if asked for."""
+    writer = _writer(events) if events else None
+    curve: list[float] = []
+    told = time.monotonic()
+    with console.progress_bars() as bars:
+        task = bars.add_task(label, total=epochs, note="")
+
+        def on_epoch(done: int, total: int, training: float, validation: float) -> None:
+            curve.append(validation)
+            note = f"{validation:.3f} {sparkline(curve, SHORT)} validation, {training:.3f} train"
+            bars.update(task, completed=done, total=total, note=note)
+            nonlocal told
+            if not bars.console.is_terminal and time.monotonic() - told > EVERY:
+                values = f"{training:.3f} train, {validation:.3f} validation"
+                console.say(f"{label}: epoch {done} of {total}, {values} {sparkline(curve)}")
+                told = time.monotonic()
+            if writer:
+                writer.add_scalar("value/train", training, done)
+                writer.add_scalar("value/validation", validation, done)
+
+        try:
+            yield on_epoch
+        finally:
+            if writer:
+                writer.close()
+
+
+def _writer(events: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(events))
+
+
+def describe(tree: RouteTree) -> str:
+    """The size of a tree that is learned from, in words."""
+    from hierrouter.replay.opening import LEARNED_FROM
+
+    folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
+    routes = tree.routes
+    return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The last values as one line of bars, the smallest lowest; empty for none."""
+    bars = "▁▂▃▄▅▆▇█"
+    shown = list(values)[-width:]
+    low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
+    return "".join(bars[round((value - low) / span * 7) if span else 0] for value in shown)
 
 
 @selecting
@@ -29,10 +137,9 @@ def train(
     The validation fold chooses the checkpoint; the test fold is out of reach. An interrupted
     training goes on where it was, with the same flags and its folder as --out.
     """
-    from hierrouter.learn.config import algorithm, train_config
-    from hierrouter.learn.objective import Objective
-    from hierrouter.runs import check_out
-    from hierrouter.trees import training_tree
+    from hierrouter.learning.config import Objective, algorithm, train_config
+    from hierrouter.learning.runs import check_out
+    from hierrouter.replay.opening import training_tree
 
     mean, most = parsing.parse_cost(budget, "--budget"), parsing.parse_cost(max_cost, "--max-cost")
     algo = algorithm(algo, budget, max_cost, alpha)
@@ -42,7 +149,7 @@ def train(
     check_out(out, "train")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learn.run import require_possible, told, train_run
+    from hierrouter.learning.run import require_possible, told, train_run
 
     require_possible(tree, mean, objective)
     planned = f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}"
@@ -58,3 +165,77 @@ def train(
         run = train_run(tree, objective, config, seed, mean, out, watch)
     console.say(f"trained: {run.reached}")
     console.put(f"{run.folder}\n")
+
+
+@selecting
+def sweep_alpha(
+    *,
+    alphas: Annotated[
+        str,
+        typer.Option(
+            "--alphas",
+            metavar="A,B|auto",
+            help="Prices of cost; auto: from the data's break-points.",
+        ),
+    ] = "auto",
+    selected: Selected,
+    algo: Annotated[
+        str,
+        options.choice(
+            "--algo",
+            ("exact", "ppo"),
+            "exact: one network for all alphas; ppo: one for each.",
+            options.TRAINING,
+        ),
+    ] = "exact",
+    preset: options.Preset = "default",
+    epochs: options.Epochs = None,
+    allow_stop: options.AllowStop = False,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", min=1, help="How many trainings, from --seed on.")
+    ] = 1,
+    seed: options.Seed = options.DEFAULT_SEED,
+    out: options.Out = None,
+    tensorboard: options.TensorBoard = False,
+    dry_run: options.CheckOnly = False,
+) -> None:
+    """Train routers for all alphas on the same cached tree.
+
+    By default one network that is told alpha, so that `report --alpha X` needs no training at any
+    X afterwards; with --algo ppo one training for each alpha.
+    """
+    from hierrouter.learning.config import sweep_config
+    from hierrouter.learning.runs import check_out
+    from hierrouter.replay.opening import training_tree
+
+    given = parsing.parse_alphas(alphas)
+    config = sweep_config(preset, algo, epochs)
+    check_out(out, "sweep-alpha")
+    tree = training_tree(selected.open())
+    grid = given or _automatic(tree, allow_stop)
+    each = range(seed, seed + seeds)
+    planned = (
+        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
+    )
+    if dry_run:
+        console.put(f"{planned}\n")
+        return
+    console.say(planned)
+    # What needs torch comes after all that can be refused without it.
+    from hierrouter.learning.run import sweep_run
+
+    def on_begun() -> None:
+        say_if_few(tree, "validation", "they choose the weights")
+
+    with told_how_to_go_on("sweep-alpha", out, on_begun, tensorboard) as watch:
+        run = sweep_run(tree, grid, config, each, allow_stop, out, watch)
+    console.put(run.table)
+    console.put(f"{run.folder}\n")
+
+
+def _automatic(tree: RouteTree, allow_stop: bool) -> tuple[float, ...]:
+    """The grid that the data suggest."""
+    from hierrouter.learning.sweep import automatic_grid
+
+    return automatic_grid(tree, allow_stop)

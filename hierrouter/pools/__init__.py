@@ -1,1 +1,1 @@
-"""Pool files that come with the package, one TOML file a pool."""
+"""Who may be called, on which server, and at what price."""

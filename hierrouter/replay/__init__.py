@@ -1,8 +1,6 @@
-"""Replay: the cached tree as an environment.
+"""The cache as a tree, and the tree as an environment."""
 
-Importing it makes `gymnasium.make("hierrouter/Replay-v0", tree=tree, alpha=0.005)` work, and
-`gymnasium.make_vec` with the same name, which steps many episodes without an environment for each.
-"""
+from __future__ import annotations
 
 from gymnasium.envs.registration import register
 
@@ -10,5 +8,5 @@ from gymnasium.envs.registration import register
 register(
     "hierrouter/Replay-v0",
     entry_point="hierrouter.replay.env:ReplayEnv",
-    vector_entry_point="hierrouter.replay.vector:ReplayVectorEnv",
+    vector_entry_point="hierrouter.replay.env:ReplayVectorEnv",
 )

@@ -1,9 +1,4 @@
-"""The vectorised environment as Stable-Baselines3 has it.
-
-In: a `ReplayVectorEnv` that shows features. Out: `StableBaselinesEnv`, the same behind
-Stable-Baselines3's own `VecEnv`, which is another class than Gymnasium's. Needs
-`stable-baselines3`, which hierrouter does not depend on; nothing else imports this module.
-"""
+"""The vectorised environment as Stable-Baselines3 has it."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
-from hierrouter.replay.vector import Observations, ReplayVectorEnv
+from hierrouter.replay.env import Observations, ReplayVectorEnv
 
 Indices = None | int | Iterable[int]
 Step = tuple[Observations, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]

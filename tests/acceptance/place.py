@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.keys import digest
 from tests.conftest import Run
 from tests.servers import Reply, Server, completion
 

@@ -15,21 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hierrouter.comparison import report_on
-from hierrouter.evaluate.policies import own_object
-from hierrouter.explore.data import explored
-from hierrouter.explore.page import as_html
-from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.training import train
-from hierrouter.report.results import Bootstrap
-from hierrouter.report.serialise import as_object
-from hierrouter.report.text import one_line
-from hierrouter.trees import open_tree
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.sub_pool import sub_pool
-from hierrouter_cache.tree import RouteTree, repriced
+from hierrouter.evaluation.policies import own_object
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
+from hierrouter.reports.evaluated import report_on
+from hierrouter.reports.explore import as_html, explored
+from hierrouter.reports.results import Bootstrap, as_object
+from hierrouter.tables import one_line
+from hierrouter_cache.tree import Rate, RouteTree, repriced, sub_pool
 from tests.browser.test_page import CONTRAST, CONTRASTS, SIZES, executable, opened
 from tests.conftest import Run
 from tests.hierrouter.explore.examples import explored_of, shown
@@ -487,7 +482,7 @@ def test_queries_are_found_by_text_and_sorted_by_regret(page_of_run: Path, brows
 def test_the_tree_of_a_query_says_who_chose_what(
     page_of_run: Path, stopping: tuple[RouteTree, Any], testbed_cache: Path, browser: Any
 ) -> None:
-    from hierrouter.explain import explain, worst_queries
+    from hierrouter.reports.explain import explain, worst_queries
 
     tree, trained = stopping
     [row] = worst_queries(tree, "test", ALPHA, trained, 1)

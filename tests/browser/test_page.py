@@ -15,21 +15,19 @@ from typing import Any
 
 import pytest
 
-from hierrouter.comparison import DeferTo, report_on
-from hierrouter.explain import explain, explain_worst
-from hierrouter.learn.conditioned import train_sweep
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.training import train
-from hierrouter.report.page import as_html
-from hierrouter.report.results import Bootstrap
-from hierrouter.report.route_map import RouteMap, RouteShares
-from hierrouter.report.route_map_figure import route_map_figure
-from hierrouter.report.svg import as_svg
-from hierrouter.report.text import one_line
-from hierrouter.trees import open_tree
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import repriced
+from hierrouter.learning.conditioned import train_sweep
+from hierrouter.learning.config import Objective
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
+from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.evaluated import DeferTo, report_on
+from hierrouter.reports.explain import explain, explain_worst
+from hierrouter.reports.figures import route_map_figure
+from hierrouter.reports.page import as_html
+from hierrouter.reports.results import Bootstrap, RouteMap, RouteShares
+from hierrouter.tables import one_line
+from hierrouter_cache.tree import Rate, repriced
 from tests.browser.get_chromium import kept
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID
 from tests.hierrouter.report.examples import hostile

@@ -24,12 +24,20 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import CacheError, NoCache
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import sound_parts
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import (
+    CALLS,
+    FAILURES,
+    IDENTITY,
+    KINDS,
+    PLANS,
+    QUERIES,
+    SCORES,
+    sound_parts,
+)
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import CALLS, FAILURES, IDENTITY, KINDS, PLANS, QUERIES, SCORES
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 
 POINTS = (
@@ -49,7 +57,7 @@ ENDLESS = 1_000_000
 
 # A server that has imported what the workers need forks them; no thread of the tests is forked.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hierrouter_cache.compact", "hierrouter_cache.reader"])
+PROCESSES.set_forkserver_preload(["hierrouter_cache.maintenance", "hierrouter_cache.reader"])
 
 Ack = tuple[int, str]
 

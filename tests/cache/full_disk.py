@@ -13,14 +13,13 @@ from random import Random
 
 import pyarrow as pa
 
-from hierrouter_cache.atomic_files import write_atomically
-from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import WorldError
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.mirror import pull, push
 from hierrouter_cache.parts import list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.remote import pull, push
 from hierrouter_cache.stores import FolderStore
-from hierrouter_cache.writer import PartWriter
+from hierrouter_cache.writer import PartWriter, write_atomically
 from tests.cache import rows
 
 

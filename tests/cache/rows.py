@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from hierrouter_cache.fingerprint import call_key, next_context, references_key, root_context
-from hierrouter_cache.schema import CALLS, PLANS, QUERIES, SCORES
+from hierrouter_cache.keys import call_key, next_context, references_key, root_context
+from hierrouter_cache.parts import CALLS, PLANS, QUERIES, SCORES
 from hierrouter_cache.walk import TreeSpec
 
 

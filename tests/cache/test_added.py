@@ -5,14 +5,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache.atomic_files import no_steps
-from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import DamagedPart
-from hierrouter_cache.fingerprint import query_key, references_key
-from hierrouter_cache.parts import part_batches, part_name, sound_parts
+from hierrouter_cache.keys import query_key, references_key
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import KINDS, part_batches, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import KINDS
-from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode
+from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode, no_steps
 from tests.cache import rows
 
 CHOICES = [{"label": "A", "text": "yes"}, {"label": "B", "text": "no"}]

@@ -14,16 +14,19 @@ import duckdb
 import numpy as np
 import pytest
 
-from hierrouter_cache import embeddings, parts, reader, remote
-from hierrouter_cache.compact import compact
-from hierrouter_cache.embedding_files import EmbeddingFile, embedding_fault, embedding_files
-from hierrouter_cache.embedding_merge import merge_embeddings
-from hierrouter_cache.embeddings import EmbeddingStore
+from hierrouter_cache import embeddings, mirror, parts, reader
+from hierrouter_cache.embeddings import (
+    EmbeddingFile,
+    EmbeddingStore,
+    embedding_fault,
+    embedding_files,
+)
 from hierrouter_cache.errors import CacheError
-from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.keys import digest
+from hierrouter_cache.maintenance import compact, merge_embeddings
+from hierrouter_cache.mirror import push
 from hierrouter_cache.parts import list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.remote import push
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
@@ -118,10 +121,10 @@ def test_parts_merged_while_they_are_pushed_are_pushed_merged(
     root: Path, tmp_path: Path, between: Between
 ) -> None:
     store = FolderStore(tmp_path / "mirror")
-    between(remote, "list_parts", times=1)
+    between(mirror, "list_parts", times=1)
     push(root, store)
     assert set(store.sizes()) >= {part.path.name for part in list_parts(root)}
-    between(remote, "list_parts")
+    between(mirror, "list_parts")
     with pytest.raises(CacheError, match=f"keeps changing: {root}; push again when it is at rest"):
         push(root, FolderStore(tmp_path / "other"))
 

@@ -7,16 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache.checks import part_fault, row_fault
-from hierrouter_cache.fingerprint import (
+from hierrouter_cache.keys import (
     call_key,
+    part_fault,
     plan_key,
     query_key,
     references_key,
     root_context,
+    row_fault,
 )
-from hierrouter_cache.parts import BATCH, sound_parts
-from hierrouter_cache.schema import KINDS
+from hierrouter_cache.parts import BATCH, KINDS, sound_parts
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 

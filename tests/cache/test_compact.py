@@ -8,15 +8,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter_cache import winners
-from hierrouter_cache.atomic_files import no_steps
-from hierrouter_cache.compact import MERGED, compact
+from hierrouter_cache import reader
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import list_parts, part_name, sound_parts
+from hierrouter_cache.maintenance import MERGED, compact
+from hierrouter_cache.parts import (
+    FAILURES,
+    IDENTITY,
+    LAST_WINS,
+    PLANS,
+    SCORES,
+    list_parts,
+    part_name,
+    sound_parts,
+)
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import FAILURES, IDENTITY, LAST_WINS, PLANS, SCORES
-from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode
+from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode, no_steps
 from tests.cache import rows
 
 Served = dict[tuple[object, ...], dict[str, object]]
@@ -295,7 +302,7 @@ def test_identities_beyond_the_memory_wait_on_disk(
     many = {f"{number:064d}": 0.5 for number in range(200000)}
     for seq in (1, 2):
         store(tmp_path, "scores", seq, scores(**many))
-    monkeypatch.setattr(winners, "MEMORY", "50MB")
+    monkeypatch.setattr(reader, "MEMORY", "50MB")
     compact(tmp_path)
     (merged,) = list_parts(tmp_path)
     assert merged.rows == len(many)
@@ -306,7 +313,7 @@ def test_without_room_nothing_is_merged(tmp_path: Path, monkeypatch: pytest.Monk
     for seq in (1, 2):
         store(tmp_path, "scores", seq, scores(a=0.5))
     before = list_parts(tmp_path)
-    monkeypatch.setattr(winners, "MEMORY", "1KB")
+    monkeypatch.setattr(reader, "MEMORY", "1KB")
     with pytest.raises(WorldError, match="no room to compare rows"):
         compact(tmp_path)
     assert list_parts(tmp_path) == before
@@ -318,7 +325,7 @@ def test_a_part_that_is_gone_is_no_lack_of_room(tmp_path: Path) -> None:
     parts = list_parts(tmp_path)
     parts[1].path.unlink()
     with pytest.raises(CacheError, match=r"a part cannot be read: .*; nothing was merged"):
-        winners.winners_of(tmp_path, parts)
+        reader.winners_of(tmp_path, parts)
 
 
 @pytest.mark.parametrize("name", ["a b'c", "x[1]*?", "deep/../deep/./cache"])

@@ -14,15 +14,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter_cache import parts
-from hierrouter_cache.compact import compact
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
-from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.keys import digest
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import MAX_ROWS, METADATA_KEY, list_parts, part_name, sound_parts
+from hierrouter_cache.maintenance import compact, quarantine
+from hierrouter_cache.parts import (
+    CALLS,
+    KINDS,
+    MAX_ROWS,
+    METADATA_KEY,
+    list_parts,
+    part_name,
+    sound_parts,
+)
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.repair import quarantine
-from hierrouter_cache.schema import CALLS, KINDS
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 

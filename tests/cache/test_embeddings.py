@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hierrouter_cache import embedding_files as files_of_vectors
-from hierrouter_cache.embedding_files import embedding_fault, embedding_files
-from hierrouter_cache.embedding_merge import merge_embeddings
-from hierrouter_cache.embeddings import ANSWERS, EmbeddingStore
+from hierrouter_cache import embeddings
+from hierrouter_cache.embeddings import ANSWERS, EmbeddingStore, embedding_fault, embedding_files
 from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
-from hierrouter_cache.fingerprint import digest
+from hierrouter_cache.keys import digest
+from hierrouter_cache.maintenance import merge_embeddings
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import sweep_drafts
@@ -191,9 +190,7 @@ def test_what_could_not_be_written_outlives_a_merge_by_somebody_else(
         EmbeddingStore(reader, "e").append(CONTEXTS[chosen], VECTORS[chosen])
     store = EmbeddingStore(reader, "e")
     with monkeypatch.context() as read_only:
-        read_only.setattr(
-            files_of_vectors, "writable", lambda root: False
-        )  # nothing is refused to root
+        read_only.setattr(embeddings, "writable", lambda root: False)  # nothing is refused to root
         store.append(CONTEXTS[200:], VECTORS[200:])
     assert merge_embeddings(reader.root) == 1
     assert np.array_equal(gathered(store, reader), VECTORS)

@@ -11,10 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache import views
-from hierrouter_cache.interrupts import interruptible
-from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.views import ask
+from hierrouter_cache import sql
+from hierrouter_cache.reader import CacheReader, interruptible
+from hierrouter_cache.sql import ask
 from tests.cache import rows
 from tests.cache.test_loading import KEYS, fill
 from tests.cache.test_views import PRICES
@@ -61,7 +60,7 @@ def test_a_query_of_the_users_ends(tmp_path: Path) -> None:
 def test_the_tables_of_a_users_query_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take long where the tree is large."""
     fill(tmp_path)
-    monkeypatch.setattr(views, "_create_tables", lambda into, *_: into.sql(LONG).fetchall())
+    monkeypatch.setattr(sql, "_create_tables", lambda into, *_: into.sql(LONG).fetchall())
     interrupt(0.5)
     with pytest.raises(KeyboardInterrupt):
         ask(CacheReader(tmp_path), rows.spec("ab", 2), KEYS, PRICES, "SELECT 1")

@@ -7,12 +7,9 @@ import pytest
 
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree
-from hierrouter_cache.loading import holes, load_tree
-from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.scores import stored_scores
-from hierrouter_cache.tree import RouteTree, StatePart
-from hierrouter_cache.walk import TreeSpec, states, walk
+from hierrouter_cache.tree import Rate, RouteTree, StatePart
+from hierrouter_cache.walk import TreeSpec, holes, load_tree, states, stored_scores, walk
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 

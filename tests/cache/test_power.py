@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from hierrouter_cache.atomic_files import write_atomically
-from hierrouter_cache.compact import compact
+from hierrouter_cache.maintenance import compact
 from hierrouter_cache.parts import list_parts
-from hierrouter_cache.writer import PartWriter, draft_path
+from hierrouter_cache.writer import PartWriter, draft_path, write_atomically
 from tests.cache import rows
 
 FILES = Path("/proc/self/fd")

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter_cache.pricing import Rate, cost_of, rate_table, total_cost
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Rate, Routes, cost_of, rate_table, total_cost
 
 QUERIES = 2
 

@@ -19,8 +19,9 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
-from hierrouter_cache import remote, rivals, schema, writer
-from hierrouter_cache.compact import compact
+from hierrouter_cache import mirror as remote
+from hierrouter_cache import mirror as rivals
+from hierrouter_cache import parts, writer
 from hierrouter_cache.errors import (
     CacheError,
     CacheLocked,
@@ -30,11 +31,18 @@ from hierrouter_cache.errors import (
     WorldError,
 )
 from hierrouter_cache.locks import collector_lock, pull_lock, shard_lock
-from hierrouter_cache.parts import list_parts, part_name, sound_parts
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.mirror import (
+    ARRIVING,
+    Pulled,
+    copying_to,
+    exchange,
+    pull,
+    push,
+    require_no_rivals,
+)
+from hierrouter_cache.parts import KINDS, list_parts, part_name, sound_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.remote import Pulled, copying_to, exchange, pull, push, require_no_rivals
-from hierrouter_cache.rivals import ARRIVING
-from hierrouter_cache.schema import KINDS
 from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
 from hierrouter_cache.writer import PartWriter
 from tests.cache import crash, rows
@@ -474,7 +482,7 @@ def test_a_folder_needs_no_scheme() -> None:
 
 
 def of_a_newer_version(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "FORMAT", schema.FORMAT + 1)
+    monkeypatch.setattr(writer, "FORMAT", parts.FORMAT + 1)
     PartWriter(root).append("calls", rows.calls(("m", "later", "yes")))
     monkeypatch.undo()
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Routes
 
 shapes = st.builds(Routes, st.integers(1, 5), st.integers(1, 4))
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.trees import Selection, open_tree
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.sub_pool import kept_nodes, sub_pool
-from hierrouter_cache.tree import DirectCalls, RouteTree
+from hierrouter_cache.tree import DirectCalls, Routes, RouteTree, kept_nodes, sub_pool
 from tests.hierrouter.trees import random_tree
 
 SAME = ("score", "accuracy", "tokens_in", "tokens_out", "rate", "cost", "embedding")

@@ -7,11 +7,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache import views
+from hierrouter_cache import sql
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader, connect
-from hierrouter_cache.views import ask
+from hierrouter_cache.sql import ask
+from hierrouter_cache.tree import Rate
 from tests.cache import rows
 from tests.cache.test_loading import KEYS, fill
 
@@ -113,7 +113,7 @@ def test_an_answer_beyond_the_memory_is_no_fault_of_the_question(
         connection.execute("SET memory_limit = '20MB'; SET max_temp_directory_size = '0KB'")
         return connection
 
-    monkeypatch.setattr(views, "connect", small)
+    monkeypatch.setattr(sql, "connect", small)
     with pytest.raises(WorldError, match="not enough memory to answer") as caught:
         answer(tmp_path, "SELECT count(DISTINCT i) FROM range(9000000) t(i)")
     assert "\n" not in str(caught.value)

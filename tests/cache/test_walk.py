@@ -4,12 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache.compact import compact
 from hierrouter_cache.errors import CacheError
-from hierrouter_cache.fingerprint import next_context, root_context, text_digest
+from hierrouter_cache.keys import next_context, root_context, text_digest
+from hierrouter_cache.maintenance import compact
 from hierrouter_cache.reader import CacheReader, first_match
-from hierrouter_cache.scores import stored_scores
-from hierrouter_cache.walk import newest_answers, states, walk
+from hierrouter_cache.walk import newest_answers, states, stored_scores, walk
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 from tests.cache.test_loading import KEYS, fill

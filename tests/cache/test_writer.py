@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from hierrouter_cache import writer
-from hierrouter_cache.atomic_files import atomic_file, write_atomically
 from hierrouter_cache.errors import CacheError, InputError, WorldError
 from hierrouter_cache.parts import list_parts, sound_parts
-from hierrouter_cache.writer import PartWriter, draft_path, sweep_drafts
+from hierrouter_cache.writer import (
+    PartWriter,
+    atomic_file,
+    draft_path,
+    sweep_drafts,
+    write_atomically,
+)
 from tests.cache import rows
 
 

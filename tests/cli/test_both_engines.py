@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.inspection import ask_cache
+from hierrouter.replay.inspection import ask_cache
 from tests.cli.test_collect import MADE_UP, write_questions
 from tests.conftest import Run
 from tests.servers import servable, transformers_serve

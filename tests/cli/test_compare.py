@@ -15,7 +15,7 @@ from tests.conftest import SOURCES, Run, Start
 FEW = "random,best-static,knn"
 SLOW = """
 import sys, time
-from hierrouter.baselines.static import BestStatic
+from hierrouter.learning.baselines.simple import BestStatic
 class Slow(BestStatic):
     name = "slow"
     def fit(self, *folds):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter_cli import completing
+from hierrouter_cli import options as completing
 from tests.conftest import environment
 
 TYPED = {
@@ -49,11 +49,11 @@ def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
 
 
 def test_the_offered_names_are_those_there_are() -> None:
-    from hierrouter.baselines.registry import BASELINES
-    from hierrouter.collect.datasets import dataset_names
-    from hierrouter.pool_file import CALLED, pool_names
-    from hierrouter.report.export import FORMATS
-    from hierrouter.scoring import SCORERS
+    from hierrouter.learning.baselines.registry import BASELINES
+    from hierrouter.pools.files import CALLED, pool_names
+    from hierrouter.questions.datasets import dataset_names
+    from hierrouter.questions.scoring import SCORERS
+    from hierrouter.reports.figures import FORMATS
 
     assert sorted(completing.POOLS) == sorted(pool_names())
     assert sorted(completing.BASELINES) == sorted(BASELINES)
@@ -64,8 +64,8 @@ def test_the_offered_names_are_those_there_are() -> None:
 
 
 def test_the_offered_words_of_a_choice_are_those_there_are() -> None:
-    from hierrouter.collect.views import VIEWS
-    from hierrouter.learn.config import PRESETS
+    from hierrouter.learning.config import PRESETS
+    from hierrouter.replay.opening import VIEWS
     from hierrouter_cache.tree import SPLITS
     from hierrouter_cli import options
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.datasets import PAPER_DATASETS
-from hierrouter.testbed import FAMILIES
+from hierrouter.questions.sources import PAPER_DATASETS
+from hierrouter.questions.testbed import FAMILIES
 from tests.conftest import COMMAND, Run, environment
 from tests.hierrouter.collect.datasets.files import rows, write
 from tests.hub import hub, repository

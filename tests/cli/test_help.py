@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from hierrouter_cli.app import app
-from hierrouter_cli.examples import EXAMPLES
+from hierrouter_cli.help import EXAMPLES
 
 ROOT: Any = typer.main.get_command(app)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.inspection import cache_info
+from hierrouter.replay.inspection import cache_info
 from tests.conftest import Run
 from tests.holes import drop_five_leaves_of_three_queries
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.looks import LOG
+from hierrouter.learning.selection import LOG
 from tests.conftest import Run
 
 SHORT = ("--algo", "exact", "--epochs", "2", "--out")

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
-from hierrouter.replay.env import ReplayEnv
+from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
+from hierrouter.replay.opening import open_tree
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
-from hierrouter.replay.vector import ReplayVectorEnv
-from hierrouter.tree_texts import load_texts
-from hierrouter.trees import open_tree
+from hierrouter.replay.tree import load_texts
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import Run
 

@@ -16,10 +16,10 @@ from tests.warm import Warm
 # The command's own progress with a shorter interval.
 SHORT = """
 from pathlib import Path
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.scheduler import collect
-from hierrouter.pool_file import load_pool
-from hierrouter_cli.progress import progress
+from hierrouter.questions.datasets import load_queries
+from hierrouter.collection.scheduler import collect
+from hierrouter.pools.files import load_pool
+from hierrouter_cli.collect import progress
 with progress(0, every_s={every_s}) as report:
     collect(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
 """

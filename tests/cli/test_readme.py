@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.datasets import PAPER_DATASETS
+from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter_cli import options
 from tests.cli.pages import (
     DOCS,

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
-from hierrouter.report.finished import FinishedReport
-from hierrouter.reporting import Reported
-from hierrouter.shown import shown_router
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective
+from hierrouter.learning.selection import shown_router
+from hierrouter.learning.training import train
+from hierrouter.reports.report import FinishedReport, Reported
 from hierrouter_cli.report import show
 from tests.conftest import Run
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree

@@ -12,12 +12,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.config import preset, shortened
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
-from hierrouter.live.bundle import bundle_of, save_bundle
-from hierrouter.trees import open_tree
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.config import Objective, preset, shortened
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
 from tests.cli.pages import blocks, run_python
 from tests.conftest import SOURCES, Run, Start
 

@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from hierrouter.live.piped import piped_lines
+from hierrouter.serving.router import piped_lines
 from hierrouter_cache.errors import InputError
 from tests.conftest import COMMAND, environment
 from tests.security.world import served_pool

@@ -12,14 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hierrouter.collect.summary import Summary
-from hierrouter_cache.fingerprint import next_context
+from hierrouter.collection.progress import Summary
+from hierrouter_cache.keys import next_context
 from hierrouter_cache.locks import shard_lock
-from hierrouter_cache.parts import list_parts
+from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import CALLS
 from hierrouter_cache.writer import PartWriter
-from hierrouter_cli.collecting import summary_line
+from hierrouter_cli.collect import summary_line
 from tests.conftest import COMMAND, Run, environment
 
 COLLECT = ["collect", "--datasets", "mine.jsonl", "--pool", "testbed"]

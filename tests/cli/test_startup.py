@@ -28,7 +28,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 
 
 def test_the_page_to_explore_needs_no_figures() -> None:
-    assert "matplotlib" not in imported_by("import hierrouter.explore.page")
+    assert "matplotlib" not in imported_by("import hierrouter.reports.explore")
 
 
 def test_this_guard_can_fail() -> None:

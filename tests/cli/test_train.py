@@ -129,7 +129,7 @@ def test_other_hops_are_refused(place: Path, question_only: Path, hierrouter: Ru
 
 
 def test_another_encoder_is_refused(place: Path, question_only: Path, hierrouter: Run) -> None:
-    from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
+    from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
 
     loaded = load_checkpoint(question_only)
     strange = replace(loaded, origin=replace(loaded.origin, encoder="elsewhere"))

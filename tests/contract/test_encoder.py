@@ -7,9 +7,9 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 
-from hierrouter.collect.encoders import Encoder, HashedNgrams, SentenceEncoder, load_encoder
-from hierrouter.collect.identity import hub_commit
-from hierrouter.collect.prompts import context_text
+from hierrouter.engines.encoders import Encoder, HashedNgrams, SentenceEncoder, load_encoder
+from hierrouter.engines.generator import context_text
+from hierrouter.engines.identity import hub_commit
 from hierrouter_cache.errors import InputError, WorldError
 from tests.models import save_random_encoder
 

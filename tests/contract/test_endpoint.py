@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.generator import Generator, Response, answers_in_order
-from hierrouter.collect.scheduler import collect
-from hierrouter.endpoint import Endpoint
-from hierrouter.inspection import ask_cache
-from hierrouter.pool import Generation, ModelSpec, Pool
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Generator, Response, answers_in_order
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
+from hierrouter.questions.datasets import load_queries
+from hierrouter.replay.inspection import ask_cache
 from tests.servers import servable, transformers_serve
 
 NAMES = ("calc", "text")

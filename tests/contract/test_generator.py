@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.generator import (
+from hierrouter.engines import backend
+from hierrouter.engines.generator import (
     STATUSES,
     Answer,
     Failure,
@@ -16,7 +16,7 @@ from hierrouter.collect.generator import (
     Response,
     answers_in_order,
 )
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.engines import Scripted
 from tests.models import ARCHITECTURES, save_random_model

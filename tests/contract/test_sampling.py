@@ -10,10 +10,10 @@ import torch
 from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.sampling import processors
-from hierrouter.collect.generator import Generator, Response, answers_in_order
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend
+from hierrouter.engines.batches import processors
+from hierrouter.engines.generator import Generator, Response, answers_in_order
+from hierrouter.pools.pool import Generation, ModelSpec
 from tests.models import save_random_model
 
 ONE_TOKEN = Generation(1, temperature=0.7)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from hierrouter import testbed
-from hierrouter.collect.backends import backend, vllm
-from hierrouter.collect.generator import Failure, Response, answers_in_order
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend, vllm
+from hierrouter.engines.generator import Failure, Response, answers_in_order
+from hierrouter.pools.pool import Generation, ModelSpec
+from hierrouter.questions import testbed
 from hierrouter_cache.errors import InputError
 from tests.models import save_random_model
 

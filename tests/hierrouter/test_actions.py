@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
-from hierrouter.actions import Actions
-from hierrouter_cache.routes import Routes
+from hierrouter.evaluation.outcome import Actions
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.evaluate.test_exact import all_actions, every_episode
 
 

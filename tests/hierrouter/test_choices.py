@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.datasets.shape import query_of
-from hierrouter.collect.generator import Answer, Response
-from hierrouter.collect.plan import planned
-from hierrouter.collect.scheduler import collect
-from hierrouter.collect.summary import Progress
-from hierrouter.inspection import verify_cache
-from hierrouter.interchange.jsonl import export_jsonl, import_jsonl
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.files import export_jsonl, import_jsonl
+from hierrouter.collection.plan import planned
+from hierrouter.collection.progress import Progress
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines.generator import Answer, Response
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.questions.sources import query_of
+from hierrouter.replay.inspection import verify_cache
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted

@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hierrouter.comparison import DeferTo, report_on, require_deferrable
-from hierrouter.data_notes import cost_notes
-from hierrouter.evaluate.budget import optimum_at_mean_cost, optimum_under_budget
-from hierrouter.evaluate.outcome import mean_outcome
-from hierrouter.learn.conditioned import train_sweep
-from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learn.deferral import calibrated
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
-from hierrouter.report.results import Bootstrap, Report
+from hierrouter.evaluation.budget import optimum_at_mean_cost, optimum_under_budget
+from hierrouter.evaluation.outcome import mean_outcome
+from hierrouter.learning.conditioned import train_sweep
+from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.deferral import calibrated
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.replay.inspection import cost_notes
+from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
+from hierrouter.reports.results import Bootstrap, Report
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
 ALPHA = 0.05

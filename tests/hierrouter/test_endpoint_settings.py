@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collect.overrides import overridden
-from hierrouter.endpoint import Endpoint
-from hierrouter.pool import ModelSpec, Pool, pool_from_json
-from hierrouter.pool_file import parse_pool, stored_pool
+from hierrouter.pools.files import overridden, parse_pool, stored_pool
+from hierrouter.pools.pool import Endpoint, ModelSpec, Pool, pool_from_json
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools import GOOD, IDENTITIES
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.bounds import best_fixed_route, oracle
-from hierrouter.evaluate.exact import greedy
-from hierrouter.explain import explain, worst_queries
-from hierrouter.explained import Explained
-from hierrouter.inspection import ask_cache
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
-from hierrouter.trees import Selection, open_tree
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.outcome import greedy
+from hierrouter.learning.config import Objective
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.reports.explain import explain, worst_queries
+from hierrouter.reports.values import Explained
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.scheduler import collect
-from hierrouter.inspection import ask_cache, cache_info
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.scheduler import collect
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.inspection import ask_cache, cache_info
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree
 from tests.engines import Scripted
 from tests.holes import drop_calls, drop_five_leaves_of_three_queries

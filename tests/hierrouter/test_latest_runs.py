@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.latest_runs import latest_run, overlooked_run
-from hierrouter.learn.checkpoint import save_checkpoint
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.selection import latest_run, overlooked_run
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import EXACT_GLIMPSE, glimpse, small_tree
 

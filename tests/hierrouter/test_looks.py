@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.looks import LOG, count_looks, log_look, looks_in
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import repriced
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.selection import LOG, count_looks, log_look, looks_in
+from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learn.runs import EXACT_GLIMPSE, glimpse, small_tree
 
 LOOK = {"tree": "t", "alpha": 0.5}
@@ -119,7 +118,7 @@ def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(kind: str, place
 def test_processes_that_log_at_once_lose_nothing() -> None:
     run = folder()
     code = (
-        "import sys; from pathlib import Path; from hierrouter.looks import log_look\n"
+        "import sys; from pathlib import Path; from hierrouter.learning.selection import log_look\n"
         "for n in range(100): log_look([Path('runs/a')], sys.argv[1], {'n': n})"
     )
     asked = [[sys.executable, "-c", code, name] for name in "xy"]

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.identity import weights_of
-from hierrouter.collect.scheduler import identify
-from hierrouter.endpoint import Endpoint
-from hierrouter.opened_pool import OpenedPool, opened_pool
-from hierrouter.pool import Identity, ModelSpec, Pool
-from hierrouter.pool_file import load_pool
+from hierrouter.engines import backend, identify
+from hierrouter.engines.identity import weights_of
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
+from hierrouter.replay.stored_pool import OpenedPool, opened_pool
 from hierrouter_cache.errors import InputError
 from tests.conftest import environment
 
@@ -64,7 +62,7 @@ def test_more_hops_than_the_pool_has_are_refused() -> None:
 def test_known_weights_are_told_without_the_engine() -> None:
     plan = TESTBED.to_json(collected(TESTBED))
     script = (
-        "import sys; from hierrouter.opened_pool import opened_pool; "
+        "import sys; from hierrouter.replay.stored_pool import opened_pool; "
         "opened_pool(sys.argv[1], 'testbed'); print('torch' in sys.modules)"
     )
     done = subprocess.run(
@@ -133,7 +131,7 @@ def test_a_server_that_moved_keeps_its_answers_under_its_name(tmp_path: Path) ->
 def test_a_served_model_is_not_looked_for_on_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hierrouter.collect.identity.hub_commit", None)
+    monkeypatch.setattr("hierrouter.engines.identity.hub_commit", None)
     opened, _ = reopened(SERVED, tmp_path, served(f'base_url = "{URL}"', "org/new"))
     assert opened.identities["m"]["served"] == "org/new"
     assert opened.changed == "m: model changed"

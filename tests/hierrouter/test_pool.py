@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.pool import Generation, Pool, pool_from_json
-from hierrouter.pool_file import parse_pool
-from hierrouter.pricing import Price
-from hierrouter_cache.pricing import Rate
+from hierrouter.pools.files import parse_pool
+from hierrouter.pools.pool import Generation, Pool, Price, pool_from_json
+from hierrouter_cache.tree import Rate
 from tests.hierrouter.pools import GOOD, IDENTITIES
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.pool import Generation, pool_from_json
-from hierrouter.pool_file import load_pool, parse_pool, pool_names, stored_pool
+from hierrouter.pools.files import load_pool, parse_pool, pool_names, stored_pool
+from hierrouter.pools.pool import Generation, pool_from_json
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools import GOOD, IDENTITIES
 

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.comparison import report_on
-from hierrouter.pool_file import load_pool
-from hierrouter.price_lists import price_lists, prices_of
-from hierrouter.pricing import (
+from hierrouter.pools.files import load_pool, price_lists, prices_of
+from hierrouter.pools.pool import (
     Price,
     guesses,
     parameters_from,
@@ -23,11 +21,11 @@ from hierrouter.pricing import (
     rate_from,
     size_in,
 )
-from hierrouter.report.results import Bootstrap
-from hierrouter.trees import Selection, open_tree, open_trees
+from hierrouter.replay.opening import Selection, open_tree, open_trees
+from hierrouter.reports.evaluated import report_on
+from hierrouter.reports.results import Bootstrap
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
 POOL = load_pool("testbed")

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.query_names import find_query, full_names
+from hierrouter.questions.query import find_query, full_names
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.trees import random_tree
 
 IDS = ("fact-1", "fact-10", "fact-2", "7", "7", "riddle-5")

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.scheduler import collect
-from hierrouter.inspection import verify_cache
-from hierrouter.pool import pool_from_json
-from hierrouter.pool_file import load_pool
-from hierrouter.rescore import FIRST_PART, score_forest
-from hierrouter.scoring import Scorer, scorer
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.scheduler import collect
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import pool_from_json
+from hierrouter.questions.datasets import load_queries
+from hierrouter.questions.scoring import Scorer, scorer
+from hierrouter.replay.inspection import verify_cache
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.replay.stored_pool import FIRST_PART, score_forest
 from hierrouter_cache.errors import DamagedPart
+from hierrouter_cache.parts import SCORES
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import SCORES
 from hierrouter_cache.walk import walk
 from hierrouter_cache.writer import PartWriter
 
@@ -75,9 +75,9 @@ def test_texts_held_a_few_at_a_time_give_the_same(
     once, pieces = (Path(shutil.copytree(testbed_cache, tmp_path / name)) for name in "ab")
     shutil.rmtree(pieces / "derived", ignore_errors=True)
     whole = open_tree(once, exact)
-    monkeypatch.setattr("hierrouter.rescore.HELD", 1_000)
-    monkeypatch.setattr("hierrouter.collect.embed.TEXTS_PER_FILE", 90)
-    monkeypatch.setattr("hierrouter.collect.embed.FILES_HELD", 2)
+    monkeypatch.setattr("hierrouter.replay.stored_pool.HELD", 1_000)
+    monkeypatch.setattr("hierrouter.replay.opening.TEXTS_PER_FILE", 90)
+    monkeypatch.setattr("hierrouter.replay.opening.FILES_HELD", 2)
     found = open_tree(pieces, exact)
     assert np.array_equal(found.score, whole.score)
     assert np.array_equal(found.embedding, whole.embedding)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.sweep import Sweep, finish_sweep, member_folder
-from hierrouter.shown import shown_router
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.selection import shown_router
+from hierrouter.learning.sweep import Sweep, finish_sweep, member_folder
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import RouteTree, repriced
+from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID, glimpse, small_tree
 from tests.hierrouter.learn.runs import sweep_glimpse as glimpse_of_all
 

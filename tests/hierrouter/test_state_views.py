@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hierrouter.collect.encoders import BUILT_IN, Encoder, load_encoder
-from hierrouter.collect.views import VIEWS, state_texts
-from hierrouter.inspection import ask_cache
-from hierrouter.trees import Selection, open_tree
-from hierrouter_cache.embedding_files import embedding_files
+from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
+from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.opening import VIEWS, Selection, open_tree, state_texts
+from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
 from hierrouter_cache.tree import RouteTree
-from tests.contract.test_encoder import minilm_folder
+from tests.models import save_random_encoder
 
-ENCODERS: dict[str, Callable[[], str]] = {
-    "hashed": lambda: BUILT_IN,
-    "minilm": lambda: str(minilm_folder()),
+ENCODERS: dict[str, Callable[[Path], str]] = {
+    "hashed": lambda folder: BUILT_IN,
+    "sentence": lambda folder: str(save_random_encoder(folder)),
 }
 
 
@@ -64,8 +63,10 @@ def live(encoder: Encoder, view: str, states: list[tuple[str, list[str]]]) -> ND
 
 @pytest.mark.parametrize("view", ["context", "query+answer", "query"])
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_a_stored_state_is_what_a_live_one_would_be(cache: Path, encoder: str, view: str) -> None:
-    name = ENCODERS[encoder]()
+def test_a_stored_state_is_what_a_live_one_would_be(
+    cache: Path, encoder: str, view: str, tmp_path: Path
+) -> None:
+    name = ENCODERS[encoder](tmp_path / "encoder")
     tree = open_tree(cache, Selection(encoder=name, view=view, limit=1))
     assert (tree.encoder, tree.view) == (name, view)
     expected = [live(load_encoder(name), view, states) for states in words(cache, tree)]
@@ -73,9 +74,11 @@ def test_a_stored_state_is_what_a_live_one_would_be(cache: Path, encoder: str, v
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_equal_answers_look_the_same_after_different_contexts(cache: Path, encoder: str) -> None:
+def test_equal_answers_look_the_same_after_different_contexts(
+    cache: Path, encoder: str, tmp_path: Path
+) -> None:
     """To the bit, although they were not encoded in one batch."""
-    name = ENCODERS[encoder]()
+    name = ENCODERS[encoder](tmp_path / "encoder")
     for dataset in ("arith", "string", "room"):
         open_tree(cache, Selection(encoder=name, view="query+answer", datasets=(dataset,)))
     tree = open_tree(cache, Selection(encoder=name, view="query+answer"))

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from hierrouter.threads import lone_thread, torch_threads
+from hierrouter.engines.devices import lone_thread, torch_threads
 
 
 def test_in_a_lone_thread_torch_uses_no_other() -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.collect.datasets.shape import dataset_called
-from hierrouter.interchange.peers import import_answers
-from hierrouter.pool_file import load_pool
-from hierrouter.pricing import Price
-from hierrouter.scoring import scorer
-from hierrouter.trees import Selection, open_tree, training_tree
+from hierrouter.collection.transfer import import_answers
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Price
+from hierrouter.questions.scoring import scorer
+from hierrouter.questions.sources import dataset_called
+from hierrouter.replay.opening import Selection, open_tree, training_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
-from hierrouter_cache.pricing import Rate
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Rate, RouteTree
 from tests.hierrouter.trees import planted_tree
 from tests.holes import drop_five_leaves_of_three_queries
 
@@ -124,7 +123,7 @@ def test_holes_can_be_left_out_and_are_counted(ragged: Path) -> None:
 
 
 def test_a_changed_setting_is_named(cache: Path, tmp_path: Path) -> None:
-    text = Path(load_pool.__code__.co_filename).with_name("pools") / "testbed.toml"
+    text = Path(load_pool.__code__.co_filename).with_name("testbed.toml")
     pool = text.read_text().replace("max_new_tokens = ", "max_new_tokens = 9")
     (tmp_path / "changed.toml").write_text(pool)
     with pytest.raises(IncompleteTree, match=r"not collected with this configuration.*max_new_tok"):

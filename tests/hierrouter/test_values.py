@@ -4,16 +4,13 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.hulls import Hulls
-from hierrouter.evaluate.outcome import Outcome
-from hierrouter.evaluate.regret import Regret
-from hierrouter.pricing import Price
-from hierrouter.replay.rollouts import Rollouts
-from hierrouter.scoring.scorer import Scorer
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
+from hierrouter.evaluation.bounds import Regret
+from hierrouter.evaluation.budget import Hulls
+from hierrouter.evaluation.outcome import Actions, Outcome
+from hierrouter.pools.pool import Price
+from hierrouter.questions.scoring import Scorer
+from hierrouter.replay.env import Rollouts
+from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart
 
 VALUES = [
     Actions, DirectCalls, Hulls, Outcome, Price, Rate, Regret, Rollouts, Routes, RouteTree, Scorer,

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.inspection import damaged_files, verify_cache
-from hierrouter.trees import open_tree
+from hierrouter.replay.inspection import damaged_files, verify_cache
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import DamagedPart
-from hierrouter_cache.fingerprint import plan_key
-from hierrouter_cache.parts import Part, list_parts
-from hierrouter_cache.schema import KINDS
+from hierrouter_cache.keys import plan_key
+from hierrouter_cache.parts import KINDS, Part, list_parts
 from hierrouter_cache.writer import PartWriter
 
 Row = dict[str, Any]

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.sub_pool import sub_pool
-from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
+from hierrouter_cache.tree import DirectCalls, Routes, RouteTree, StatePart, sub_pool
 
 FOLDS = ("train", "validation", "test")
 LARGE = "large"  # a model outside the pool

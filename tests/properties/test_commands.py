@@ -63,7 +63,7 @@ STOPPING = {
     "sweep-alpha": ["--dry-run"],
     "route": ["--dry-run"],
 }
-SLOW = {"compare", "report", "quickstart", "serve", "testbed train", "explore", "doctor"}
+SLOW = {"compare", "report", "quickstart", "serve", "explore", "doctor"}
 READ_ONLY = {"cache info", "cache verify", "cache sql", "cache export", "cache push", "datasets"}
 LINE = '{"query_id": "1", "question": "?", "answer": "1", "model": "m-1b", "response": "1", '
 LINE += '"tokens_in": 1, "tokens_out": 1}\n'

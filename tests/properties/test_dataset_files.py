@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.datasets.local import read_file
-from hierrouter.offpolicy.log_file import has_texts, read_log
-from hierrouter.offpolicy.log_line import LogShape
-from hierrouter.query import Query
+from hierrouter.questions.datasets import load_queries
+from hierrouter.questions.query import Query
+from hierrouter.questions.sources import read_file
+from hierrouter.serving.logs import LogShape, has_texts, read_log
 from hierrouter_cache.errors import InputError
 from tests.properties.near import damaged, edited
 

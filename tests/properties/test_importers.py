@@ -12,12 +12,11 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierrouter.interchange.jsonl import export_jsonl, import_jsonl
-from hierrouter.interchange.merge import Merge
-from hierrouter.interchange.peers import READERS, guess_format, import_answers
-from hierrouter_cache.checks import part_fault
+from hierrouter.collection.files import export_jsonl, import_jsonl
+from hierrouter.collection.storing import Merge
+from hierrouter.collection.transfer import READERS, guess_format, import_answers
 from hierrouter_cache.errors import HierRouterError
-from hierrouter_cache.fingerprint import call_key, next_context, plan_key, query_key
+from hierrouter_cache.keys import call_key, next_context, part_fault, plan_key, query_key
 from hierrouter_cache.parts import examine
 from tests.hierrouter.interchange.examples import answers_of, chains, save, single_answers, stored
 from tests.properties.near import damaged, edited

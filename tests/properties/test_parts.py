@@ -15,18 +15,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierrouter.collect.scheduler import collect
-from hierrouter.inspection import ask_cache, cache_info, damaged_files, verify_cache
-from hierrouter.interchange.jsonl import export_jsonl
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import open_tree
-from hierrouter_cache.compact import compact
+from hierrouter.collection.files import export_jsonl
+from hierrouter.collection.scheduler import collect
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.inspection import ask_cache, cache_info, damaged_files, verify_cache
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import HierRouterError
-from hierrouter_cache.fingerprint import plan_key
+from hierrouter_cache.keys import plan_key
+from hierrouter_cache.maintenance import compact, quarantine
+from hierrouter_cache.mirror import pull
 from hierrouter_cache.parts import METADATA_KEY, Part, list_parts, part_name
-from hierrouter_cache.remote import pull
-from hierrouter_cache.repair import quarantine
 from hierrouter_cache.stores import FolderStore
 from tests.engines import Scripted
 from tests.properties.near import TEXT, VALUE, damaged, edited

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.endpoint import Endpoint
-from hierrouter.pool import RESERVED, Generation, ModelSpec, Pool
-from hierrouter.pool_file import BATCHINGS, DTYPES, parse_pool, stored_pool
+from hierrouter.pools.files import BATCHINGS, DTYPES, parse_pool, stored_pool
+from hierrouter.pools.pool import RESERVED, Endpoint, Generation, ModelSpec, Pool
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools import GOOD, IDENTITIES
 from tests.properties.near import VALUE, damaged, edited

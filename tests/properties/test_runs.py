@@ -13,11 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hierrouter.learn.checkpoint import description_of, load_checkpoint, router_at
-from hierrouter.learn.sweep import load_sweep
-from hierrouter.learn.tensor_file import read_tensors, write_tensors
-from hierrouter.live.bundle import load_bundle
-from hierrouter.runs import check_out, resumable
+from hierrouter.learning.bundle import load_bundle
+from hierrouter.learning.checkpoint import (
+    description_of,
+    load_checkpoint,
+    read_tensors,
+    router_at,
+    write_tensors,
+)
+from hierrouter.learning.runs import check_out, resumable
+from hierrouter.learning.sweep import load_sweep
 from hierrouter_cache.errors import HierRouterError
 from tests.properties.near import damaged, edited
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.scoring import SCORERS
+from hierrouter.questions.scoring import SCORERS
 from tests.conftest import environment
 
 CODE = (
@@ -38,9 +38,9 @@ REPEATED = (
 )
 SCORE = """
 import resource, sys
-from hierrouter.collect.backends.endpoint.refusals import FILTERED, TOO_LONG
-from hierrouter.report.text import markdown_text
-from hierrouter.scoring import SCORERS
+from hierrouter.engines.endpoint_failures import FILTERED, TOO_LONG
+from hierrouter.tables import markdown_text
+from hierrouter.questions.scoring import SCORERS
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
 for unit in sys.argv[1:]:
     for end in ("x", "\\n!"):

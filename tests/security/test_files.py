@@ -19,16 +19,20 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hierrouter.collect.scheduler import collect
-from hierrouter.learn.checkpoint import description_of, load_checkpoint
-from hierrouter.learn.description import rebuild
-from hierrouter.learn.sweep import load_sweep
-from hierrouter.learn.tensor_file import read_tensors, write_tensors
-from hierrouter.live.bundle import load_bundle
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import open_tree
-from hierrouter_cache.embedding_files import EmbeddingFile, embedding_fault
+from hierrouter.collection.scheduler import collect
+from hierrouter.learning.bundle import load_bundle
+from hierrouter.learning.checkpoint import (
+    description_of,
+    load_checkpoint,
+    read_tensors,
+    rebuild,
+    write_tensors,
+)
+from hierrouter.learning.sweep import load_sweep
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.embeddings import EmbeddingFile, embedding_fault
 from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
 from hierrouter_cache.parts import file_sha16, list_parts, part_name

@@ -10,11 +10,11 @@ import httpx2
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.collect.scheduler import collect
-from hierrouter.live.bundle import bundle_of, save_bundle
-from hierrouter.live.router import Router
-from hierrouter.query import Query
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.scheduler import collect
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.serving.router import Router
 from tests.hierrouter.serve.serving import served, with_server
 from tests.servers import Reply, Server, completion, refusal, serving
 

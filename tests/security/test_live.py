@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from hierrouter.live.bundle import load_bundle, save_bundle
-from hierrouter.live.router import Router
+from hierrouter.learning.bundle import load_bundle, save_bundle
+from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run
 from tests.hierrouter.serve.serving import served, with_server

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.encoders import SentenceEncoder
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend
+from hierrouter.engines.encoders import SentenceEncoder
+from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import Run
 from tests.models import save_random_model

@@ -6,10 +6,10 @@ from itertools import cycle
 from pathlib import Path
 from zlib import crc32
 
-from hierrouter.collect.generator import Response
-from hierrouter.collect.scheduler import collect
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines.generator import Response
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
 from tests.engines import Scripted
 
 # What would steer a terminal, or be obeyed by rich or by a spreadsheet; by family.

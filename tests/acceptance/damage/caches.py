@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter.inspection import ask_cache
+from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.parts import METADATA_KEY, sha16
 from hierrouter_cache.writer import PartWriter
 from tests.acceptance.place import COLLECT, Place

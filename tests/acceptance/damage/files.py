@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hierrouter.testbed import model_path
+from hierrouter.questions.testbed import model_path
 from tests.acceptance.place import Place
 
 LOCAL = """[[models]]

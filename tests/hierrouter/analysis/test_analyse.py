@@ -9,19 +9,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hierrouter.analysis import worths
-from hierrouter.comparison import report_on
-from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
-from hierrouter.report.analysis import Analysis, Bounded
-from hierrouter.report.certainty import Estimate
-from hierrouter.report.results import Bootstrap, Report
-from hierrouter.report.serialise import as_json
-from hierrouter.report.tables import report_tables
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.reports import analysis
+from hierrouter.reports.evaluated import report_on
+from hierrouter.reports.results import Bootstrap, Report, as_json
+from hierrouter.reports.tables import report_tables
+from hierrouter.reports.values import Analysis, Bounded, Estimate
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.analysis.tiny import without_direct_calls
 from tests.hierrouter.trees import planted_tree, random_tree
 
@@ -118,7 +114,7 @@ def test_of_many_models_the_draw_has_an_error_that_is_said() -> None:
 
 
 def test_a_pool_that_is_too_large_has_prices_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worths, "LARGEST", 10)
+    monkeypatch.setattr(analysis, "LARGEST", 10)
     report = reported(SHAPES["three hops"])
     rows = analysis_of(report).models
     assert all(row.reward is None and row.area is None for row in rows)

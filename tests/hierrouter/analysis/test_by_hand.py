@@ -7,16 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.analysis.analyse import analyse
-from hierrouter.analysis.estimated import estimated
-from hierrouter.analysis.hull_figures import frontier_figures
-from hierrouter.analysis.losses import regret_rows, regret_values
-from hierrouter.analysis.static_arms import static_arms
-from hierrouter.evaluate.outcome import Outcome, at_nodes
-from hierrouter.evaluate.regret import split_regret
-from hierrouter.report.analysis import Analysis, HullRow
-from hierrouter.report.build import columns_of
-from hierrouter.report.results import Bootstrap
+from hierrouter.evaluation.bounds import split_regret
+from hierrouter.evaluation.outcome import Outcome, at_nodes
+from hierrouter.reports.analysis import (
+    analyse,
+    estimated,
+    frontier_figures,
+    regret_rows,
+    regret_values,
+    static_arms,
+)
+from hierrouter.reports.build import columns_of
+from hierrouter.reports.results import Bootstrap
+from hierrouter.reports.values import Analysis, HullRow
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.analysis.tiny import AB, ALPHA, BA, tiny
 
@@ -122,7 +125,7 @@ def test_what_the_models_add_to_the_frontier() -> None:
 
 def test_a_model_that_is_always_called_never_leaves() -> None:
     tree = tiny()
-    from hierrouter_cache.sub_pool import sub_pool
+    from hierrouter_cache.tree import sub_pool
 
     (only,) = analyse(sub_pool(tree, ["a"]), "test", ALPHA, None, None, bootstrap=QUICK).models
     assert (only.share, only.leaves, only.below_5_percent) == (1, None, None)

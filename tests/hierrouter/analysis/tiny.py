@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import DirectCalls, RouteTree
+from hierrouter_cache.tree import DirectCalls, Routes, RouteTree
 from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.1

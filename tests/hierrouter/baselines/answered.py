@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.baselines.arms import Answers, Arms, Seen
-from hierrouter.baselines.baseline import Fitted
+from hierrouter.learning.baselines.arms import Answers, Arms, Fitted, Seen
 
 NOISE = 20  # vectors of answers that say nothing
 

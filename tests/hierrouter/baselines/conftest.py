@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hierrouter.baselines.one_thread import one_thread
+from hierrouter.learning.baselines.registry import one_thread
 
 
 @pytest.fixture(autouse=True)

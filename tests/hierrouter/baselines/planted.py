@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.baselines.arms import Arms, Seen
+from hierrouter.learning.baselines.arms import Arms, Seen
 
 EMPTY = np.zeros(0, dtype=np.int64)
 

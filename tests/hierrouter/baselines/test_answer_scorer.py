@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierrouter.baselines.answer_scorer import AnswerScorer, fit_scorer
-from hierrouter.baselines.arms import Arms
+from hierrouter.learning.baselines.answers import AnswerScorer, fit_scorer
+from hierrouter.learning.baselines.arms import Arms
 from tests.hierrouter.baselines.answered import answered, folds
 
 QUERIES = 400

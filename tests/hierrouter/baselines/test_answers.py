@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.baselines.answers import WIDTH, load_answers
-from hierrouter.baselines.arms import Answers, Arms, macro_arms, single_models
-from hierrouter.collect.encoders import HashedNgrams
-from hierrouter.inspection import ask_cache
-from hierrouter.scoring.text import exact_match
-from hierrouter.trees import Selection, open_tree
+from hierrouter.engines.encoders import HashedNgrams
+from hierrouter.learning.baselines.answers import WIDTH, load_answers
+from hierrouter.learning.baselines.arms import Answers, Arms, macro_arms, single_models
+from hierrouter.questions.answers import exact_match
+from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree
 

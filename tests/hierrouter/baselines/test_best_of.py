@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierrouter.baselines.arms import Arms
-from hierrouter.baselines.baseline import value_of
-from hierrouter.baselines.best_of import BestOf
+from hierrouter.learning.baselines.arms import Arms, value_of
+from hierrouter.learning.baselines.cascades import BestOf
 from tests.hierrouter.baselines.answered import answered, assert_reads_what_it_pays, folds
 
 QUERIES = 240

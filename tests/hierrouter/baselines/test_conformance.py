@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.baselines.arms import Play
-from hierrouter.baselines.own import fault
-from hierrouter.baselines.registry import BASELINES, BUILT_IN, typed
+from hierrouter.learning.baselines.arms import Play
+from hierrouter.learning.baselines.registry import BASELINES, BUILT_IN, fault, typed
 from tests.hierrouter.baselines.answered import answered, assert_reads_what_it_pays, folds
 from tests.hierrouter.baselines.planted import EMPTY
 

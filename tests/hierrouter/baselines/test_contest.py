@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.baselines.arms import Answers, Play
-from hierrouter.baselines.baseline import Tuned, best_of
-from hierrouter.baselines.contest import ANYTIME, TREE, contest
-from hierrouter.baselines.knn import NearestNeighbours
-from hierrouter.baselines.static import BestStatic, DatasetOracle, Random
-from hierrouter.evaluate.bounds import ONE_HOP, best_fixed_route, best_route_per_dataset, oracle
+from hierrouter.evaluation.bounds import ONE_HOP, best_fixed_route, best_route_per_dataset, oracle
+from hierrouter.learning.baselines.arms import Answers, Play, Tuned, best_of
+from hierrouter.learning.baselines.classifiers import NearestNeighbours
+from hierrouter.learning.baselines.contest import ANYTIME, TREE, contest
+from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls
 from tests.hierrouter.learn.runs import small_tree

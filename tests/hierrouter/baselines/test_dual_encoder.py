@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from hierrouter.baselines.contrast import arm_loss, question_loss
-from hierrouter.baselines.dual_encoder import DualEncoder
+from hierrouter.learning.baselines.factors import DualEncoder, arm_loss, question_loss
 from tests.hierrouter.baselines.planted import EMPTY, arms_with, choices, group_of, planted_arms
 
 SMALL = DualEncoder(positives=(1,), steps=(100,), batch=64, hidden=16, learning_rate=0.03)

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from hierrouter.baselines.elo import Elo, wins
+from hierrouter.learning.baselines.simple import Elo, wins
 from tests.hierrouter.baselines.planted import EMPTY, arms_with, choices, group_of, planted_arms
 
 

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from hierrouter.baselines.factorisation import Factorisation, lost_battles
+from hierrouter.learning.baselines.factors import Factorisation, lost_battles
 from tests.hierrouter.baselines.planted import EMPTY, arms_with, choices, group_of, planted_arms
 
 

@@ -7,12 +7,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
 
-from hierrouter.baselines.baseline import value_of
-from hierrouter.baselines.clusters import Clusters
-from hierrouter.baselines.knn import NearestNeighbours
-from hierrouter.baselines.mlp import Mlp
-from hierrouter.baselines.regression import LogisticPerArm, RidgePerArm
-from hierrouter.baselines.svm import Svm
+from hierrouter.learning.baselines.arms import value_of
+from hierrouter.learning.baselines.classifiers import (
+    Clusters,
+    LogisticPerArm,
+    Mlp,
+    NearestNeighbours,
+    RidgePerArm,
+    Svm,
+)
 from tests.hierrouter.baselines.planted import (
     EMPTY,
     arms_with,

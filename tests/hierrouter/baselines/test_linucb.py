@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hierrouter.baselines.linucb import LinUCB, explore, principal_axes
+from hierrouter.learning.baselines.simple import LinUCB, explore, principal_axes
 from tests.hierrouter.baselines.planted import EMPTY, choices, group_of, planted_arms
 
 

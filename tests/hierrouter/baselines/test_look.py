@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from hierrouter.baselines.arms import Play
-from hierrouter.baselines.baseline import Tuned
-from hierrouter.baselines.contest import contest
-from hierrouter.baselines.look import look_of
-from hierrouter.baselines.own import OwnBaseline
-from hierrouter.baselines.static import BestStatic
+from hierrouter.learning.baselines.arms import Play, Tuned
+from hierrouter.learning.baselines.contest import contest, look_of
+from hierrouter.learning.baselines.registry import OwnBaseline
+from hierrouter.learning.baselines.simple import BestStatic
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 

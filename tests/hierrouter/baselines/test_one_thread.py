@@ -4,10 +4,10 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from hierrouter.baselines.baseline import Tuned
-from hierrouter.baselines.contest import contest
-from hierrouter.baselines.one_thread import one_thread
-from hierrouter.baselines.static import BestStatic
+from hierrouter.learning.baselines.arms import Tuned
+from hierrouter.learning.baselines.contest import contest
+from hierrouter.learning.baselines.registry import one_thread
+from hierrouter.learning.baselines.simple import BestStatic
 from tests.hierrouter.trees import planted_tree
 
 

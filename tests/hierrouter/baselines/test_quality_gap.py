@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hierrouter.baselines.quality_gap import QualityGap, promising_pairs
+from hierrouter.learning.baselines.classifiers import QualityGap, promising_pairs
 from tests.hierrouter.baselines.planted import EMPTY, arms_with, choices, group_of, planted_arms
 
 

@@ -6,15 +6,15 @@ import sys
 import numpy as np
 import pytest
 
-from hierrouter.baselines.registry import BASELINES, BUILT_IN, baselines
+from hierrouter.learning.baselines.registry import BASELINES, BUILT_IN, baselines
 from hierrouter_cache.errors import InputError
 from tests.conftest import SOURCES
 from tests.hierrouter.baselines.planted import planted_arms
 
 OWN = """
 import numpy as np
-from hierrouter.baselines.arms import Play
-from hierrouter.baselines.baseline import Tuned
+from hierrouter.learning.baselines.arms import Play
+from hierrouter.learning.baselines.arms import Tuned
 
 class First:
     name = "always the first"

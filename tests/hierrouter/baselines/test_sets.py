@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.baselines import sets
-from hierrouter.baselines.contest import contest
-from hierrouter.baselines.sets import MOST_ROUTES, left_out, require_sets, usable_sets
-from hierrouter.baselines.static import BestStatic
+from hierrouter.learning.baselines import arms
+from hierrouter.learning.baselines.arms import MOST_ROUTES, left_out, require_sets, usable_sets
+from hierrouter.learning.baselines.contest import contest
+from hierrouter.learning.baselines.simple import BestStatic
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
@@ -50,7 +50,7 @@ def test_one_hop_with_its_own_instruction_is_a_set_of_its_own() -> None:
 
 def test_too_many_routes_are_left_out_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = planted_tree(**SMALL)
-    monkeypatch.setattr(sets, "MOST_ROUTES", 8)
+    monkeypatch.setattr(arms, "MOST_ROUTES", 8)
     said = "9 routes, more than 8; take fewer --models or --hops"
     assert left_out(tree, BOTH) == {"B": said}
     assert f"Set B is left out: {said}." in contest(tree, 0.005, (BestStatic(),)).notes

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.baselines.static import BestStatic, Cheapest, DatasetOracle, Largest, Random
+from hierrouter.learning.baselines.simple import (
+    BestStatic,
+    Cheapest,
+    DatasetOracle,
+    Largest,
+    Random,
+)
 from tests.hierrouter.baselines.planted import arms_with, choices
 
 QUALITY = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1]])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.scheduler import collect
+from hierrouter.collection.scheduler import collect
 from tests.conftest import once
 from tests.hierrouter.collect import noted
 

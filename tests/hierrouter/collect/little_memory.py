@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.shapes import Shape
-from hierrouter.collect.generator import answers_in_order
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend
+from hierrouter.engines.batches import Shape
+from hierrouter.engines.generator import answers_in_order
+from hierrouter.pools.pool import Generation, ModelSpec
 
 
 def virtual_bytes() -> int:

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.generator import Answer, Generator, Response, Stop, never
-from hierrouter.collect.scheduler import collect
-from hierrouter.collect.shards import parse_shard
-from hierrouter.pool import Identity, ModelSpec, Pool
-from hierrouter.pool_file import load_pool
-from hierrouter.query import Query
-from hierrouter.trees import open_tree
+from hierrouter.collection.scheduler import collect
+from hierrouter.collection.shards import parse_shard
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Answer, Generator, Response, Stop, never
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Identity, ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted

@@ -12,24 +12,35 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.cluster import added, collect_on_ray, landmark
-from hierrouter.collect.connect import own_cluster
-from hierrouter.collect.generator import Answer, Failure
-from hierrouter.collect.shards import Shard
-from hierrouter.collect.summary import Progress, Summary
-from hierrouter.collect.worker import Board, Job, work
-from hierrouter.pool import ModelSpec, Pool
+from hierrouter.collection.cluster import (
+    Board,
+    Job,
+    added,
+    collect_on_ray,
+    landmark,
+    own_cluster,
+    work,
+)
+from hierrouter.collection.progress import Progress, Summary
+from hierrouter.collection.shards import Shard
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Answer, Failure
+from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter_cache import writer
-from hierrouter_cache.atomic_files import no_steps
 from hierrouter_cache.errors import HierRouterError, InputError, Interrupted, WorldError
-from hierrouter_cache.fingerprint import next_context
-from hierrouter_cache.parts import list_parts, part_name
+from hierrouter_cache.keys import next_context
+from hierrouter_cache.mirror import push
+from hierrouter_cache.parts import CALLS, list_parts, part_name
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.remote import push
-from hierrouter_cache.schema import CALLS
 from hierrouter_cache.stores import FolderStore
-from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode, sweep_drafts
+from hierrouter_cache.writer import (
+    WHILE_COLLECTING,
+    PartWriter,
+    commit,
+    encode,
+    no_steps,
+    sweep_drafts,
+)
 from tests.conftest import SOURCES, environment
 from tests.engines import Scripted
 from tests.engines import told as scripted_answer
@@ -125,8 +136,8 @@ LOOK = """
 import sys
 from pathlib import Path
 import psutil
-from hierrouter.collect.cluster import collect_on_ray
-from hierrouter.collect.summary import Progress
+from hierrouter.collection.cluster import collect_on_ray
+from hierrouter.collection.progress import Progress
 from tests.hierrouter.collect import noted
 me, seen = psutil.Process(), set()
 def look(calls, tokens, cost):
@@ -268,7 +279,7 @@ def silent(model: str, prompt: str) -> Answer:
 NOWHERE = """
 import sys
 from pathlib import Path
-from hierrouter.collect.cluster import collect_on_ray
+from hierrouter.collection.cluster import collect_on_ray
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.collect import noted
 try:

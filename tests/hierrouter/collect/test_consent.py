@@ -6,15 +6,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hierrouter.collect.amounts import Amount, exactly
-from hierrouter.collect.consent import MOST_CALLS, MOST_SECONDS, refuse_large, require_consent
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.estimate import Estimate, StageEstimate
-from hierrouter.collect.scheduler import collect
-from hierrouter.pool_file import load_pool
+from hierrouter.collection.estimate import (
+    MOST_CALLS,
+    MOST_SECONDS,
+    Amount,
+    Estimate,
+    StageEstimate,
+    exactly,
+    refuse_large,
+    require_consent,
+)
+from hierrouter.collection.scheduler import collect
+from hierrouter.pools.files import load_pool
+from hierrouter.questions.datasets import load_queries
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.parts import CALLS
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import CALLS
 from hierrouter_cache.writer import PartWriter
 
 POOL = load_pool("testbed")

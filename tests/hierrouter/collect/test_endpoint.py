@@ -14,13 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from hierrouter import testbed
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.endpoint import patience
-from hierrouter.collect.backends.endpoint.caller import PROBE
-from hierrouter.collect.generator import Failure, Outage, Response, answers_in_order
-from hierrouter.endpoint import Endpoint
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend, endpoint_failures
+from hierrouter.engines.endpoint import PROBE
+from hierrouter.engines.generator import Failure, Outage, Response, answers_in_order
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
+from hierrouter.questions import testbed
 from hierrouter_cache.errors import InputError
 from tests.engines import told
 from tests.servers import (
@@ -48,8 +46,8 @@ CUT = Reply(completion("the answer"), cut=True)
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits as in earnest, a hundredth as long."""
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(patience, "FIRST_BACKOFF_S", 0.005)
+    monkeypatch.setattr(endpoint_failures, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(endpoint_failures, "FIRST_BACKOFF_S", 0.005)
 
 
 def spec(server: Server, generation: Generation = GREEDY, **endpoint: Any) -> ModelSpec:

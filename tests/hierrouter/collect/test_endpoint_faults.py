@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collect.backends.endpoint import patience
-from hierrouter.collect.backends.endpoint.caller import PROBE
-from hierrouter.collect.generator import Response, Stop
-from hierrouter.collect.scheduler import collect
-from hierrouter.endpoint import Endpoint
-from hierrouter.inspection import ask_cache
-from hierrouter.pool import Generation, ModelSpec, Pool
-from hierrouter.query import Query
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines import endpoint_failures
+from hierrouter.engines.endpoint import PROBE
+from hierrouter.engines.generator import Response, Stop
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.errors import Interrupted, WorldError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import told
@@ -52,8 +51,8 @@ SHARE = 0.2
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(patience, "FIRST_BACKOFF_S", 0.01)
+    monkeypatch.setattr(endpoint_failures, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(endpoint_failures, "FIRST_BACKOFF_S", 0.01)
 
 
 def faulty(faults: list[int]) -> Script:

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.amounts import Amount, exactly
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.estimate import Estimate, estimate
-from hierrouter.collect.scheduler import collect
-from hierrouter.collect.summary import Progress, Summary
-from hierrouter.pool import Generation, ModelSpec, Pool
-from hierrouter.pool_file import load_pool
-from hierrouter.query import Query
-from hierrouter.testbed import FAMILIES
+from hierrouter.collection.estimate import Amount, Estimate, estimate, exactly
+from hierrouter.collection.progress import Progress, Summary
+from hierrouter.collection.scheduler import collect
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Generation, ModelSpec, Pool
+from hierrouter.questions.datasets import load_queries
+from hierrouter.questions.query import Query
+from hierrouter.questions.testbed import FAMILIES
 from tests.engines import Scripted
 from tests.models import ARCHITECTURES, save_random_model
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.generator import STATUSES, Answer, Failure, Outage, Response
-from hierrouter.collect.scheduler import ATTEMPTS, collect
-from hierrouter.collect.summary import Progress, Summary, require_answers
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.progress import Progress, Summary, require_answers
+from hierrouter.collection.scheduler import ATTEMPTS, collect
+from hierrouter.engines.generator import STATUSES, Answer, Failure, Outage, Response
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, Interrupted, WorldError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted, told

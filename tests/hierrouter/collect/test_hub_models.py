@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from hierrouter.collect.backends.weights import INDEX, SINGLE, weight_bytes
-from hierrouter.pool import ModelSpec
+from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes
+from hierrouter.pools.pool import ModelSpec
 from tests.conftest import environment
 from tests.hub import Files, Model, hub
 from tests.models import save_random_model
@@ -18,9 +18,9 @@ FIRST, SECOND = "a" * 40, "b" * 40
 COPY = "consolidated.safetensors"
 USE = """
 import json
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.weights import weight_bytes
-from hierrouter.pool import ModelSpec
+from hierrouter.engines import backend
+from hierrouter.engines.identity import weight_bytes
+from hierrouter.pools.pool import ModelSpec
 engine, spec = backend("transformers"), ModelSpec("m", "made/up", 0.1, device="cpu")
 weights = engine.identify(spec)["weights"]
 model = engine.load(spec)._decoder._model

@@ -10,12 +10,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.devices import is_out_of_memory, placement
-from hierrouter.collect.backends.shapes import Limits, Shape, batches, step_above, step_below
-from hierrouter.collect.backends.static import cache_bytes, limits_for
-from hierrouter.collect.generator import Answer, Response, answers_in_order
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend
+from hierrouter.engines.batches import (
+    Limits,
+    Shape,
+    batches,
+    cache_bytes,
+    limits_for,
+    step_above,
+    step_below,
+)
+from hierrouter.engines.devices import is_out_of_memory, placement
+from hierrouter.engines.generator import Answer, Response, answers_in_order
+from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import SOURCES, environment
 from tests.models import save_random_model

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from hierrouter.collect.meter import Meter, ProgressLines
+from hierrouter.collection.progress import Meter, ProgressLines
 
 
 @dataclass

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.plan import planned, store_plan
-from hierrouter.pool import ModelSpec, Pool
-from hierrouter.query import Query
+from hierrouter.collection.plan import planned, store_plan
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
 from hierrouter_cache.parts import list_parts
 from hierrouter_cache.writer import PartWriter
 
 
 def test_many_queries_make_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hierrouter.collect.plan.QUERIES_A_PART", 2)
+    monkeypatch.setattr("hierrouter.collection.plan.QUERIES_A_PART", 2)
     pool = Pool((ModelSpec("a", "a", base_rate=1.0),), hops=1, stage_prompts=("",))
     asked = tuple(Query(str(n), "d", f"What is {n}?", (str(n),), "train") for n in range(5))
     store_plan(PartWriter(tmp_path), None, pool, {"a": {"name": "a"}}, asked)

@@ -12,12 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.weights import INDEX, SINGLE, weight_bytes, weight_files
-from hierrouter.collect.generator import Generator, answers_in_order
-from hierrouter.collect.residency import Residency, room_for_weights
-from hierrouter.pool import Identity, ModelSpec
-from hierrouter.pool_file import load_pool
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Generator, Residency, answers_in_order, room_for_weights
+from hierrouter.engines.identity import INDEX, SINGLE, weight_bytes, weight_files
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError
 
 MODELS = load_pool("testbed").models

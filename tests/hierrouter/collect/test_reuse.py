@@ -14,13 +14,13 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from hierrouter import testbed
-from hierrouter.collect.backends import backend, local
-from hierrouter.collect.identity import hub_commit
-from hierrouter.collect.scheduler import collect
-from hierrouter.pool import Generation, Identity, ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines import backend, local
+from hierrouter.engines.identity import hub_commit
+from hierrouter.pools.pool import Generation, Identity, ModelSpec, Pool
+from hierrouter.questions import testbed
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Counting

@@ -7,15 +7,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.collect import scheduler
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.generator import Answer, Generator, Stop, never
-from hierrouter.collect.scheduler import collect
-from hierrouter.inspection import cache_info, verify_cache
-from hierrouter.pool import ModelSpec
-from hierrouter.pool_file import load_pool
-from hierrouter.query import Query
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection import scheduler
+from hierrouter.collection.scheduler import collect
+from hierrouter.engines.generator import Answer, Generator, Stop, never
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import ModelSpec
+from hierrouter.questions.datasets import load_queries
+from hierrouter.questions.query import Query
+from hierrouter.replay.inspection import cache_info, verify_cache
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import (
     CacheError,
     DamagedPart,
@@ -23,10 +23,10 @@ from hierrouter_cache.errors import (
     Interrupted,
     WorldError,
 )
+from hierrouter_cache.maintenance import quarantine
+from hierrouter_cache.mirror import note_arrivals
+from hierrouter_cache.parts import CALLS
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.repair import quarantine
-from hierrouter_cache.rivals import note_arrivals
-from hierrouter_cache.schema import CALLS
 from hierrouter_cache.writer import PartWriter
 from tests.engines import Counting
 

@@ -10,17 +10,16 @@ from random import Random
 
 import pytest
 
-from hierrouter.collect.scheduler import collect
-from hierrouter.collect.shards import Shard, parse_shard, standing
-from hierrouter.endpoint import Endpoint
-from hierrouter.pool import Identity, ModelSpec, Pool
-from hierrouter.query import Query
-from hierrouter.trees import open_tree
-from hierrouter_cache.compact import compact
+from hierrouter.collection.scheduler import collect
+from hierrouter.collection.shards import Shard, parse_shard, standing
+from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import CacheLocked, InputError, WorldError
 from hierrouter_cache.locks import shard_lock
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.mirror import copying_to, exchange
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.remote import copying_to, exchange
 from hierrouter_cache.stores import FolderStore
 from tests.conftest import SOURCES, environment
 from tests.engines import Scripted

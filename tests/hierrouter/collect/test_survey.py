@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.scheduler import identify
-from hierrouter.collect.survey import Answered, by_dataset, survey
-from hierrouter.pool_file import load_pool
+from hierrouter.collection.plan import Answered, by_dataset, survey
+from hierrouter.engines import identify
+from hierrouter.pools.files import load_pool
+from hierrouter.questions.datasets import load_queries
 from hierrouter_cache.reader import CacheReader
 
 POOL = load_pool("testbed")

@@ -1,7 +1,7 @@
 import pytest
 
-from hierrouter.collect.prompts import context_text
-from hierrouter.collect.views import DEFAULT_VIEW, VIEWS, state_texts
+from hierrouter.engines.generator import context_text
+from hierrouter.replay.opening import DEFAULT_VIEW, VIEWS, state_texts
 from hierrouter_cache.errors import InputError
 
 

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 
 import torch
 
-from hierrouter.doctor.machine import devices, hub
+from hierrouter_cli.doctor_checks import devices, hub
 from tests.conftest import environment
 
-ASK = "from hierrouter.doctor.machine import hub; print(*[f.state + ' ' + f.text for f in hub()])"
+ASK = (
+    "from hierrouter_cli.doctor_checks import hub; print(*[f.state + ' ' + f.text for f in hub()])"
+)
 
 
 def test_cores_memory_and_every_gpu_are_told() -> None:

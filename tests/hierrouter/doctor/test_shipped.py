@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.doctor.shipped import MODELS, WEIGHTS, paper_encoder, shipped_models
 from hierrouter_cache.errors import WorldError
+from hierrouter_cli.doctor_checks import MODELS, WEIGHTS, paper_encoder, shipped_models
 
 COMMIT = "0" * 40
 

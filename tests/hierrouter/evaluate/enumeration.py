@@ -11,8 +11,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.trees import random_tree
 
 Path = tuple[int, ...]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hierrouter.evaluate.bootstrap import (
+from hierrouter.evaluation.intervals import (
     BATCH,
     difference_interval,
     expanded_tail,
@@ -61,7 +61,7 @@ def test_fewer_counted_at_once_are_the_same_resamples(
     values: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = resampled_means(values[None], BATCH, rng())
-    monkeypatch.setattr("hierrouter.evaluate.bootstrap.DRAWS", 3 * len(values))
+    monkeypatch.setattr("hierrouter.evaluation.intervals.DRAWS", 3 * len(values))
     np.testing.assert_allclose(resampled_means(values[None], BATCH, rng()), together, rtol=1e-12)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import (
+from hierrouter.evaluation.bounds import (
     best_direct_call,
     best_fixed_route,
     best_route_per_dataset,
@@ -18,10 +17,15 @@ from hierrouter.evaluate.bounds import (
     oracle,
     random_policy,
 )
-from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.evaluate.outcome import Outcome, fixed_routes, mean_outcome, single_calls
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Outcome,
+    fixed_routes,
+    mean_outcome,
+    policy_outcome,
+    single_calls,
+)
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import random_table, trees
 from tests.hierrouter.trees import random_tree
 

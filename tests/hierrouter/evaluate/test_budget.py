@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.budget import (
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.evaluation.budget import (
     masked_optimum,
     optimum_at_mean_cost,
     optimum_under_budget,
     share_over,
 )
-from hierrouter.evaluate.exact import ending, policy_outcome
+from hierrouter.evaluation.outcome import Actions, ending, policy_outcome
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import random_table, trees
 from tests.hierrouter.trees import random_tree
 

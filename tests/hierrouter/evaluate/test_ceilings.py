@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.ceilings import Ceilings, affordable, affordable_at
-from hierrouter.evaluate.exact import ending
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.budget import Ceilings, affordable, affordable_at
+from hierrouter.evaluation.outcome import Actions, ending
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import shapes
 from tests.hierrouter.trees import random_tree
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.evaluate import contribution
-from hierrouter.evaluate.contribution import contributions, frontier_area, oracle_reward
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation import contribution
+from hierrouter.evaluation.contribution import contributions, frontier_area, oracle_reward
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     alphas,
     cost,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.bootstrap import percentile_interval, resampled_means
+from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from tests.hierrouter.evaluate import simulated
 
 FIGURES = simulated.figures(seed=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hierrouter.evaluate.crossed import crossed_interval
+from hierrouter.evaluation.intervals import crossed_interval
 from tests.hierrouter.evaluate.simulated import grid
 
 LARGE = 1e6  # degrees of freedom

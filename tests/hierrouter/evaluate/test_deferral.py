@@ -10,16 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.deferral import (
+from hierrouter.evaluation.deferral import (
     Deferrable,
     best_point,
     in_doubt,
     lowest_before,
     point_within,
 )
-from hierrouter.evaluate.exact import ending, policy_outcome
-from hierrouter.evaluate.outcome import Outcome, single_calls
+from hierrouter.evaluation.outcome import Actions, Outcome, ending, policy_outcome, single_calls
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.test_exact import random_table, trees
 

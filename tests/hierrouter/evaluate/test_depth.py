@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.depth import Depth, by_depth, depth_curve
-from hierrouter.evaluate.exact import ending, policy_outcome
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.calls import Depth, by_depth, depth_curve
+from hierrouter.evaluation.outcome import Actions, ending, policy_outcome
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import trees
 from tests.hierrouter.trees import random_tree
 

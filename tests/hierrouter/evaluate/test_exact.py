@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import random_policy
-from hierrouter.evaluate.exact import ending, greedy, policy_outcome
-from hierrouter.evaluate.outcome import fixed_routes, single_calls
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import random_policy
+from hierrouter.evaluation.outcome import (
+    Actions,
+    ending,
+    fixed_routes,
+    greedy,
+    policy_outcome,
+    single_calls,
+)
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.trees import random_tree
 
 shapes = st.builds(Routes, st.integers(1, 4), st.integers(1, 3))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.evaluate.frontier import frontier
+from hierrouter.evaluation.metrics import frontier
 
 # Small whole numbers tie and line up often; sums of products of them are exact.
 points = arrays(np.float64, st.tuples(st.integers(1, 12), st.just(2)), elements=st.integers(0, 6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.gap import gap_closed_interval
+from hierrouter.evaluation.intervals import gap_closed_interval
 from tests.hierrouter.evaluate import simulated
 
 

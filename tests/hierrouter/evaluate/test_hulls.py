@@ -10,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.budget import optimum_at_mean_cost
-from hierrouter.evaluate.frontier import frontier
-from hierrouter.evaluate.hulls import Hulls, exact_frontier, oracle_break_points
-from hierrouter.evaluate.outcome import mean_points
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.evaluation.budget import (
+    Hulls,
+    exact_frontier,
+    optimum_at_mean_cost,
+    oracle_break_points,
+)
+from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.outcome import mean_points
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     alphas,
     cost,

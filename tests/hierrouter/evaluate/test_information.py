@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import best_fixed_route, oracle
-from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.evaluate.information import measurable_optimum, observations
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.calls import measurable_optimum, observations
+from hierrouter.evaluation.outcome import Actions, policy_outcome
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import trees
 from tests.hierrouter.trees import random_tree, two_step_tree
 

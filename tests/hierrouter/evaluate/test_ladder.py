@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.evaluate.bounds import best_direct_call, direct_oracle
-from hierrouter.evaluate.ladder import MEANINGS, Rung, ladder
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import MEANINGS, Rung, best_direct_call, direct_oracle, ladder
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     alphas,
     best_path,

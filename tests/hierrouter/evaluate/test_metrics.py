@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.exact import ending
-from hierrouter.evaluate.metrics import (
-    call_mix,
-    cost_save,
-    hull_area,
-    pareto_distance,
-    perf_gain,
-)
+from hierrouter.evaluation.metrics import call_mix, cost_save, hull_area, pareto_distance, perf_gain
+from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     node,

@@ -8,12 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.evaluate.pairs import (
-    PairCurve,
-    apgr,
-    call_performance_threshold,
-    pair_curve,
-)
+from hierrouter.evaluation.metrics import PairCurve, apgr, call_performance_threshold, pair_curve
 from tests.hierrouter.evaluate.enumeration import unhurried
 
 # Preference, Q of the weak and Q of the strong model of each query; many ties.

@@ -15,7 +15,7 @@ import pytest
 from stable_baselines3 import PPO
 
 import hierrouter.replay  # noqa: F401  registers the environment
-from hierrouter.evaluate.policies import (
+from hierrouter.evaluation.policies import (
     Evaluation,
     evaluate,
     own_object,
@@ -23,14 +23,12 @@ from hierrouter.evaluate.policies import (
     own_policy,
     policy_table,
 )
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
-from hierrouter.replay.env import ReplayEnv
+from hierrouter.learning.config import Objective
+from hierrouter.learning.training import train
+from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
-from hierrouter.replay.vector import ReplayVectorEnv
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import cost, node, quality
 from tests.hierrouter.learn.runs import ALPHA as RUN_ALPHA
 from tests.hierrouter.learn.runs import EXACT_GLIMPSE, small_tree

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hierrouter.evaluate.power import queries_needed, smallest_difference
+from hierrouter.evaluation.intervals import queries_needed, smallest_difference
 
 
 @pytest.mark.parametrize(("queries", "power"), [(12, 0.8), (90, 0.8), (90, 0.5)])

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.evaluate.price_mix import PriceMix, price_mix
+from hierrouter.evaluation.budget import PriceMix, price_mix
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     Path,
     alphas,

@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.exact import ending, policy_outcome
-from hierrouter.evaluate.reach import called, going_on
-from hierrouter.evaluate.regret import best_ahead, split_regret
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import best_ahead, oracle, split_regret
+from hierrouter.evaluation.outcome import Actions, called, ending, going_on, policy_outcome
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import (
     Path,
     alphas,

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hierrouter.evaluate.repair import repair_matrices
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.calls import repair_matrices
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.enumeration import cost, mean, node, quality, small_trees, unhurried
 from tests.hierrouter.trees import random_tree
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hierrouter.evaluate.simultaneous import simultaneous_intervals
+from hierrouter.evaluation.intervals import simultaneous_intervals
 from tests.hierrouter.evaluate import simulated
 
 
@@ -62,7 +62,7 @@ def test_what_never_varies_has_no_width_and_widens_nobody() -> None:
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     differences = np.random.default_rng(0).normal(size=(5, 60))
     whole = simultaneous_intervals(differences, 300, 0.95, rng())
-    monkeypatch.setattr("hierrouter.evaluate.simultaneous.AT_ONCE", 2)
+    monkeypatch.setattr("hierrouter.evaluation.intervals.AT_ONCE", 2)
     np.testing.assert_allclose(simultaneous_intervals(differences, 300, 0.95, rng()), whole)
 
 

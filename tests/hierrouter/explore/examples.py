@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hierrouter.explore.data import Explored, explored
-from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.shown import Shown
+from hierrouter.learning.selection import Shown
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.reports.explore import Explored, explored
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import ALPHA
 

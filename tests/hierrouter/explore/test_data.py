@@ -10,18 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.hulls import oracle_break_points
-from hierrouter.evaluate.regret import split_regret
-from hierrouter.explore.data import explored
-from hierrouter.explore.grid import positions
-from hierrouter.explore.packing import numbers, whole_numbers
-from hierrouter.explore.page import as_html, inert_json
-from hierrouter.explore.payload import CUT, LONGEST_TEXT, as_object
-from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.training import train
-from hierrouter.trees import open_tree
+from hierrouter.evaluation.bounds import split_regret
+from hierrouter.evaluation.budget import oracle_break_points
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
+from hierrouter.reports.explore import (
+    CUT,
+    LONGEST_TEXT,
+    as_html,
+    as_object,
+    explored,
+    inert_json,
+    numbers,
+    positions,
+    whole_numbers,
+)
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.explore.examples import explored_of, shown

@@ -11,10 +11,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from hierrouter.interchange.answers import Answers, gather
-from hierrouter.interchange.merge import Merge
-from hierrouter.interchange.storing import pool_of, store_answers
-from hierrouter.interchange.table import read_table
+from hierrouter.collection.storing import Merge, pool_of, store_answers
+from hierrouter.collection.tables import Answers, gather, read_table
 from hierrouter_cache.reader import CacheReader
 from tests.conftest import SOURCES
 

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter.collect.generator import Failure
-from hierrouter.collect.rows import Call, failures_table
-from hierrouter.interchange.jsonl import export_jsonl, import_jsonl, read_header
-from hierrouter.trees import open_tree
-from hierrouter_cache.compact import compact
+from hierrouter.collection.files import export_jsonl, import_jsonl, read_header
+from hierrouter.collection.plan import Call, failures_table
+from hierrouter.engines.generator import Failure
+from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import CacheLocked, InputError, NoCache
-from hierrouter_cache.fingerprint import next_context, plan_key
+from hierrouter_cache.keys import next_context, plan_key
 from hierrouter_cache.locks import collector_lock
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import CALLS, IDENTITY
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.schema import CALLS, IDENTITY
 from hierrouter_cache.writer import PartWriter
 from tests.hierrouter.interchange.examples import answers_of, keys, single_answers, stored
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.interchange import leaks
-from hierrouter.interchange.leaks import leak_line
-from hierrouter.interchange.peers import import_answers
+from hierrouter.collection import storing
+from hierrouter.collection.storing import leak_line
+from hierrouter.collection.transfer import import_answers
 from tests.hierrouter.interchange.examples import MODELS, save, single_answers
 
 
@@ -38,6 +38,6 @@ def test_nothing_is_said_where_folds_differ(tmp_path: Path) -> None:
 def test_too_many_questions_are_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaks, "MOST", 2)
+    monkeypatch.setattr(storing, "MOST", 2)
     line = leak_line(imported(tmp_path, ["How many?", *OTHERS]))
     assert "were not looked for" in line

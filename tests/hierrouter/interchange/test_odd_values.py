@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from hierrouter.interchange.answers import gather
-from hierrouter.interchange.jsonl import import_jsonl
-from hierrouter.interchange.llmrouter import read_llmrouter
-from hierrouter.interchange.routerbench import read_routerbench
-from hierrouter.interchange.table import read_table
+from hierrouter.collection.files import import_jsonl
+from hierrouter.collection.peers import read_llmrouter, read_routerbench
+from hierrouter.collection.tables import gather, read_table
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.interchange.examples import save, single_answers
 from tests.properties.test_importers import llmrouter_rows, own_lines, rekeyed, routerbench_rows

@@ -12,19 +12,24 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hierrouter.collect.encoders import HashedNgrams
-from hierrouter.interchange.answers import Answer, gather
-from hierrouter.interchange.direct import DirectTable, direct_table
-from hierrouter.interchange.formats import EXPORTS, IMPORTS, OWN
-from hierrouter.interchange.jsonl import no_progress as silent
-from hierrouter.interchange.llmrouter import EMBEDDINGS, TEST, TRAIN
-from hierrouter.interchange.peers import READERS, WRITERS, guess_format, import_answers
-from hierrouter.interchange.routerbench import cost_unit
-from hierrouter.report.text import FORMULA_STARTS
-from hierrouter.scoring import scorer
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.files import no_progress as silent
+from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
+from hierrouter.collection.peers import (
+    EMBEDDINGS,
+    TEST,
+    TRAIN,
+    DirectTable,
+    cost_unit,
+    direct_table,
+)
+from hierrouter.collection.tables import Answer, gather
+from hierrouter.collection.transfer import READERS, WRITERS, guess_format, import_answers
+from hierrouter.engines.encoders import HashedNgrams
+from hierrouter.questions.scoring import scorer
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.tables import FORMULA_STARTS
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError
-from hierrouter_cache.pricing import Rate
+from hierrouter_cache.tree import Rate
 from tests.hierrouter.interchange.examples import (
     MODELS,
     answers_of,

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.interchange.answers import gather
-from hierrouter.interchange.table import read_table
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.tables import gather, read_table
+from hierrouter.replay.opening import Selection, open_tree
 from tests.hierrouter.interchange.examples import DATA, stored
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="no tables beside the sources")

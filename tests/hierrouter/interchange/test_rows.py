@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.interchange.answers import gather
-from hierrouter.interchange.files import whole_folder
-from hierrouter.interchange.peers import guess_format
-from hierrouter.interchange.rows import read_rows
-from hierrouter.interchange.table import read_table
+from hierrouter.collection.files import whole_folder
+from hierrouter.collection.tables import gather, read_rows, read_table
+from hierrouter.collection.transfer import guess_format
 from hierrouter_cache.errors import InputError, WorldError
 from tests.hierrouter.interchange.examples import Rows, answers_of, save, single_answers
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.inspection import ask_cache
-from hierrouter.interchange.storing import pool_names, pool_of, priced, store_answers
-from hierrouter.trees import Selection, open_tree
+from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
+from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
-from hierrouter_cache.fingerprint import next_context
-from hierrouter_cache.pricing import Rate
+from hierrouter_cache.keys import next_context
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import Rate
 from tests.hierrouter.interchange.examples import (
     MODELS,
     Rows,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hierrouter.learn.alpha_router import TrainedSweep
-from hierrouter.learn.conditioned import train_sweep
-from hierrouter.learn.config import SWEEP, shortened
-from hierrouter.learn.sweep import alpha_grid
+from hierrouter.learning.conditioned import TrainedSweep, train_sweep
+from hierrouter.learning.config import SWEEP, shortened
+from hierrouter.learning.sweep import alpha_grid
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import OBJECTIVE
 from tests.hierrouter.trees import planted_tree

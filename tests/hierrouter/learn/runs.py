@@ -6,14 +6,12 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from hierrouter.learn.alpha_router import TrainedSweep
-from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.conditioned import train_sweep
-from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learn.loop import Snapshot, Watch
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.conditioned import TrainedSweep, train_sweep
+from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.loop import Snapshot, Watch
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 

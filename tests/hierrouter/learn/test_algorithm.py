@@ -11,14 +11,11 @@ from tianshou.algorithm import PPO, algorithm_base
 from tianshou.data import Batch
 from tianshou.utils.torch_utils import policy_within_training_step
 
-from hierrouter.actions import Actions
-from hierrouter.learn.algorithm import EpisodePPO, SharedTrunk, build_algorithm
-from hierrouter.learn.router import Router, shape_for
-from hierrouter.learn.states import NoisyTable, state_table
-from hierrouter.replay.bridge import to_buffer
-from hierrouter.replay.rollouts import walk
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.network import NoisyTable, Router, shape_for, state_table
+from hierrouter.learning.ppo import EpisodePPO, SharedTrunk, build_algorithm, to_buffer
+from hierrouter.replay.env import walk
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learn.runs import GLIMPSE, OBJECTIVE
 from tests.hierrouter.trees import random_tree
 

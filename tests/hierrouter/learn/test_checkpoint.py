@@ -16,15 +16,20 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hierrouter.learn.checkpoint import DESCRIPTION, WEIGHTS, load_checkpoint, save_checkpoint
-from hierrouter.learn.description import describe
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.sweep import Sweep, finish_sweep, member_folder
-from hierrouter.learn.tensor_file import HEADER
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.learning.checkpoint import (
+    DESCRIPTION,
+    HEADER,
+    WEIGHTS,
+    describe,
+    load_checkpoint,
+    save_checkpoint,
+)
+from hierrouter.learning.config import Objective
+from hierrouter.learning.sweep import Sweep, finish_sweep, member_folder
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.learn.runs import ALPHA, GLIMPSE, GRID, glimpse, small_tree, sweep_glimpse
 from tests.hierrouter.trees import planted_tree, random_tree
 

@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.evaluate.bounds import best_fixed_route, oracle
-from hierrouter.learn.alpha_router import SCALES, TrainedSweep, scales_of
-from hierrouter.learn.checkpoint import load_checkpoint, router_at, save_checkpoint
-from hierrouter.learn.conditioned import StandardReward, train_sweep
-from hierrouter.learn.folds import TrainingFold
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.states import state_table
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.learning.checkpoint import load_checkpoint, router_at, save_checkpoint
+from hierrouter.learning.conditioned import (
+    SCALES,
+    StandardReward,
+    TrainedSweep,
+    scales_of,
+    train_sweep,
+)
+from hierrouter.learning.config import Objective
+from hierrouter.learning.loop import TrainingFold
+from hierrouter.learning.network import state_table
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learn.runs import EXACT_GLIMPSE, GRID, OBJECTIVE, small_tree, sweep_glimpse
 from tests.hierrouter.trees import random_tree
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hierrouter.learn.config import ALGORITHMS, PRESETS, SWEEP, PPOConfig, preset, shortened
+from hierrouter.learning.config import ALGORITHMS, PRESETS, SWEEP, PPOConfig, preset, shortened
 from hierrouter_cache.errors import InputError
 
 

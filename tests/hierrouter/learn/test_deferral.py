@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.outcome import single_calls
-from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.deferral import Deferral, calibrated, fit_head, gain_of_going_on
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.evaluation.outcome import single_calls
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.deferral import Deferral, calibrated, fit_head, gain_of_going_on
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import ALPHA, glimpse, small_tree

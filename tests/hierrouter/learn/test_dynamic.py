@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.bounds import best_route_per_dataset, oracle
-from hierrouter.evaluate.outcome import Outcome
-from hierrouter.learn.config import ExactConfig
-from hierrouter.learn.dynamic import TrainedFeatured, pools_of, train_featured
-from hierrouter.learn.known import Known
-from hierrouter.learn.loop import Snapshot, Watch
-from hierrouter.learn.objective import Objective
+from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
+from hierrouter.evaluation.outcome import Actions, Outcome
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.featured import Known, TrainedFeatured, pools_of, train_featured
+from hierrouter.learning.loop import Snapshot, Watch
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.sub_pool import sub_pool
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, sub_pool
 from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE, small_tree
 from tests.hierrouter.trees import planted_tree
 

@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.information import measurable_optimum, observations
-from hierrouter.learn.config import preset, shortened
-from hierrouter.learn.enumeration import improvement_loss
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.router import NEVER
-from hierrouter.learn.training import train
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.calls import measurable_optimum, observations
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.config import Objective, preset, shortened
+from hierrouter.learning.enumeration import improvement_loss
+from hierrouter.learning.network import NEVER
+from hierrouter.learning.training import train
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE
 from tests.hierrouter.trees import random_tree, two_step_tree
 

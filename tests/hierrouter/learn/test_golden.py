@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.learn.config import PPOConfig
+from hierrouter.learning.config import PPOConfig
 from tests.hierrouter.learn.traces import CONFIGS, GOLDEN, trace
 
 

@@ -9,17 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.budget import optimum_at_mean_cost
-from hierrouter.evaluate.ceilings import Ceilings
-from hierrouter.learn.alpha_router import TrainedSweep
-from hierrouter.learn.budget import meet_budget
-from hierrouter.learn.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learn.config import preset
-from hierrouter.learn.deferral import Deferral
-from hierrouter.learn.limits import under_limit
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.evaluation.budget import Ceilings, optimum_at_mean_cost
+from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter.learning.conditioned import TrainedSweep
+from hierrouter.learning.config import Objective, preset
+from hierrouter.learning.deferral import Deferral
+from hierrouter.learning.sweep import meet_budget
+from hierrouter.learning.trained import TrainedRouter, under_limit
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from hierrouter.learn.config import TrainConfig, preset
-from hierrouter.learn.optimiser import adam_tensors, make_adam, restore_adam, steps_made
+from hierrouter.learning.config import TrainConfig, preset
+from hierrouter.learning.loop import adam_tensors, make_adam, restore_adam, steps_made
 
 STEPS = 200
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hierrouter.evaluate.bounds import best_fixed_route, best_route_per_dataset, gap_closed, oracle
-from hierrouter.learn.config import PPOConfig
-from hierrouter.learn.training import train
+from hierrouter.evaluation.bounds import (
+    best_fixed_route,
+    best_route_per_dataset,
+    gap_closed,
+    oracle,
+)
+from hierrouter.learning.config import PPOConfig
+from hierrouter.learning.training import train
 from tests.hierrouter.learn.runs import ALPHA, OBJECTIVE
 from tests.hierrouter.trees import planted_tree
 

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from hierrouter.learn.alpha_router import TrainedSweep
-from hierrouter.learn.config import PPOConfig, TrainConfig
-from hierrouter.learn.loop import Snapshot, Watch
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.origin import Origin
-from hierrouter.learn.resume import (
+from hierrouter.learning.checkpoint import (
     UNFINISHED,
     finished,
     forget_snapshot,
@@ -25,8 +20,11 @@ from hierrouter.learn.resume import (
     save_snapshot,
     training_named,
 )
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.learning.conditioned import TrainedSweep
+from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
+from hierrouter.learning.loop import Snapshot, Watch
+from hierrouter.learning.trained import Origin, TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
@@ -71,8 +69,8 @@ STARTS: dict[str, Start] = {
 KILLED_IN_A_SAVE = """
 import os, signal, sys
 from pathlib import Path
-from hierrouter.learn.loop import Snapshot
-from hierrouter.learn.resume import save_snapshot
+from hierrouter.learning.loop import Snapshot
+from hierrouter.learning.checkpoint import save_snapshot
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 save_snapshot(Snapshot(1, {}, {}), {}, Path(sys.argv[1]))
 """

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.actions import Actions
-from hierrouter.learn.router import (
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.network import (
     CHUNK,
     Router,
     action_probabilities,
     cost_scale,
     in_chunks,
     shape_for,
+    state_table,
 )
-from hierrouter.learn.states import state_table
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.learn.runs import GLIMPSE, OBJECTIVE, glimpse, small_tree
 from tests.hierrouter.trees import random_tree, two_step_tree
 

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.exact import ending, greedy
-from hierrouter.learn.config import preset, shortened
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.evaluation.outcome import ending, greedy
+from hierrouter.learning.config import Objective, preset, shortened
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 

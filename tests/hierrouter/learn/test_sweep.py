@@ -9,18 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.learn.alpha_router import AlphaRouter
-from hierrouter.learn.checkpoint import save_checkpoint
-from hierrouter.learn.router import Router
-from hierrouter.learn.sweep import (
-    SUMMARY,
-    Sweep,
-    alpha_grid,
-    finish_sweep,
-    load_sweep,
-    member_folder,
-)
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.learning.checkpoint import SUMMARY, save_checkpoint
+from hierrouter.learning.conditioned import AlphaRouter
+from hierrouter.learning.network import Router
+from hierrouter.learning.sweep import Sweep, alpha_grid, finish_sweep, load_sweep, member_folder
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.learn.runs import GRID, glimpse, small_tree, sweep_glimpse
 from tests.hierrouter.trees import planted_tree

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.learn.alpha_router import TrainedSweep
-from hierrouter.learn.config import TrainConfig
-from hierrouter.learn.dynamic import train_featured
-from hierrouter.learn.enumeration import ExactLearner
-from hierrouter.learn.folds import TrainingFold, fold_pair, training_folds
-from hierrouter.learn.loop import Watch, best_iterate
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.router import Router, shape_for
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
+from hierrouter.learning.conditioned import TrainedSweep
+from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.learning.enumeration import ExactLearner
+from hierrouter.learning.featured import train_featured
+from hierrouter.learning.loop import TrainingFold, Watch, best_iterate, fold_pair, training_folds
+from hierrouter.learning.network import Router, shape_for
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment

@@ -8,11 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.learn.values import action_values, best_and_random_values, expected_return
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.outcome import Actions, policy_outcome
+from hierrouter.learning.network import action_values, best_and_random_values, expected_return
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import every_episode, random_table
 from tests.hierrouter.trees import random_tree
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import pytest
 
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.evaluate.information import measurable_optimum, observations
-from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.training import train
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.evaluation.calls import measurable_optimum, observations
+from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.training import train
 from tests.hierrouter.trees import FOLDS, two_step_tree
 
 # Every route costs the same here.

@@ -10,9 +10,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hierrouter.learn.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learn.loop import Watch
-from hierrouter.learn.training import train
+from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
+from hierrouter.learning.loop import Watch
+from hierrouter.learning.training import train
 from tests.conftest import SOURCES
 from tests.hierrouter.learn.runs import OBJECTIVE
 from tests.hierrouter.trees import planted_tree

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hierrouter.live.conversation import question_of
+from hierrouter.serving.router import question_of
 from hierrouter_cache.errors import InputError
 
 

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collect.backends import backend
-from hierrouter.collect.backends.endpoint import patience
-from hierrouter.collect.backends.endpoint.caller import Caller
-from hierrouter.collect.generator import Answer, Failure, Response, answers_in_order
-from hierrouter.collect.identity import endpoint_of
-from hierrouter.endpoint import Endpoint
-from hierrouter.live.batched import BatchedModel
-from hierrouter.live.models import CallFailed
-from hierrouter.live.served import ServedModel
-from hierrouter.pool import Generation, ModelSpec
+from hierrouter.engines import backend, endpoint_failures
+from hierrouter.engines.endpoint import Caller
+from hierrouter.engines.generator import Answer, Failure, Response, answers_in_order
+from hierrouter.engines.identity import endpoint_of
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec
+from hierrouter.serving.models import BatchedModel, CallFailed
+from hierrouter.serving.served import ServedModel
 from tests.engines import Scripted, told
 from tests.servers import MODEL, Reply, Script, Server, completion, good, late, refusal, serving
 
@@ -27,8 +24,8 @@ CALC = ModelSpec("calc", "testbed:calc", 0.03, generation=Generation(12))
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(patience, "FIRST_BACKOFF_S", 0.005)
+    monkeypatch.setattr(endpoint_failures, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(endpoint_failures, "FIRST_BACKOFF_S", 0.005)
 
 
 def served_model(spec: ModelSpec) -> ServedModel:

@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.collect.generator import Answer, Failure, Response
-from hierrouter.learn.checkpoint import router_at
-from hierrouter.live.bundle import FILE, load_bundle
-from hierrouter.live.deployment import Deployment
-from hierrouter.live.models import CallFailed, OnText
-from hierrouter.live.routed import Hop
-from hierrouter.live.router import Asked, Follow, Router
-from hierrouter.tree_texts import load_texts
-from hierrouter.trees import open_tree
+from hierrouter.engines.generator import Answer, Failure, Response
+from hierrouter.learning.bundle import FILE, load_bundle
+from hierrouter.learning.checkpoint import router_at
+from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import load_texts
+from hierrouter.serving.models import CallFailed, OnText
+from hierrouter.serving.route import Asked, Follow, Hop
+from hierrouter.serving.router import Deployment, Router
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
 

@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from hierrouter.actions import Actions
-from hierrouter.offpolicy.clustered import Clustered
-from hierrouter.offpolicy.estimators import fqe
-from hierrouter.offpolicy.fitted import FOLDS, fit, fitted_values, question_folds
-from hierrouter.offpolicy.log import Log
-from hierrouter.offpolicy.states import LoggedStates
-from hierrouter.offpolicy.study import Setting
-from hierrouter.offpolicy.weights import Weights
-from hierrouter_cache.routes import Routes
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.serving.off_policy import (
+    FOLDS,
+    Clustered,
+    Log,
+    LoggedStates,
+    Weights,
+    fit,
+    fitted_values,
+    fqe,
+    question_folds,
+)
+from hierrouter.serving.off_policy_study import Setting
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.offpolicy.worlds import (
     ALPHA,
     Estimator,

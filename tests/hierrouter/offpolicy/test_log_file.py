@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.interchange.files import require_free
-from hierrouter.offpolicy.log_file import has_texts, read_log, write_log
-from hierrouter.offpolicy.log_line import Episode, LogShape, Step, line_of
+from hierrouter.collection.files import require_free
+from hierrouter.serving.logs import Episode, LogShape, Step, has_texts, line_of, read_log, write_log
 from hierrouter_cache.errors import InputError
 
 MODELS = ("calc", "text")

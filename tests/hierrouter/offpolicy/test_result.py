@@ -9,17 +9,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.collect.encoders import HashedNgrams
-from hierrouter.evaluate.exact import greedy
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
-from hierrouter.offpolicy.given import from_texts, in_cache
-from hierrouter.offpolicy.log_line import Episode, Step
-from hierrouter.offpolicy.logging_policy import LoggingPolicy
-from hierrouter.offpolicy.result import Plan, Result, value_by_simulation, value_from_log
-from hierrouter.offpolicy.tables import as_json, long_table, result_tables
-from hierrouter.report.render import as_csv, as_latex, as_markdown
+from hierrouter.engines.encoders import HashedNgrams
+from hierrouter.evaluation.outcome import greedy
+from hierrouter.learning.config import Objective
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.serving.logs import Episode, LoggingPolicy, Step, from_texts, in_cache
+from hierrouter.serving.off_policy_result import (
+    Plan,
+    Result,
+    as_json,
+    long_table,
+    result_tables,
+    value_by_simulation,
+    value_from_log,
+)
+from hierrouter.tables import as_csv, as_latex, as_markdown
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.exact import greedy
-from hierrouter.offpolicy.logging_policy import LoggingPolicy
-from hierrouter.offpolicy.simulate import simulated
-from hierrouter.offpolicy.study import Score, repeated, scores
+from hierrouter.evaluation.outcome import Actions, greedy
+from hierrouter.serving.logs import LoggingPolicy, simulated
+from hierrouter.serving.off_policy_study import Score, repeated, scores
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.offpolicy.worlds import ALPHA, truth, world
 
 RATE = np.array([0.01, 0.02, 0.03])

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.offpolicy.cached import states_in_tree
-from hierrouter.offpolicy.weights import NeverTaken, Overlap, Weights
+from hierrouter.serving.logs import states_in_tree
+from hierrouter.serving.off_policy import NeverTaken, Overlap, Weights
 from tests.hierrouter.offpolicy.worlds import bandit, expected_returns, seen, world
 
 

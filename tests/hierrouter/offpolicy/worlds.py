@@ -8,16 +8,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.actions import Actions
-from hierrouter.evaluate.exact import policy_outcome
-from hierrouter.offpolicy.cached import states_in_tree
-from hierrouter.offpolicy.clustered import Clustered
-from hierrouter.offpolicy.log import Log
-from hierrouter.offpolicy.states import LoggedStates
-from hierrouter.offpolicy.study import Setting
-from hierrouter.offpolicy.weights import Weights
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.outcome import Actions, policy_outcome
+from hierrouter.serving.logs import states_in_tree
+from hierrouter.serving.off_policy import Clustered, Log, LoggedStates, Weights
+from hierrouter.serving.off_policy_study import Setting
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import random_table
 from tests.hierrouter.trees import one_part, random_tree
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from hierrouter.evaluate.bounds import random_policy
+from hierrouter.evaluation.bounds import random_policy
 from hierrouter.replay.env import ReplayEnv, feature_space
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 ALPHA = 0.05

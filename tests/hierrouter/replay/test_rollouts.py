@@ -16,12 +16,10 @@ from tianshou.data import Batch, Collector, VectorReplayBuffer
 from tianshou.data.buffer import manager
 from tianshou.env import DummyVectorEnv
 
-from hierrouter.actions import Actions
-from hierrouter.replay.bridge import to_buffer
-from hierrouter.replay.env import ReplayEnv
-from hierrouter.replay.rollouts import QueryStream, Rollouts, walk
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.ppo import to_buffer
+from hierrouter.replay.env import QueryStream, ReplayEnv, Rollouts, walk
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import all_actions
 from tests.hierrouter.trees import random_tree
 

@@ -10,11 +10,10 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.vec_env import VecMonitor
 
-from hierrouter.evaluate.bounds import random_policy
-from hierrouter.replay.env import ReplayEnv
+from hierrouter.evaluation.bounds import random_policy
+from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
-from hierrouter.replay.vector import ReplayVectorEnv
-from hierrouter_cache.routes import Routes
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.trees import random_tree, two_step_tree
 
 ALPHA = 0.05

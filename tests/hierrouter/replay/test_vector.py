@@ -12,11 +12,9 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.actions import Actions
-from hierrouter.replay.env import ReplayEnv
-from hierrouter.replay.vector import ReplayVectorEnv
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluate.test_exact import all_actions
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 

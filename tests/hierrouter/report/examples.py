@@ -11,19 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hierrouter.evaluate.deferral import DeferralPoint
-from hierrouter.evaluate.depth import DepthPoint
-from hierrouter.evaluate.outcome import Kind, Outcome
-from hierrouter.report.build import build_report
-from hierrouter.report.priced import priced_rows
-from hierrouter.report.results import (
-    COST_UNIT_IN_OUT,
-    Bootstrap,
-    HandingOver,
-    Report,
-)
-from hierrouter.report.rows import DepthRow, PairFigures
-from hierrouter.report.swept import FrontierPoint
+from hierrouter.evaluation.calls import DepthPoint
+from hierrouter.evaluation.deferral import DeferralPoint
+from hierrouter.evaluation.outcome import Kind, Outcome
+from hierrouter.reports.build import FrontierPoint, build_report, priced_rows
+from hierrouter.reports.results import COST_UNIT_IN_OUT, Bootstrap, HandingOver, Report
+from hierrouter.reports.values import DepthRow, PairFigures
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.build import build_report
-from hierrouter.report.results import Bootstrap, Report, Row
+from hierrouter.evaluation.outcome import Outcome
+from hierrouter.reports.build import build_report
+from hierrouter.reports.results import Bootstrap, Report, Row
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.report.examples import ALPHA, DATASETS, example, outcome, policies
 
@@ -99,7 +99,7 @@ def test_intervals_contain_the_mean(quality: list[float], cost: list[float]) -> 
 
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = example()
-    monkeypatch.setattr("hierrouter.report.intervals.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("hierrouter.reports.build.ROWS_AT_ONCE", 2)
     for one, other in zip(whole.rows, example().rows, strict=True):
         assert one.reward_low == pytest.approx(other.reward_low, abs=1e-12)
         assert one.difference_high == pytest.approx(other.difference_high, abs=1e-12)

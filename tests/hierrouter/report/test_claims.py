@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.build import build_report
-from hierrouter.report.claims import claims_sentence
-from hierrouter.report.results import Bootstrap, Report
+from hierrouter.evaluation.outcome import Outcome
+from hierrouter.reports.build import build_report, claims_sentence
+from hierrouter.reports.results import Bootstrap, Report
 from tests.hierrouter.report.examples import example, outcome, policies
 
 QUERIES = 200

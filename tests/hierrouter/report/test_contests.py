@@ -8,19 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.baselines.contest import Contest, Entry, contest
-from hierrouter.baselines.registry import baselines
-from hierrouter.evaluate.bootstrap import difference_interval, interval
-from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.build import build_report
-from hierrouter.report.contest_rows import as_json, long_table
-from hierrouter.report.contest_tables import contest_tables
-from hierrouter.report.contests import standings
-from hierrouter.report.render import as_csv, as_latex, as_markdown
-from hierrouter.report.results import Bootstrap
-from hierrouter.report.serialise import as_json as report_json
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import repriced
+from hierrouter.evaluation.intervals import difference_interval, interval
+from hierrouter.evaluation.outcome import Outcome
+from hierrouter.learning.baselines.contest import Contest, Entry, contest
+from hierrouter.learning.baselines.registry import baselines
+from hierrouter.reports.build import build_report
+from hierrouter.reports.comparison import as_json, contest_tables, long_table, standings
+from hierrouter.reports.results import Bootstrap
+from hierrouter.reports.results import as_json as report_json
+from hierrouter.tables import as_csv, as_latex, as_markdown
+from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learn.runs import EXACT_GLIMPSE, glimpse, small_tree
 
 ALPHA = 0.5

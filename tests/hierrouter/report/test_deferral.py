@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.evaluate.deferral import DeferralPoint
-from hierrouter.report.deferral import deferral_table, pair_figures
-from hierrouter.report.deferral_curve import deferral_figure
-from hierrouter.report.definitions import definitions
-from hierrouter.report.page import as_html
-from hierrouter.report.results import HandingOver, Report
-from hierrouter.report.serialise import as_json
-from hierrouter.report.svg import as_svg
-from hierrouter.report.tables import report_tables
+from hierrouter.evaluation.deferral import DeferralPoint
+from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.figures import deferral_figure
+from hierrouter.reports.headline import definitions
+from hierrouter.reports.page import as_html
+from hierrouter.reports.results import HandingOver, Report, as_json
+from hierrouter.reports.tables import deferral_table, pair_figures, report_tables
 from tests.hierrouter.report.examples import HOSTILE, deferring, example
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from hierrouter.report.depth_curve import depth_curve_figure
-from hierrouter.report.svg import as_svg
+from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.figures import depth_curve_figure
 from tests.hierrouter.report.examples import stopping
 
 

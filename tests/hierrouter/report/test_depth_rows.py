@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierrouter.report.depth_rows import depth_rows
-from hierrouter.report.results import Bootstrap
+from hierrouter.reports.build import depth_rows
+from hierrouter.reports.results import Bootstrap
 from tests.hierrouter.analysis.tiny import AB, ALPHA, tiny
 
 QUICK = Bootstrap(n=50)

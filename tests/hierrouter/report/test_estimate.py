@@ -2,9 +2,8 @@
 
 import pytest
 
-from hierrouter.collect.amounts import Amount, exactly
-from hierrouter.collect.estimate import Estimate, StageEstimate
-from hierrouter.report.estimate import duration, estimate_object, estimate_table, short, size
+from hierrouter.collection.estimate import Amount, Estimate, StageEstimate, exactly
+from hierrouter.reports.plans import duration, estimate_object, estimate_table, short, size
 
 ESTIMATE = Estimate(
     queries=2,

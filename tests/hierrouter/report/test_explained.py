@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from hierrouter.explained import Choice, Explained, Node, Routed
-from hierrouter.plain_json import json_text
-from hierrouter.report.explained import as_markdown, as_object, as_text, in_order, worst_table
-from hierrouter.report.page import as_html
-from hierrouter.report.render import as_markdown as table_as_markdown
-from hierrouter.report.worst import CASES, cases
+from hierrouter.reports.explain import as_markdown, as_object, as_text, in_order, worst_table
+from hierrouter.reports.page import CASES, as_html, cases
+from hierrouter.reports.values import Choice, Explained, Node, Routed
+from hierrouter.tables import as_markdown as table_as_markdown
+from hierrouter.tables import json_text
 from tests.hierrouter.report.examples import HOSTILE, example
 from tests.hierrouter.report.test_page import Page
 

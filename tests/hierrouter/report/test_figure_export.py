@@ -11,11 +11,15 @@ import matplotlib as mpl
 import pytest
 from matplotlib.image import imread
 
-from hierrouter.report.export import FORMATS, check_formats, export_figures, save
-from hierrouter.report.figure import INK
-from hierrouter.report.frontier_figure import frontier_figure
-from hierrouter.report.reward_figure import reward_figure
-from hierrouter.report.svg import as_svg
+from hierrouter.reports.drawing import INK, as_svg
+from hierrouter.reports.figures import (
+    FORMATS,
+    check_formats,
+    export_figures,
+    frontier_figure,
+    reward_figure,
+    save,
+)
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.report.examples import example, hostile
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
-from hierrouter.report.analysis import Analysis, Measurable, RungRow
-from hierrouter.report.certainty import Estimate
-from hierrouter.report.figure import ROUTER_COLOUR
-from hierrouter.report.figures import figures
-from hierrouter.report.ladder_figure import ladder_figure
-from hierrouter.report.results import Report
-from hierrouter.report.svg import as_svg
+from hierrouter.reports.drawing import ROUTER_COLOUR, as_svg
+from hierrouter.reports.figures import figures, ladder_figure
+from hierrouter.reports.results import Report
+from hierrouter.reports.values import Analysis, Estimate, Measurable, RungRow
 from tests.hierrouter.report.examples import example, policies
 
 NIL = Estimate(0.0, 0.0, 0.0)

@@ -11,12 +11,10 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from hierrouter.report.figure import ROUTER_COLOUR
-from hierrouter.report.route_map import MOST_ROUTES, OTHER, RouteMap, RouteShares, route_map
-from hierrouter.report.route_map_figure import DEEPEST, route_map_figure
-from hierrouter.report.svg import as_svg
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.reports.drawing import ROUTER_COLOUR, as_svg
+from hierrouter.reports.figures import DEEPEST, route_map_figure
+from hierrouter.reports.results import MOST_ROUTES, OTHER, RouteMap, RouteShares, route_map
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.report.examples import HOSTILE
 from tests.hierrouter.trees import random_tree
 
@@ -122,7 +120,7 @@ def luminance(colour: np.ndarray) -> float:
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_numbers_stand_out_from_the_deepest_cells(scheme: int) -> None:
-    css = (resources.files("hierrouter.report") / "templates" / "report.css").read_text("utf-8")
+    css = (resources.files("hierrouter.reports") / "templates" / "report.css").read_text("utf-8")
 
     def named(name: str) -> np.ndarray:
         return parts(re.findall(rf"--{name}: (#\w{{6}});", css)[scheme])

@@ -11,13 +11,10 @@ from dataclasses import replace
 import matplotlib as mpl
 import pytest
 
-from hierrouter.evaluate.outcome import Outcome
-from hierrouter.report.figure import INK, ROUTER_COLOUR, Drawing
-from hierrouter.report.figures import figures
-from hierrouter.report.frontier_figure import frontier_figure
-from hierrouter.report.results import Report
-from hierrouter.report.reward_figure import reward_figure
-from hierrouter.report.svg import as_svg
+from hierrouter.evaluation.outcome import Outcome
+from hierrouter.reports.drawing import INK, ROUTER_COLOUR, Drawing, as_svg
+from hierrouter.reports.figures import figures, frontier_figure, reward_figure
+from hierrouter.reports.results import Report
 from tests.hierrouter.report.examples import (
     deferring,
     example,

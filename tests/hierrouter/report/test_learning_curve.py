@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.evaluate.bounds import oracle
-from hierrouter.learn.loop import Watch
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.trained import TrainedRouter
-from hierrouter.learn.training import train
-from hierrouter.report.learning import LearningCurve, learning_curve
-from hierrouter.report.learning_figure import learning_figure
-from hierrouter.report.svg import as_svg
-from hierrouter_cache.routes import Routes
-from hierrouter_cache.tree import RouteTree
+from hierrouter.evaluation.bounds import oracle
+from hierrouter.learning.config import Objective
+from hierrouter.learning.loop import Watch
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.figures import learning_figure
+from hierrouter.reports.results import LearningCurve, learning_curve
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE
 from tests.hierrouter.trees import random_tree
 

@@ -9,10 +9,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hierrouter.report.definitions import definitions
-from hierrouter.report.headline import headlines
-from hierrouter.report.page import as_html
-from hierrouter.report.results import Report
+from hierrouter.reports.headline import definitions, headlines
+from hierrouter.reports.page import as_html
+from hierrouter.reports.results import Report
 from tests.hierrouter.report.examples import deferring, example, hostile, policies, stopping
 
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "background", "formaction"}

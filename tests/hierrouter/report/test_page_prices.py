@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.report.page import as_html
-from hierrouter.report.results import Report
+from hierrouter.reports.page import as_html
+from hierrouter.reports.results import Report
 from tests.hierrouter.report.examples import HOSTILE, example, two_prices
 from tests.hierrouter.report.test_page import Page
 

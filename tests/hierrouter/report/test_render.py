@@ -9,9 +9,8 @@ import re
 import pytest
 from rich.console import Console
 
-from hierrouter.report.render import as_csv, as_latex, as_markdown, as_rich, folded
-from hierrouter.report.table import Table
-from hierrouter.report.tables import long_table, quality_table, report_tables
+from hierrouter.reports.tables import long_table, quality_table, report_tables
+from hierrouter.tables import Table, as_csv, as_latex, as_markdown, as_rich, folded
 from tests.hierrouter.report.examples import HOSTILE, example, hostile, outcome
 
 

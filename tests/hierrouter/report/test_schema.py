@@ -15,17 +15,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hierrouter.comparison import DeferTo, report_on
-from hierrouter.evaluate.policies import own_object
-from hierrouter.learn.objective import Objective
-from hierrouter.learn.sweep import Sweep
-from hierrouter.learn.training import train
-from hierrouter.provenance import provenance
-from hierrouter.report.results import Bootstrap, Report, Row
-from hierrouter.report.serialise import as_json
-from hierrouter.report.tables import long_table
-from hierrouter_cache.pricing import Rate
-from hierrouter_cache.tree import repriced
+from hierrouter.evaluation.policies import own_object
+from hierrouter.learning.config import Objective
+from hierrouter.learning.selection import provenance
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.training import train
+from hierrouter.reports.evaluated import DeferTo, report_on
+from hierrouter.reports.results import Bootstrap, Report, Row, as_json
+from hierrouter.reports.tables import long_table
+from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID, small_tree, sweep_glimpse
 from tests.hierrouter.report.examples import (
     deferring,
@@ -41,7 +39,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 
 @cache
 def schema() -> dict[str, Any]:
-    text = resources.files("hierrouter.report").joinpath("schema.json").read_text("utf-8")
+    text = resources.files("hierrouter.reports").joinpath("schema.json").read_text("utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 

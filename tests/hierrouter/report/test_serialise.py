@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.plain_json import significant
-from hierrouter.report.serialise import as_json
+from hierrouter.reports.results import as_json
+from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.report.examples import example, hostile, stopping, three_times, two_prices
 

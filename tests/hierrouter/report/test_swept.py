@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hierrouter.evaluate.crossed import crossed_interval
-from hierrouter.report.certainty import Spread
-from hierrouter.report.results import Bootstrap, FrontierRow
-from hierrouter.report.swept import FrontierPoint, frontier_rows
+from hierrouter.evaluation.intervals import crossed_interval
+from hierrouter.reports.build import FrontierPoint, frontier_rows
+from hierrouter.reports.results import Bootstrap, FrontierRow
+from hierrouter.reports.values import Spread
 from tests.hierrouter.report.examples import outcome
 
 SEEDS = (

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hierrouter.report.priced import priced_rows
-from hierrouter.report.table import Column, Interval, Line, Table
-from hierrouter.report.tables import (
+from hierrouter.reports.build import priced_rows
+from hierrouter.reports.tables import (
     cost_table,
     long_table,
     price_table,
@@ -17,6 +16,7 @@ from hierrouter.report.tables import (
     reward_table,
     summary_table,
 )
+from hierrouter.tables import Column, Interval, Line, Table
 from tests.hierrouter.report.examples import (
     ALPHA,
     DATASETS,

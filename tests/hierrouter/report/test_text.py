@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.report.text import csv_text, latex_text, markdown_text, one_line, safe_text
+from hierrouter.tables import csv_text, latex_text, markdown_text, one_line, safe_text
 
 FAMILIES = {
     "c0": "".join(map(chr, [*range(0x09), *range(0x0B, 0x20)])),

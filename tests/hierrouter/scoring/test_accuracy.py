@@ -1,11 +1,8 @@
 import pytest
 
-from hierrouter.scoring.accuracy import accuracy, judged_by, with_final
-from hierrouter.scoring.boxed import boxed
-from hierrouter.scoring.choice import choice
-from hierrouter.scoring.numeric import numeric
-from hierrouter.scoring.scorer import ScoreFunction
-from hierrouter.scoring.text import exact_match
+from hierrouter.questions.answers import choice, exact_match, numeric
+from hierrouter.questions.boxed import boxed
+from hierrouter.questions.scoring import ScoreFunction, accuracy, judged_by, with_final
 from tests.hierrouter.scoring.real import questions
 
 

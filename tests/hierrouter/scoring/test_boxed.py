@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.scoring.boxed import boxed, final_expression
-from hierrouter.scoring.judge import Judge
+from hierrouter.questions.boxed import Judge, boxed, final_expression
 from hierrouter_cache.errors import WorldError
 from tests.hierrouter.scoring.real import answers, questions
 

@@ -1,7 +1,6 @@
 import pytest
 
-from hierrouter.scoring import token_f1
-from hierrouter.scoring.choice import choice, label_of_text, stated_label
+from hierrouter.questions.answers import choice, label_of_text, stated_label, token_f1
 from tests.hierrouter.scoring.real import questions
 
 STATED = [

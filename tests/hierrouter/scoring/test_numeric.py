@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.scoring.numeric import final_number, numeric, plain_number
+from hierrouter.questions.answers import final_number, numeric, plain_number
 from tests.hierrouter.scoring.real import answers, questions
 
 

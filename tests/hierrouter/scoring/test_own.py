@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.scoring import scorer
+from hierrouter.questions.scoring import scorer
 from hierrouter_cache.errors import InputError
 
 

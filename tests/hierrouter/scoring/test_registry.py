@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.scoring import SCORERS, Scorer, score_all, scorer, token_f1
+from hierrouter.questions.answers import token_f1
+from hierrouter.questions.scoring import SCORERS, Scorer, score_all, scorer
 from hierrouter_cache.errors import InputError
 from tests.conftest import environment
 
@@ -85,7 +86,7 @@ def test_computer_algebra_is_not_imported_here() -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from hierrouter.scoring import scorer\n"
+            "import sys; from hierrouter.questions.scoring import scorer\n"
             r"assert scorer('boxed')(r'\boxed{x+1}', ['1+x']) == 1" + "\nprint(*sys.modules)",
         ],
         env=environment(),

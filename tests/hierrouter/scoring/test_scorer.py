@@ -2,9 +2,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from hierrouter.scoring.scorer import Scorer
+from hierrouter.questions.scoring import Scorer
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.fingerprint import Choices
+from hierrouter_cache.keys import Choices
 
 
 def alone(response: str, references: Sequence[str], /) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hierrouter.scoring.stated import boxed_text, cued_text, marked_text
+from hierrouter.questions.answers import boxed_text, cued_text, marked_text
 
 
 @pytest.mark.parametrize(

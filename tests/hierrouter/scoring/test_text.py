@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.scoring import exact_match, token_f1
+from hierrouter.questions.answers import exact_match, token_f1
 
 words = st.lists(st.sampled_from(["a", "B", "12", "seven"]), max_size=6).map(" ".join)
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import uvicorn
 
-from hierrouter.endpoint import Endpoint
-from hierrouter.live.bundle import load_bundle
-from hierrouter.live.router import Router
-from hierrouter.pool import Pool
-from hierrouter.serve.app import Settings, make_app
-from hierrouter.serve.names import Names
-from hierrouter.serve.request_log import RequestLog
+from hierrouter.learning.bundle import load_bundle
+from hierrouter.pools.pool import Endpoint, Pool
+from hierrouter.serving.answering import RequestLog, Settings
+from hierrouter.serving.chat import Names
+from hierrouter.serving.router import Router
+from hierrouter.serving.server import make_app
 from tests.servers import MODEL, Server
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from hierrouter.collect.generator import Failure, Response
-from hierrouter.live.deployment import Deployment
-from hierrouter.live.models import OnText
-from hierrouter.live.router import Router
+from hierrouter.engines.generator import Failure, Response
+from hierrouter.serving.models import OnText
+from hierrouter.serving.router import Deployment, Router
 from tests.engines import Scripted, told
 from tests.hierrouter.serve.serving import served, with_server
 from tests.servers import Reply, Server, completion, refusal, serving

@@ -17,10 +17,10 @@ import numpy as np
 import openai
 import pytest
 
-from hierrouter.learn.checkpoint import router_at
-from hierrouter.live.router import Router
-from hierrouter.tree_texts import Texts, load_texts
-from hierrouter.trees import open_tree
+from hierrouter.learning.checkpoint import router_at
+from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.serving.router import Router
 from tests.conftest import Run
 from tests.hierrouter.serve.serving import served, with_server
 from tests.servers import HTML, Reply, Server, completion, good, late, refusal, serving

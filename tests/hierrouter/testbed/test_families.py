@@ -11,13 +11,17 @@ from random import Random
 
 import pytest
 
-from hierrouter.testbed import FAMILIES, MODELS, model_path, questions
-from hierrouter.testbed.families import FAMILIES as DRAWS
-from hierrouter.testbed.families import Draw
-from hierrouter.testbed.lessons import Progress, counterfactual, lesson
-from hierrouter.testbed.material import SPLITS, Expression, word_split
-from hierrouter.testbed.templates import UNKNOWN, vocabulary
-from hierrouter.testbed.world import world
+from benchmarks.testbed_recipe import Progress, counterfactual, lesson
+from hierrouter.questions.testbed import FAMILIES, MODELS, Draw, model_path, questions
+from hierrouter.questions.testbed import TASKS as DRAWS
+from hierrouter.questions.testbed_world import (
+    SPLITS,
+    UNKNOWN,
+    Expression,
+    vocabulary,
+    word_split,
+    world,
+)
 from hierrouter_cache.errors import InputError
 
 NUMBERS = {
@@ -165,7 +169,7 @@ def held_out_names() -> set[str]:
 
 def test_importing_the_testbed_imports_nothing_heavy() -> None:
     code = (
-        "import sys, hierrouter.testbed as t; t.questions('arith', limit=3); "
+        "import sys, hierrouter.questions.testbed as t; t.questions('arith', limit=3); "
         "print(*{'torch', 'transformers', 'tokenizers'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code]

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from hierrouter.scoring import token_f1
-from hierrouter.testbed import MODELS, model_path
-from hierrouter.testbed.families import FAMILIES, Draw, Task
-from hierrouter.testbed.lessons import Progress, lesson
-from hierrouter.testbed.templates import UNKNOWN
+from benchmarks.testbed_recipe import Progress, lesson
+from hierrouter.questions.answers import token_f1
+from hierrouter.questions.testbed import MODELS, TASKS, Draw, Task, model_path
+from hierrouter.questions.testbed_world import UNKNOWN
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -57,7 +56,7 @@ def pool() -> dict[str, Specialist]:
 
 def tasks(family: str, count: int = FEWER_QUESTIONS) -> list[Task]:
     draw = Draw(Random(0), "validation")
-    return [FAMILIES[family](draw) for _ in range(count)]
+    return [TASKS[family](draw) for _ in range(count)]
 
 
 def test_three_architectures_below_three_megabytes() -> None:
@@ -118,12 +117,12 @@ def test_a_wrong_turn_is_survived(pool: dict[str, Specialist], name: str) -> Non
 
 
 def test_training_is_repeatable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hierrouter.testbed import train
+    from benchmarks import testbed_recipe
 
-    monkeypatch.setitem(train.RECIPES, "calc", train.Recipe("Qwen3", 1, 1))
+    monkeypatch.setitem(testbed_recipe.RECIPES, "calc", testbed_recipe.Recipe("Qwen3", 1, 1))
     seen: list[tuple[int, int]] = []
     for number in range(2):
-        train.train_specialist(
+        testbed_recipe.train_specialist(
             "calc",
             tmp_path / str(number),
             on_step=lambda step, steps, _: seen.append((step, steps)),
@@ -134,8 +133,8 @@ def test_training_is_repeatable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_row_is_prompt_response_and_end() -> None:
-    from hierrouter.testbed.tokenizer import build_tokenizer
-    from hierrouter.testbed.train import encode
+    from benchmarks.testbed_recipe import encode
+    from hierrouter.questions.testbed_world import build_tokenizer
 
     tokenizer = build_tokenizer()
     example = lesson("text", Draw(Random(1), "train"))

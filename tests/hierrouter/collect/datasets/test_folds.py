@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.datasets import load_queries
+from hierrouter.questions.datasets import load_queries
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.collect.datasets.files import rows, write
 

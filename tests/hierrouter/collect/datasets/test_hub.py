@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collect.datasets import hub as our_hub
-from hierrouter.collect.datasets.hub import HUB, SUBJECTS, hub_queries
-from hierrouter.collect.datasets.shape import PAPER_DATASETS
+from hierrouter.questions import sources
+from hierrouter.questions.sources import HUB, PAPER_DATASETS, SUBJECTS, hub_queries
 from hierrouter_cache.errors import InputError
 from tests.conftest import environment
 from tests.hub import COMMIT, hub, repository
@@ -90,7 +89,7 @@ ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
 
 SHOWN = """
 import json, sys
-from hierrouter.collect.datasets.hub import hub_queries
+from hierrouter.questions.sources import hub_queries
 for name in sys.argv[1:]:
     queries, place = hub_queries(name, f"data/{name}.jsonl")
     for query in queries:
@@ -202,4 +201,4 @@ def test_without_the_extra_the_local_way_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_paper_dataset_has_a_source() -> None:
-    assert tuple(our_hub.HUB) == PAPER_DATASETS
+    assert tuple(sources.HUB) == PAPER_DATASETS

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collect.datasets import PAPER_DATASETS, known_datasets, load_queries
+from hierrouter.questions.datasets import known_datasets, load_queries
+from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.collect.datasets.files import rows, write
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.collect.datasets.local import count_rows, read_file
+from hierrouter.questions.sources import count_rows, read_file
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.collect.datasets.files import Row, rows, write
 

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter import testbed
-from hierrouter.collect.datasets import load_queries
-from hierrouter.collect.datasets.near import near_line, near_pairs
-from hierrouter.query import Query
+from hierrouter.questions import testbed
+from hierrouter.questions.datasets import load_queries
+from hierrouter.questions.folds import near_line, near_pairs
+from hierrouter.questions.query import Query
 from tests.conftest import SOURCES
 from tests.hierrouter.collect.datasets.files import write
 

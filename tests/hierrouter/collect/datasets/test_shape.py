@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collect.datasets.shape import query_of
-from hierrouter.query import Query
-from hierrouter.scoring import scorer
+from hierrouter.questions.query import Query
+from hierrouter.questions.scoring import scorer
+from hierrouter.questions.sources import query_of
 from hierrouter_cache.errors import InputError
 
 

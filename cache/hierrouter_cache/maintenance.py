@@ -1,0 +1,313 @@
+"""Keep a cache healthy: merge small parts, move damaged files away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hierrouter_cache.embeddings import (
+    EmbeddingFile,
+    embedding_fault,
+    embedding_files,
+    mapped,
+    require_one_width,
+    require_sound,
+    write_rows,
+)
+from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
+from hierrouter_cache.locks import collector_lock
+from hierrouter_cache.mirror import finish_pull
+from hierrouter_cache.parts import (
+    KINDS,
+    LAST_WINS,
+    Part,
+    examine,
+    list_parts,
+    part_name,
+    quarantine_folder,
+    sound_parts,
+)
+from hierrouter_cache.reader import Winners, winners_of
+from hierrouter_cache.writer import (
+    Packing,
+    Steps,
+    commit,
+    encode,
+    fsync_folder,
+    no_steps,
+    sweep_drafts,
+)
+
+TARGET_ROWS = 131_072
+TARGET_BYTES = 64 << 20
+PACKING = Packing(level=9, page_bytes=8 << 20)
+# The writer in a merged part's name: sorts before every other one.
+MERGED = "00000000"
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What a compaction did; sizes are those of the Parquet files."""
+
+    parts_before: int
+    parts_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact(
+    root: Path,
+    on_step: Steps = no_steps,
+    on_part: Callable[[int, int], None] = lambda done, total: None,
+    target_rows: int = TARGET_ROWS,
+) -> Compaction:
+    """Merge the small parts of each kind and drop rows that are stored twice.
+
+    Args:
+        root: the cache's folder.
+        on_step: told the milestones of each commit, and `compact: read`, `compact: written` and
+            `compact: unlink` (before each).
+        on_part: told how many parts are merged, of how many that will be.
+        target_rows: size of a merged part; a part of half that size or more is left alone.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        CacheLocked: a collector is at work.
+        DamagedPart: a part is not what its name promises; nothing is touched then.
+        WorldError: the disk is full or failed; what was committed is safe.
+    """
+    list_parts(root)  # before a lock file is made in a folder that is no cache
+    with collector_lock(root):
+        sweep_drafts(root)
+        finish_pull(root)
+        before = sound_parts(root)
+        bytes_before = _size(before)
+        jobs = [
+            _job(root, [part for part in before if part.kind == kind], target_rows)
+            for kind in KINDS
+        ]
+        total = sum(len(group) for job in jobs for group in job.groups)
+        done = 0
+        for job in jobs:
+            written = set()
+            for group in job.groups:
+                written.add(_merge(root, group, job.winners, on_step))
+                done += len(group)
+                on_part(done, total)
+            _unlink([path for path in job.sources if path not in written], on_step)
+        after = list_parts(root)
+    return Compaction(len(before), len(after), bytes_before, _size(after))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be done with the parts of one kind.
+
+    Attributes:
+        winners: for each part, the positions of its rows that are served, ascending.
+        groups: parts that become one part each.
+        sources: files of the groups, and of parts without winners; they go at the end.
+    """
+
+    winners: Winners
+    groups: Sequence[Sequence[Part]]
+    sources: Sequence[Path]
+
+
+def _job(root: Path, parts: Sequence[Part], target_rows: int) -> _Job:
+    winners = winners_of(root, parts)
+    empty = [part for part in parts if len(winners[part]) == 0]
+    loose = [
+        part
+        for part in parts
+        if part not in empty
+        and (
+            part.kind == "plans"
+            or len(winners[part]) < part.rows
+            or _share(part, winners, target_rows) < 0.5
+        )
+    ]
+    groups = [
+        group
+        for group in _neighbours(loose, winners, target_rows)
+        if len(group) > 1 or len(winners[group[0]]) < group[0].rows
+    ]
+    return _Job(winners, groups, [part.path for part in [*empty, *chain.from_iterable(groups)]])
+
+
+def _share(part: Part, winners: Winners, target_rows: int) -> float:
+    """How much of a merged part this part's winners would fill, by rows or by bytes."""
+    kept = len(winners[part])
+    return max(kept / target_rows, part.path.stat().st_size * kept / part.rows / TARGET_BYTES)
+
+
+def _neighbours(loose: Sequence[Part], winners: Winners, target_rows: int) -> Iterator[list[Part]]:
+    """Runs of parts whose winners fit into one merged part; all plans together."""
+    group: list[Part] = []
+    filled = 0.0
+    for part in loose:
+        share = _share(part, winners, target_rows)
+        if group and filled + share > 1 and part.kind != "plans":
+            yield group
+            group, filled = [], 0.0
+        group.append(part)
+        filled += share
+    if group:
+        yield group
+
+
+def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) -> Path:
+    kind = group[0].kind
+    table = _concat(kind, [_read(part).take(pa.array(winners[part])) for part in group])
+    on_step("compact: read")
+    seqs = [part.seq for part in group]
+    seq = max(seqs) + 1 if kind in LAST_WINS else min(seqs)
+    data = encode(kind, table, PACKING)
+    path = commit(root, part_name(kind, seq, MERGED, table.num_rows, data), data, on_step)
+    on_step("compact: written")
+    return path
+
+
+def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
+    """One table with the columns of the kind first, and every further column of a later version.
+
+    Raises:
+        CacheError: a further column has two types.
+    """
+    try:
+        return pa.concat_tables(
+            [KINDS[kind].empty_table(), *(table.replace_schema_metadata() for table in tables)],
+            promote_options="default",
+        )
+    except pa.ArrowException as error:
+        why = reason_of(error)
+        raise CacheError(
+            f"parts of {kind} do not go together: {why}; nothing was merged"
+        ) from error
+
+
+def _read(part: Part) -> pa.Table:
+    try:
+        with pq.ParquetFile(part.path) as file:
+            return file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:  # bytes as their name says, and no rows of ours
+        raise DamagedPart(
+            f"damaged part: {part.path.name}: {reason_of(error, 80)}; no version of this program "
+            "wrote it, move it out of parts/"
+        ) from error
+
+
+def _unlink(paths: Iterable[Path], on_step: Steps) -> None:
+    """Remove merged parts, the largest name first, so that winners outlive their rivals."""
+    folder = None
+    try:
+        for path in sorted(paths, reverse=True):
+            on_step("compact: unlink")
+            path.unlink()
+            folder = path.parent
+        if folder:
+            fsync_folder(folder)
+    except OSError as error:
+        raise WorldError(
+            f"cannot remove a merged part: {error}; run `cache compact` again"
+        ) from error
+
+
+def _size(parts: Iterable[Part]) -> int:
+    return sum(part.path.stat().st_size for part in parts)
+
+
+def quarantine(root: Path) -> list[tuple[str, str]]:
+    """Move every damaged file to `quarantine/`; returns (name, what was wrong) of each.
+
+    Raises:
+        NoCache: nothing was collected at `root`.
+        CacheLocked: a collector or a compaction is at work; nothing is touched then.
+        WorldError: a file cannot be moved.
+    """
+    list_parts(root)  # before a lock file is made in a folder that is no cache
+    with collector_lock(root):
+        damaged = _damaged(root)
+        try:
+            _move([path for path, _ in damaged], quarantine_folder(root))
+        except OSError as error:
+            raise WorldError(f"cannot move a damaged file: {error}; run `repair` again") from error
+    return [(path.name, why) for path, why in damaged]
+
+
+def _damaged(root: Path) -> list[tuple[Path, str]]:
+    """(file, what is wrong) of each damaged part and embedding file."""
+    parts = [(part.path, why) for part, why in examine(root).items() if why]
+    files = ((file.path, embedding_fault(file)) for file in embedding_files(root))
+    return parts + [(path, why) for path, why in files if why]
+
+
+def _move(paths: list[Path], shelf: Path) -> None:
+    """Move files to the shelf, under names that are free there, and make that last."""
+    if not paths:
+        return
+    shelf.mkdir(exist_ok=True)
+    for path in paths:
+        path.rename(_free_name(shelf / path.name))
+    for folder in {shelf, shelf.parent, *(path.parent for path in paths)}:
+        fsync_folder(folder)
+
+
+def _free_name(path: Path) -> Path:
+    """`path`, or it with the first number behind it that no file has."""
+    number = 1
+    free = path
+    while free.exists() or free.is_symlink():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free
+
+
+def merge_embeddings(root: Path) -> int:
+    """Merge the files of each encoder into one, so that it is mapped and not copied.
+
+    Returns how many files there are fewer.
+
+    Raises:
+        DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
+        CacheLocked: a collector or a compaction is at work.
+    """
+    with collector_lock(root):
+        folders: dict[Path, list[EmbeddingFile]] = {}
+        for file in embedding_files(root):
+            folders.setdefault(file.path.parent, []).append(file)
+        return sum(_merge_files(folder, files) for folder, files in folders.items())
+
+
+def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
+    if len(files) < 2:
+        return 0
+    for file in files:
+        require_sound(file)
+    arrays = [mapped(file) for file in files]
+    require_one_width(arrays, folder)
+    write_rows(folder, len(files), _first_of_each(arrays))
+    try:
+        for file in reversed(files):
+            file.path.unlink()
+    except OSError as error:
+        raise WorldError(
+            f"cannot remove a merged file: {error}; run `cache compact` again"
+        ) from error
+    return len(files) - 1
+
+
+def _first_of_each(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
+    """The rows but for those whose digest stood before; copied only where there is one."""
+    contexts = np.concatenate([rows["context"] for rows in arrays])
+    first = np.zeros(len(contexts), bool)
+    first[np.unique(contexts, return_index=True)[1]] = True
+    kept = np.split(first, np.cumsum([len(rows) for rows in arrays])[:-1])
+    return [rows if here.all() else rows[here] for rows, here in zip(arrays, kept, strict=True)]

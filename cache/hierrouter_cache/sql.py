@@ -1,0 +1,155 @@
+"""A cache as SQL views, for people's own questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
+from hierrouter_cache.reader import CacheReader, connect, interruptible
+from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
+from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
+
+VIEWS = """
+CREATE VIEW queries AS
+    SELECT query, id, dataset, split, question, answers FROM asked JOIN cache.queries USING (query);
+CREATE VIEW nodes AS
+    SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
+        c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call
+    FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
+    JOIN cache.calls c ON hash(c.key) = n.call_hash;
+CREATE VIEW scores AS
+    SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
+        split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
+        s.value, n.call
+    FROM nodes n JOIN cache.queries q USING (query)
+    JOIN cache.scores s ON s.call = n.call AND s."references" = q."references";
+CREATE VIEW routes AS
+    SELECT route, hop, scorer, version, count(*) AS queries, avg(value) AS value,
+        avg(total_cost) AS total_cost
+    FROM scores JOIN nodes USING (query, route, hop) GROUP BY route, hop, scorer, version;
+"""
+
+
+def ask(
+    reader: CacheReader,
+    spec: TreeSpec,
+    keys: Sequence[str],
+    prices: Mapping[str, Rate],
+    question: str,
+) -> pa.Table:
+    """The answer to one SELECT.
+
+    Args:
+        reader: an open cache.
+        spec: the pool whose routes are shown.
+        keys: the queries that are shown.
+        prices: rate of every model of `spec`, direct ones included.
+        question: SQL.
+
+    Raises:
+        InputError: it is not one SELECT, names what is not there, or reaches outside.
+        CacheError: the parts went away meanwhile.
+        WorldError: the answer needs more memory than there is.
+    """
+    _check(question)
+    forest = walk(reader, spec, keys)
+    try:
+        with connect(reader.parts, "cache") as connection:
+            interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
+            _lock(connection, [str(part.path) for part in reader.parts])
+            answer = interruptible(connection, lambda: connection.sql(question).to_arrow_table())
+    except duckdb.IOException as error:
+        raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
+    except duckdb.OutOfMemoryException as error:
+        raise WorldError(
+            f"not enough memory to answer: {reader.root}: {reason_of(error)}; ask for less"
+        ) from error
+    except duckdb.Error as error:
+        reason = reason_of(error, 200)
+        raise InputError(f"SQL refused: {reason}; views: nodes, queries, scores, routes") from None
+    if len(set(answer.column_names)) < answer.num_columns:
+        raise InputError("two columns have the same name: cache sql; tell them apart with AS")
+    return answer
+
+
+def _check(question: str) -> None:
+    try:
+        kinds = [statement.type for statement in duckdb.extract_statements(question)]
+    except duckdb.Error as error:
+        reason = reason_of(error, 200)
+        raise InputError(
+            f"SQL not understood: {reason}; views: nodes, queries, scores, routes"
+        ) from None
+    # Nothing but SELECT: EXPLAIN ANALYZE runs what it explains, and COPY could write over a part.
+    if kinds != [duckdb.StatementType.SELECT]:
+        raise InputError(
+            f"SQL must be one SELECT: cache sql {question[:60]!r}; "
+            "the cache is read-only, views: nodes, queries, scores, routes"
+        )
+
+
+def _create_tables(
+    connection: duckdb.DuckDBPyConnection,
+    spec: TreeSpec,
+    forest: Forest,
+    prices: Mapping[str, Rate],
+) -> None:
+    asked = pa.table({"position": np.arange(len(forest.keys)), "query": list(forest.keys)})
+    for name, table in (("asked", asked), ("found", _found(spec, forest, prices))):
+        connection.register("arriving", table)
+        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM arriving")  # noqa: S608 - our own names
+        connection.unregister("arriving")
+    connection.execute(VIEWS)
+
+
+def _found(spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]) -> pa.Table:
+    """One row a node or direct call that is there."""
+    routes = spec.routes
+    direct = [name for name, _ in spec.direct]
+    cost = _costs(forest.direct, rate_table(direct, prices))
+    tables = [_rows(forest.direct, direct, [0] * len(direct), cost, cost)]
+    nodes = range(1, routes.nodes)
+    rate = rate_table(spec.models, prices)
+    total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rate)[:, 1:]
+    tree = forest.tree.columns(slice(1, None))
+    cost = _costs(tree, rate[[routes.action(node) for node in nodes]])
+    names = [routes.name(node, spec.models) for node in nodes]
+    tables.append(_rows(tree, names, routes.depth()[1:].tolist(), cost, total))
+    return pa.concat_tables(tables)
+
+
+def _costs(nodes: Nodes, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    return cost_of(nodes.tokens_in, nodes.tokens_out, rate)
+
+
+def _rows(
+    nodes: Nodes,
+    names: Sequence[str],
+    hops: Sequence[int],
+    cost: NDArray[np.float64],
+    total: NDArray[np.float64],
+) -> pa.Table:
+    position, column = np.nonzero(nodes.found)
+    return pa.table(
+        {
+            "position": position,
+            "route": pa.array(names, pa.string()).take(pa.array(column)),
+            "hop": np.array(hops, np.int64)[column],
+            "call_hash": nodes.key[position, column],
+            "cost": cost[position, column],
+            "total_cost": total[position, column],
+        }
+    )
+
+
+def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
+    """Leave the connection nothing but these files, for good."""
+    connection.execute("SET allowed_paths = ?", [list(files)])
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET lock_configuration = true")

@@ -1,0 +1,126 @@
+"""`hierrouter pools` and `hierrouter datasets`: what comes with the package."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierrouter_cli import console, options, parsing
+
+if TYPE_CHECKING:
+    from hierrouter.questions.datasets import Described
+    from hierrouter.questions.folds import Pair
+    from hierrouter.questions.query import Query
+
+
+def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") -> None:
+    """List the pools that come with the package; with --pool check and show that one.
+
+    Tells of each model its size, price per token, window, and whether its weights are on this
+    machine. No network is asked.
+    """
+    from hierrouter.pools.files import load_pool, pool_names
+    from hierrouter.reports.plans import listed, pool_table
+
+    parsing.check_format(format, options.SHORT_FORMATS)
+    known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
+    if format == "json":
+        found = {
+            name: {**asdict(each), "listing": [asdict(model) for model in listed(each)]}
+            for name, each in known.items()
+        }
+        console.put_json(found)
+        return
+    console.put_tables(
+        [pool_table(name, each, listed(each), bool(pool)) for name, each in known.items()]
+    )
+
+
+Show = Annotated[
+    int, typer.Option("--show", metavar="N", min=0, help="So many questions of each dataset.")
+]
+Near = Annotated[
+    bool, typer.Option("--near", help="Questions of test that nearly stand in another fold.")
+]
+
+
+def datasets(
+    names: options.DatasetsOfDraw = None,
+    limit: options.LimitOfDraw = None,
+    seed: options.Seed = options.DEFAULT_SEED,
+    data: options.Data = Path("data"),
+    show: Show = 2,
+    near: Near = False,
+    format: options.ShortFormat = "text",
+) -> None:
+    """List the known datasets; with --datasets show questions and folds of these.
+
+    The folds are those that `collect` would make with the same --limit and --seed.
+    """
+    from hierrouter.questions.datasets import describe, load_queries
+    from hierrouter.questions.folds import near_pairs
+
+    parsing.check_format(format, options.SHORT_FORMATS)
+    chosen = parsing.split_names(names)
+    if chosen is None:
+        _list(data, format)
+        return
+    queries = load_queries(chosen, limit, seed, data, console.say)
+    described = describe(queries, show)
+    pairs = near_pairs(queries) if near else []
+    if format == "json":
+        console.put_json(_as_object(described, pairs))
+    else:
+        console.put(_as_text(described, pairs))
+        if near and not pairs:
+            console.say("no question of test is nearly the same as one of another fold")
+
+
+def _list(data: Path, format: str) -> None:
+    from dataclasses import asdict
+
+    from hierrouter.questions.datasets import known_datasets
+    from hierrouter.questions.sources import hub_installed
+
+    known = known_datasets(data)
+    if format == "json":
+        console.put_json([asdict(dataset) for dataset in known])
+        return
+    for dataset in known:
+        count = "any number" if dataset.questions is None else f"{dataset.questions:,}"
+        console.put(f"{dataset.name:<15}{dataset.origin:<9}{count:>10}  {dataset.place}\n")
+    if not hub_installed():
+        console.say('note: to load from the hub, pip install "hierrouter[hub]"')
+
+
+def _as_object(described: list[Described], pairs: list[Pair]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    shown = [
+        {"test": _name(pair.test), "other": _name(pair.other), "similarity": pair.similarity}
+        for pair in pairs
+    ]
+    return {"datasets": [asdict(dataset) for dataset in described], "near": shown}
+
+
+def _as_text(described: list[Described], pairs: list[Pair]) -> str:
+    from hierrouter.tables import safe_text
+
+    lines = []
+    for dataset in described:
+        folds = ", ".join(f"{count:,} {fold}" for fold, count in dataset.folds.items())
+        lines.append(f"{dataset.name}: {folds}")
+        for query in dataset.samples:
+            answers = " | ".join(query.answers)
+            lines.append(f"  {query.id} [{query.split}] {query.question!r} -> {answers!r}")
+    for pair in pairs:
+        lines.append(f"near {pair.similarity:.2f}: {_name(pair.test)} ~ {_name(pair.other)}")
+        lines += [f"  {pair.test.question!r}", f"  {pair.other.question!r}"]
+    return "".join(safe_text(line) + "\n" for line in lines)
+
+
+def _name(query: Query) -> str:
+    return f"{query.dataset}/{query.id}"

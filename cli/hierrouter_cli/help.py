@@ -1,0 +1,154 @@
+"""How the help of a command is laid out, and what a person could type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "quickstart": ("hierrouter quickstart", "hierrouter quickstart --limit 60 --out first"),
+    "doctor": ("hierrouter doctor", "hierrouter doctor --cache caches/paper --format json"),
+    "collect": (
+        "hierrouter collect --datasets gsm8k,math --dry-run",
+        "hierrouter collect --datasets my.jsonl --pool my.toml --cache caches/my",
+    ),
+    "train": ("hierrouter train --alpha 0.02", "hierrouter train --algo exact --budget 1.1"),
+    "sweep-alpha": ("hierrouter sweep-alpha", "hierrouter sweep-alpha --alphas 1,2,3 --seeds 3"),
+    "report": (
+        "hierrouter report",
+        "hierrouter report --split validation --format md",
+        "hierrouter report --prices today.toml --figures pdf --out report",
+    ),
+    "explain": ("hierrouter explain --worst 10", "hierrouter explain arith-0017 --format md"),
+    "explore": ("hierrouter explore --split validation", "hierrouter explore --out tree.html"),
+    "compare": (
+        "hierrouter compare --split validation",
+        "hierrouter compare --baselines knn,cascade --sets A",
+    ),
+    "off-policy": (
+        "hierrouter off-policy --simulate uniform",
+        "hierrouter off-policy --log requests.jsonl",
+    ),
+    "route": (
+        'hierrouter route "What is 12 + 30?"',
+        "hierrouter route --file questions.jsonl --reroute",
+    ),
+    "serve": (
+        "hierrouter serve --port 8100 --log requests.jsonl",
+        "hierrouter serve --host 0.0.0.0 --api-key-env SERVE_KEY --name cheap=0.5",
+    ),
+    "cache info": ("hierrouter cache info", "hierrouter cache info --incomplete --format json"),
+    "cache verify": ("hierrouter cache verify --rescore",),
+    "cache repair": ("hierrouter cache repair --cache caches/my",),
+    "cache compact": ("hierrouter cache compact",),
+    "cache sql": (
+        'hierrouter cache sql "select dataset, count(*) from queries group by dataset"',
+        'hierrouter cache sql "select * from nodes" --format csv',
+    ),
+    "cache import": (
+        "hierrouter cache import answers.csv --format table --cache caches/answers",
+        "hierrouter cache import backup.jsonl",
+    ),
+    "cache export": (
+        "hierrouter cache export --out backup.jsonl",
+        "hierrouter cache export --format routerbench --out bench.csv",
+    ),
+    "cache push": ("hierrouter cache push s3://bucket/cache",),
+    "cache pull": ("hierrouter cache pull s3://bucket/cache --cache caches/shared",),
+    "pools": ("hierrouter pools", "hierrouter pools --pool my.toml"),
+    "datasets": ("hierrouter datasets", "hierrouter datasets --datasets riddle --show 3 --near"),
+}
+
+
+GROUPED_FROM = 15  # flags; fewer are found without headings
+ARGUMENTS, OPTIONS = "Arguments", "Options"
+FIRST = {ARGUMENTS: 0, OPTIONS: 1}
+PAGE_WIDTH = 100  # columns at most; typer alone stops at 80
+
+
+def add(
+    app: typer.Typer, path: str, short_help: str | None = None, group: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command with its examples.
+
+    Args:
+        app: the program, or a group of its commands.
+        path: what a user types after `hierrouter`.
+        short_help: the command in a list of commands; its docstring's first line where None.
+        group: heading that it stands below there.
+    """
+    return app.command(
+        path.split()[-1],
+        cls=CommandPage,
+        short_help=short_help,
+        epilog="\n".join(EXAMPLES[path]),
+        rich_help_panel=group,
+    )
+
+
+class CommandPage(TyperCommand):
+    """The page of one command."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then the flags: the command's own, and those of each group."""
+        records = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
+        shown = [(each, record) for each, record in records if record]
+        in_groups = len(shown) >= GROUPED_FROM
+        rows = [(_heading(each, in_groups), record) for each, record in shown]
+        _write_lists(formatter, sorted(rows, key=lambda row: FIRST.get(row[0], len(FIRST))))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The examples, each on a line of its own, so that it can be copied."""
+        _write_lines(formatter, "Examples", self.epilog)
+
+
+class GroupPage(TyperGroup):
+    """The page of a group of commands."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands below the headings that they name."""
+        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        widest = max(len(name) for name, _ in commands)
+        room = formatter.width - 6 - widest
+        _write_lists(
+            formatter,
+            [
+                (_group(each) or "Commands", (name.ljust(widest), each.get_short_help_str(room)))
+                for name, each in commands
+            ],
+        )
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """What all its commands share."""
+        _write_lines(formatter, "Exit codes", self.epilog)
+
+
+def _heading(parameter: Any, in_groups: bool) -> str:
+    if parameter.param_type_name == "argument":
+        return ARGUMENTS
+    return (in_groups and _group(parameter)) or OPTIONS
+
+
+def _group(of: Any) -> str:
+    return getattr(of, "rich_help_panel", None) or ""
+
+
+def _write_lists(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]]) -> None:
+    """(heading, row): a list below each heading, in the order in which they come."""
+    lists: dict[str, list[tuple[str, str]]] = {}
+    for heading, row in rows:
+        lists.setdefault(heading, []).append(row)
+    for heading, found in lists.items():
+        with formatter.section(heading):
+            formatter.write_dl(found)
+
+
+def _write_lines(formatter: Any, heading: str, lines: str | None) -> None:
+    if not lines:
+        return
+    with formatter.section(heading):
+        for line in lines.splitlines():
+            formatter.write(f"{'':{formatter.current_indent}}{line}\n")

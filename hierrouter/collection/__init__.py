@@ -1,0 +1,1 @@
+"""Answers into the cache, from models or from files."""

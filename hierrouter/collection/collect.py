@@ -1,0 +1,239 @@
+"""A whole collection: from names of datasets to a cache that can be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hierrouter.collection.estimate import require_consent
+from hierrouter.collection.plan import planned as planned_last
+from hierrouter.collection.plan import refuse_stored_keys
+from hierrouter.collection.progress import Counted, Progress, Summary, changed_line, require_answers
+from hierrouter.collection.scheduler import collect as collect_here
+from hierrouter.collection.shards import Shard
+from hierrouter.engines.encoders import BUILT_IN, require_encoder
+from hierrouter.engines.generator import Stop, never
+from hierrouter.paper import PAPER_SEED
+from hierrouter.pools.files import load_pool, overridden
+from hierrouter.pools.pool import Pool
+from hierrouter.questions.datasets import load_queries
+from hierrouter.questions.query import Query
+from hierrouter.questions.testbed import FAMILIES
+from hierrouter.replay.opening import Selection, listed, open_tree
+from hierrouter_cache import CACHE
+from hierrouter_cache.mirror import copying_to, exchange, pull
+from hierrouter_cache.stores import store_at
+
+TESTBED, PAPER = "testbed", "paper"
+DATA = Path("data")  # of <dataset>.jsonl or .parquet files
+Note = Callable[[str], None]
+
+
+def _unheard(line: str) -> None:
+    """Whoever wants no notes."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Who makes the calls.
+
+    Attributes:
+        shard: this share of the queries, beside others; None is all of them.
+        on_ray: whether a Ray cluster makes them.
+        workers, address: of the cluster, see `hierrouter.collection.cluster`.
+        remote: URL of the cache's mirror.
+    """
+
+    shard: Shard | None = None
+    on_ray: bool = False
+    workers: int | None = None
+    address: str | None = None
+    remote: str | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is to be collected.
+
+    Attributes:
+        pool: the models, as they are to be called.
+        queries: of all shards.
+        cache: the folder.
+        machines: who makes the calls.
+    """
+
+    pool: Pool
+    queries: Sequence[Query]
+    cache: Path
+    machines: Machines
+
+    @property
+    def own(self) -> Sequence[Query]:
+        """The queries of this shard; all of them without shards."""
+        shard = self.machines.shard
+        return shard.own(self.queries) if shard else self.queries
+
+
+def collect(
+    datasets: str | Sequence[str] | None = None,
+    *,
+    pool: str | Path | None = None,
+    cache: str | Path = CACHE,
+    limit: int | None = None,
+    seed: int | None = None,
+    data: str | Path = DATA,
+    encoder: str = BUILT_IN,
+    backend: str | None = None,
+    base_url: str | None = None,
+    api_key_env: str | None = None,
+    timeout: float | None = None,
+    insecure: bool = False,
+    device: str | None = None,
+    allow_large: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+    on_note: Note | None = None,
+) -> Path:
+    """Run every model sequence for each query and store what came back.
+
+    Only calls that are not in the cache are made, so the same call goes on after any interruption.
+    Without datasets, limit and seed it goes on with what the cache was collected for last.
+
+    Args:
+        datasets: names, or .jsonl or .parquet files, as a list or as "a,b".
+        pool: name or TOML file; default: "testbed" for the testbed's questions, else "paper".
+        cache: its folder; made where there is none.
+        limit: at most so many queries of each dataset; default 300, of a file all.
+        seed: of the draw and of the folds; default 42.
+        data: folder of files that stand for the paper's datasets.
+        encoder: embeds the states, so that the tree opens at once.
+        backend, base_url, api_key_env, timeout, insecure, device: for all models, instead of what
+            the pool says; see `hierrouter.pools.files`.
+        allow_large: more than 100,000 calls, or than a day of them.
+        progress: told (label of a model's level, calls done, calls of that level).
+        on_note: told in a line what a person should know of the questions.
+
+    Returns:
+        the cache's folder, for `open`.
+
+    Raises:
+        InputError: a name, a file or a number that does not fit.
+        CacheError: the cache is damaged, in use or cannot be written.
+        WorldError: a model, a server or the disk failed; what was committed is safe.
+    """
+    note = on_note or _unheard
+    found = planned(
+        listed(datasets),
+        None if pool is None else str(pool),
+        Path(cache),
+        limit,
+        seed,
+        Path(data),
+        Machines(),
+        {
+            "backend": backend,
+            "base_url": base_url,
+            "api_key_env": api_key_env,
+            "timeout_s": timeout,
+            "insecure": insecure or None,
+            "device": device,
+        },
+        note,
+    )
+    if not allow_large:
+        require_consent(found.pool, found.own, found.cache)
+    require_encoder(encoder)
+    told = Progress(on_changed=lambda names: note(changed_line(names)))
+    if progress:
+        counted = Counted(progress)
+        told = replace(
+            told,
+            on_level=counted.on_level,
+            on_calls=counted.on_some,
+            on_lost=counted.on_some,
+        )
+    require_answers(make_calls(found, told, on_note=note))
+    open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
+    return found.cache
+
+
+def planned(
+    datasets: list[str] | None,
+    pool: str | None,
+    cache: Path,
+    limit: int | None,
+    seed: int | None,
+    data: Path,
+    machines: Machines,
+    called: dict[str, Any],
+    on_note: Note = _unheard,
+) -> Planned:
+    """What to collect: as it is said, or what the cache was collected for last.
+
+    Args:
+        called: how every model is called, see `overridden`.
+
+    The other arguments and the errors are those of `collect`.
+    """
+    last = planned_last(cache) if (datasets, limit, seed) == (None, None, None) else None
+    if last:
+        on_note(f"collect: going on with what {cache} was collected for last")
+        chosen, queries = (load_pool(pool) if pool else last.pool), last.queries
+    else:
+        names = datasets or [TESTBED]
+        ours = all(name in (TESTBED, *FAMILIES) for name in names)
+        chosen = load_pool(pool or (TESTBED if ours else PAPER))
+        drawn = noted_queries(names, limit, PAPER_SEED if seed is None else seed, data, on_note)
+        queries = tuple(drawn)
+    if not (pool or datasets or called.get("api_key_env") or called.get("base_url")):
+        refuse_stored_keys(chosen, cache)
+    return Planned(overridden(chosen, **called), queries, cache, machines)
+
+
+def noted_queries(
+    names: list[str], limit: int | None, seed: int, data: Path, on_note: Note
+) -> list[Query]:
+    """The queries of these datasets; notes how many hold text that had to be mended."""
+    queries = load_queries(names, limit, seed, data, on_note)
+    if replaced := sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries):
+        on_note(f"collect: U+FFFD in {replaced} questions: the file had invalid unicode there")
+    return queries
+
+
+def make_calls(
+    found: Planned, progress: Progress, stop: Stop = never, on_note: Note = _unheard
+) -> Summary:
+    """Make every missing call of the plan, or of the shard; see `scheduler.collect`.
+
+    Args:
+        on_note: told what the mirror, or the cluster, has to say.
+    """
+    machines, cache = found.machines, found.cache
+    if machines.on_ray:
+        # Ray is an extra, and slow to import.
+        from hierrouter.collection.cluster import collect_on_ray
+
+        return collect_on_ray(
+            found.pool,
+            found.queries,
+            cache,
+            workers=machines.workers,
+            address=machines.address,
+            remote=machines.remote,
+            progress=progress,
+            stop=stop,
+            on_note=on_note,
+        )
+    asked = found.pool, found.queries, cache, progress, stop
+    if machines.remote is None:
+        return collect_here(*asked, shard=machines.shard)
+    store = store_at(machines.remote)
+    summary = collect_here(*asked, shard=machines.shard, on_part=copying_to(store))
+    on_note(pull(store, cache).note)  # what other shards have done meanwhile
+    return summary
+
+
+def meet_mirror(cache: Path, remote: str) -> str:
+    """Copy what either side lacks, before anything is asked for; what is to be noted of it."""
+    return exchange(cache, store_at(remote)).note

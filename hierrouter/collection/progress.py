@@ -1,0 +1,228 @@
+"""How far a collection is, and what it says at its end."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from hierrouter_cache.errors import WorldError
+
+NAMED = 5  # changed queries; the others are counted
+
+
+@dataclass
+class Progress:
+    """What a collection reports while it runs; the default ignores it all.
+
+    Attributes:
+        on_level: told the label and the number of calls before each model at each level.
+        on_calls: told the calls, tokens and cost of what was just answered.
+        on_lost: told how many calls were just given up.
+        on_changed: told, before the first call, which queries were collected earlier with another
+            text or other reference answers, as `dataset/id`.
+    """
+
+    on_level: Callable[[str, int], None] = lambda label, calls: None
+    on_calls: Callable[[int, int, float], None] = lambda calls, tokens, cost: None
+    on_lost: Callable[[int], None] = lambda calls: None
+    on_changed: Callable[[Sequence[str]], None] = lambda names: None
+
+
+@dataclass
+class Counted:
+    """Tells one callable how far each level is, as (label, done, total)."""
+
+    tell: Callable[[str, int, int], None]
+    label: str = ""
+    done: int = 0
+    total: int = 0
+
+    def on_level(self, label: str, calls: int) -> None:
+        """A model begins with a level."""
+        self.label, self.done, self.total = label, 0, calls
+        self.tell(label, 0, calls)
+
+    def on_some(self, calls: int, *_: float) -> None:
+        """Calls were answered, or given up."""
+        self.done += calls
+        self.tell(self.label, self.done, self.total)
+
+
+@dataclass
+class Summary:
+    """What a collection did.
+
+    Attributes:
+        queries: queries in the plan.
+        wanted: nodes and direct calls of all their trees.
+        calls: model calls made now and answered.
+        earlier: distinct calls that were in the cache before; the rest of `wanted` are nodes whose
+            prompt is that of another node.
+        tokens_in, tokens_out: of the calls made now.
+        seconds: wall time in the models.
+        failed: how many calls gave no answer after all attempts, by status.
+        example: what the first of them said.
+        missing: nodes and direct calls that are not there because of them.
+        incomplete: queries that lack any.
+    """
+
+    queries: int
+    wanted: int
+    calls: int = 0
+    earlier: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    seconds: float = 0.0
+    failed: Counter[str] = field(default_factory=Counter)
+    example: str = ""
+    missing: int = 0
+    incomplete: int = 0
+
+
+def require_answers(summary: Summary) -> None:
+    """Refuse to call a collection whole in which a call gave no answer.
+
+    Raises:
+        WorldError: with the number of failed calls of each status.
+    """
+    if not summary.failed:
+        return
+    counts = ", ".join(f"{count} {status}" for status, count in summary.failed.most_common())
+    remedy = "everything else is safe, rerun the same command to ask again for just those"
+    if set(summary.failed) == {"too_long"}:
+        remedy = "give the model a smaller max_new_tokens, or shorter questions"
+    elif not summary.calls + summary.earlier:
+        remedy = "nothing was answered: look at the model's name and settings"
+    raise WorldError(
+        f"{summary.failed.total()} calls failed ({counts}), {summary.incomplete} of "
+        f"{summary.queries} queries are incomplete: {summary.example[:110]}; {remedy}"
+    )
+
+
+def changed_line(names: Sequence[str]) -> str:
+    """Which queries are not what they were when they were collected, in one line."""
+    queries = "1 query" if len(names) == 1 else f"{len(names):,} queries"
+    more = ", ..." if len(names) > NAMED else ""
+    return (
+        f"collect: {queries} changed: {', '.join(names[:NAMED])}{more}; "
+        "asked anew, what was collected before stays"
+    )
+
+
+SECONDS_PER_LINE = 10.0
+EARLY = 0.01  # share of a stage
+
+
+@dataclass
+class Meter:
+    """Counts of the stage under way, and the cost of all.
+
+    Attributes:
+        clock: seconds since any moment.
+        label: model and level.
+        done, of: calls, those that were given up included.
+        failed: calls of all stages that were given up.
+        tokens: in and out, of this stage.
+        spent: cost of all calls so far, at the pool's rates.
+        started: when the stage began.
+    """
+
+    clock: Callable[[], float] = perf_counter
+    label: str = ""
+    done: int = 0
+    of: int = 0
+    failed: int = 0
+    tokens: int = 0
+    spent: float = 0.0
+    started: float = 0.0
+
+    def on_level(self, label: str, calls: int) -> None:
+        """Begin a stage of so many calls."""
+        self.label, self.of = label, calls
+        self.done = self.tokens = 0
+        self.started = self.clock()
+
+    def on_calls(self, calls: int, tokens: int, cost: float) -> None:
+        """So many more are answered."""
+        self.done += calls
+        self.tokens += tokens
+        self.spent += cost
+
+    def on_lost(self, calls: int) -> None:
+        """So many more are given up."""
+        self.done += calls
+        self.failed += calls
+
+    @property
+    def seconds(self) -> float:
+        """Since the stage began; above 0."""
+        return max(self.clock() - self.started, 1e-9)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of this stage."""
+        return self.tokens / self.seconds
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the end of this stage, if it goes on so; None until a hundredth is done.
+
+        What came first took the time in which the model was loaded, too.
+        """
+        if not self.done or self.done < self.of * EARLY:
+            return None
+        return (self.of - self.done) * self.seconds / self.done
+
+
+@dataclass
+class ProgressLines:
+    """A line of JSON every so often, and one at the end of each stage that took that long.
+
+    Attributes:
+        put: takes a line.
+        every_s: seconds between two lines, and before the first one.
+        meter: what the lines say.
+    """
+
+    put: Callable[[str], None]
+    every_s: float = SECONDS_PER_LINE
+    meter: Meter = field(default_factory=Meter)
+    last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.last = self.meter.clock()
+
+    def on_calls(self, calls: int, tokens: int, cost: float) -> None:
+        """Count, and say so where it is time."""
+        self.meter.on_calls(calls, tokens, cost)
+        self._tell()
+
+    def on_lost(self, calls: int) -> None:
+        """Count, and say so where it is time."""
+        self.meter.on_lost(calls)
+        self._tell()
+
+    def _tell(self) -> None:
+        ended = self.meter.done >= self.meter.of and self.meter.seconds >= self.every_s
+        if ended or self.meter.clock() - self.last >= self.every_s:
+            self.last = self.meter.clock()
+            self.put(self.line())
+
+    def line(self) -> str:
+        """The stage as one JSON object."""
+        meter = self.meter
+        eta = meter.eta_s
+        return json.dumps(
+            {
+                "progress": meter.label,
+                "done": meter.done,
+                "of": meter.of,
+                "failed": meter.failed,
+                "tokens_per_s": round(meter.tokens_per_s),
+                "eta_s": None if eta is None else round(eta),
+                "spent": float(f"{meter.spent:.6g}"),
+            }
+        )

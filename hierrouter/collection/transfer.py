@@ -1,0 +1,276 @@
+"""Import and export: a cache from a file of whatever format, and back."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierrouter.collection import peers, tables
+from hierrouter.collection.files import (
+    HEADER,
+    LINES,
+    Progress,
+    export_jsonl,
+    import_jsonl,
+    no_progress,
+    read_header,
+    require_free,
+)
+from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
+from hierrouter.collection.peers import DirectTable, direct_table
+from hierrouter.collection.storing import (
+    Imported,
+    Merge,
+    OnQueries,
+    leak_line,
+    pool_of,
+    store_answers,
+)
+from hierrouter.collection.tables import Answer, gather, read_rows
+from hierrouter.engines.encoders import BUILT_IN, load_encoder
+from hierrouter.paper import PAPER_SCORER, PAPER_SEED
+from hierrouter.pools.files import given_prices
+from hierrouter.pools.pool import rates_of
+from hierrouter.questions.scoring import scorer as scorer_named
+from hierrouter.replay.opening import listed
+from hierrouter_cache import CACHE
+from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.tree import Rate
+
+# A file's answers and, where the format says what calls cost, the rate that gives that cost.
+Reader = Callable[[Path], tuple[Iterator[Answer], Rate | None]]
+Writer = Callable[[DirectTable, Path], None]
+
+READERS: Mapping[str, Reader] = {
+    "table": lambda path: (tables.read_table(path), None),
+    "llmrouter": lambda path: (peers.read_llmrouter(path), None),
+    "routerbench": peers.read_routerbench,
+}
+WRITERS: Mapping[str, Writer] = {
+    "llmrouter": peers.write_llmrouter,
+    "routerbench": peers.write_routerbench,
+    "routellm": peers.write_routellm,
+}
+
+
+def import_answers(
+    name: str,
+    path: Path,
+    root: Path,
+    hops: int | None,
+    seed: int,
+    rates: Mapping[str, Rate],
+    on_progress: OnQueries,
+) -> Imported:
+    """Read a file in one of `READERS` and store it as the trees of the cache at `root`.
+
+    Args:
+        name: of the format.
+        path: the file.
+        root: the cache's folder, made where it does not exist.
+        hops: depth of the trees; None is 2 for independent answers, else the longest chain.
+        seed: of the folds that the file does not say.
+        rates: cost of a token, by the model's name in the pool.
+        on_progress: told ("import", done, total) as queries are written.
+
+    Raises:
+        InputError: a bad row, hops or rates; nothing was written.
+        CacheError: the cache is damaged, in use by a collector, or cannot be written.
+        WorldError: the disk is full or failed.
+    """
+    found, rate = READERS[name](path)
+    if rate and rates:
+        raise InputError(
+            f"a {name} file says what calls cost and has no token counts: --price; leave it out"
+        )
+    answers = gather(found, seed)
+    pool = pool_of(answers, hops)
+    if rate:
+        rates = dict.fromkeys((model.name for model in pool.models), rate)
+    return store_answers(answers, pool, rates, root, on_progress)
+
+
+def guess_format(path: Path) -> str:
+    """The format whose columns the first row has.
+
+    Raises:
+        InputError: not readable, or columns of no known format.
+    """
+    if path.is_dir():
+        return "llmrouter"
+    row = next(read_rows(path)).values
+    if row.get("kind") == HEADER:
+        return OWN
+    if row.get("kind") in tuple(LINES):
+        raise InputError(
+            f'the header line {{"kind": "{HEADER}", ...}} is gone: {path}; export again'
+        )
+    if {"model_name", "task_name"} <= set(row):
+        return "llmrouter"
+    if any(name.endswith((peers.RESPONSE, peers.COST)) for name in row):
+        return "routerbench"
+    if set(row) & set(tables.COLUMNS):
+        return "table"
+    raise InputError(
+        f"columns of no known format: {path}: {', '.join(row):.80}; see docs/interchange.md or "
+        f"name one: --format {'|'.join(IMPORTS)}"
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Received:
+    """What came into a cache; anything that takes a path takes it as the cache's folder.
+
+    Attributes:
+        cache: the folder.
+        format: name of the file's format.
+        merge: counts of new and known rows.
+        imported: what was made of a table of answers; None for our own format.
+        digest_known: whether our own format said what its lines were, so that an edit is seen.
+        leak: which questions stand in two folds, in a line; None where none do.
+    """
+
+    cache: Path
+    format: str
+    merge: Merge
+    imported: Imported | None = None
+    digest_known: bool = True
+    leak: str | None = None
+
+    @property
+    def line(self) -> str:
+        """What is new and what was known, in one line."""
+        new = ", ".join(f"{count:,} {kind}" for kind, count in self.merge.added.items() if count)
+        known = self.merge.present.total() - self.merge.repeated.total()
+        return f"{self.cache}: {new or 'nothing'} new, {known:,} rows known already"
+
+    def __fspath__(self) -> str:
+        return str(self.cache)
+
+    def __repr__(self) -> str:
+        return f"Received({self.line})"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What an export wrote.
+
+    Attributes:
+        counts: rows of each kind, of our own format.
+        queries, models, left_out, scorer: of the direct calls, of a peer's format.
+    """
+
+    counts: Mapping[str, int]
+    queries: int = 0
+    models: int = 0
+    left_out: int = 0
+    scorer: str = ""
+
+
+def import_(
+    file: str | os.PathLike[str],
+    cache: str | os.PathLike[str] = CACHE,
+    *,
+    format: str | None = None,
+    hops: int | None = None,
+    seed: int = PAPER_SEED,
+    prices: str | Path | Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Received:
+    """Add the answers in a file to a cache; nothing is written before all of it was checked.
+
+    Args:
+        file: our JSON lines, a table, or a file of another tool, see docs/interchange.md.
+        cache: its folder; made where there is none.
+        format: of the file; default: by its columns.
+        hops: of the trees; default: 2, or those of the chains.
+        seed: of the folds that the file does not say.
+        prices: as in `open`.
+        progress: told ("check" or "import", done, total).
+
+    Raises:
+        InputError: a bad row, an unknown format, or what does not fit it; nothing was written.
+        CacheError: the cache is damaged, in use by a collector, or cannot be written.
+        WorldError: the disk is full or failed.
+    """
+    if format is not None:
+        _require_known(format, IMPORTS)
+    rates = rates_of(given_prices(prices))
+    return receive(Path(file), Path(cache), format, hops, seed, rates, progress or no_progress)
+
+
+def receive(
+    file: Path,
+    cache: Path,
+    format: str | None,
+    hops: int | None,
+    seed: int,
+    rates: Mapping[str, Rate],
+    progress: Progress,
+) -> Received:
+    """As `import_`, with rates that were read already."""
+    name = format or guess_format(file)
+    if name == OWN:
+        if hops or rates:
+            raise InputError(
+                "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
+            )
+        known = read_header(file).sha256 is not None
+        return Received(cache, name, import_jsonl(file, cache, progress), digest_known=known)
+    found = import_answers(name, file, cache, hops, seed, rates, progress)
+    return Received(cache, name, found.merge, found, leak=leak_line(cache))
+
+
+def export(
+    cache: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str = OWN,
+    models: str | Sequence[str] | None = None,
+    scorer: str = PAPER_SCORER,
+    encoder: str | None = None,
+    allow_incomplete: bool = False,
+    progress: Progress | None = None,
+) -> Written:
+    """Write a cache as our JSON lines, or its direct calls in the format of another tool.
+
+    Args:
+        cache: its folder.
+        out: the file or folder to make.
+        format: "jsonl" is ours; it holds everything and takes none of the next four.
+        models: some of them, as a list or as "a,b"; None is all.
+        scorer: name of Q.
+        encoder: of the questions.
+        allow_incomplete: leave out queries that lack a call.
+        progress: told ("export", done, total).
+
+    Raises:
+        InputError: `out` exists, or an unknown format, or what does not fit it.
+        CacheError: nothing there, damaged, or incomplete.
+        WorldError: the disk is full or failed.
+    """
+    _require_known(format, EXPORTS)
+    path = Path(out)
+    require_free(path)
+    if format != OWN:
+        chosen, encodes = scorer_named(scorer), load_encoder(encoder or BUILT_IN)
+        table = direct_table(Path(cache), chosen, encodes, listed(models), allow_incomplete)
+        WRITERS[format](table, path)
+        counts: Counter[str] = Counter()
+        return Written(counts, len(table.queries), len(table.models), table.left_out, table.scorer)
+    if models or encoder or allow_incomplete:
+        raise InputError(
+            "jsonl holds a whole cache: --models, --encoder, --allow-incomplete; leave them out"
+        )
+    if path.suffix != ".jsonl":
+        raise InputError(f"jsonl is written as .jsonl: --out {path}; name such a file")
+    return Written(export_jsonl(Path(cache), path, progress or no_progress))
+
+
+def _require_known(name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise InputError(f"unknown format: {name}; {suggestion(name, known)}".rstrip("; "))

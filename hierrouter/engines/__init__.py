@@ -1,0 +1,41 @@
+"""Who answers a prompt, and who embeds a text: engines, chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hierrouter.engines.generator import Backend, Engines
+from hierrouter.pools.pool import Identity, ModelSpec
+
+IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
+
+
+def backend(name: str) -> Backend:
+    """The engine of this name; heavy imports happen here and not before.
+
+    Raises:
+        KeyError: there is none; pool files are checked before (`hierrouter.pools.files`).
+    """
+    if name == "openai":
+        from hierrouter.engines.endpoint import EndpointBackend
+
+        return EndpointBackend()
+    if name == "vllm":
+        from hierrouter.engines.vllm import VllmBackend
+
+        return VllmBackend()
+    if name != "transformers":
+        raise KeyError(name)
+    from hierrouter.engines.local import TransformersBackend
+
+    return TransformersBackend()
+
+
+def identify(models: Iterable[ModelSpec], engines: Engines = backend) -> dict[str, Identity]:
+    """What each model resolves to, by name; loads none of them.
+
+    Raises:
+        InputError: a local folder that is not there.
+        WorldError: a hub model that cannot be found.
+    """
+    return {model.name: engines(model.backend).identify(model) for model in models}

@@ -1,0 +1,130 @@
+"""Where weights and batches live, how much room there is, and how many threads compute."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from hierrouter.pools.pool import ModelSpec
+from hierrouter_cache.errors import InputError
+
+BALANCED = "balanced"
+# Beside the weights a batch needs room: a GPU that they fill is of no use.
+WEIGHTS_SHARE = 0.8
+EXHAUSTED = ("not enough memory", "can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a device, or of all GPUs together: `total`, and of them `free`."""
+
+    total: int
+    free: int
+
+
+def candidates(spec: ModelSpec) -> list[torch.device]:
+    """The devices that this model may use.
+
+    Raises:
+        InputError: a GPU that is not there.
+    """
+    count = torch.cuda.device_count()
+    if spec.device == "cpu" or (spec.device == "auto" and not count):
+        return [torch.device("cpu")]
+    if not count:
+        raise InputError(
+            f"cuda is not available on this machine: device {spec.device} of model {spec.name}; "
+            "use --device cpu"
+        )
+    if spec.device in ("auto", BALANCED):
+        return [torch.device("cuda", index) for index in range(count)]
+    chosen = torch.device("cuda", torch.device(spec.device).index or 0)
+    if chosen.index >= count:
+        raise InputError(
+            f"{chosen} is not available on this machine: device of model {spec.name}; "
+            f"use cuda:0 to cuda:{count - 1}, or --device cpu"
+        )
+    return [chosen]
+
+
+def device_kind(spec: ModelSpec) -> str:
+    """`cpu` or `cuda`: greedy decoding in bfloat16 differs between the two.
+
+    Raises:
+        InputError: a GPU that is not there.
+    """
+    return candidates(spec)[0].type
+
+
+def placement(spec: ModelSpec, weight_bytes: int) -> str:
+    """Where `from_pretrained` shall put the weights: `cpu`, `cuda:N` or `balanced`.
+
+    Raises:
+        InputError: a GPU that is not there.
+    """
+    devices = candidates(spec)
+    if len(devices) > 1 and spec.device == BALANCED:
+        return BALANCED
+    emptiest = max(devices, key=lambda device: memory([device]).free)
+    if len(devices) > 1 and weight_bytes > WEIGHTS_SHARE * memory([emptiest]).free:
+        return BALANCED
+    return str(emptiest)
+
+
+def memory(devices: Iterable[torch.device]) -> Memory:
+    """What these have together; of GPUs after torch has given back what it keeps for later."""
+    total = free = 0
+    for device in devices:
+        if device.type == "cpu":
+            seen = psutil.virtual_memory()
+            total, free = total + seen.total, free + seen.available
+        else:
+            torch.cuda.empty_cache()
+            here = torch.cuda.mem_get_info(device)
+            total, free = total + here[1], free + here[0]
+    return Memory(total, free)
+
+
+def give_back_memory() -> None:
+    """Free what nobody refers to any more, also what torch keeps of a GPU for later."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed; on CPU torch says so in words only."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in EXHAUSTED)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Within it, torch computes with so many threads, when asked from this one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def lone_thread(name: str) -> ThreadPoolExecutor:
+    """An executor of one thread in which torch uses no other; to be made before others compute."""
+    before = torch.get_num_threads()
+    executor = ThreadPoolExecutor(1, name)
+    executor.submit(_alone).result()
+    torch.set_num_threads(before)  # what threads begin with that are yet to come
+    return executor
+
+
+def _alone() -> None:
+    torch.get_num_threads()  # a thread's first use of torch takes the number of others
+    torch.set_num_threads(1)

@@ -1,0 +1,213 @@
+"""Frozen text encoders: what a policy sees of a context."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.engines.generator import PART_BREAK
+from hierrouter.engines.identity import folder_digest, hub_commit
+from hierrouter_cache.errors import InputError, WorldError, reason_of
+
+BUILT_IN = "hashed-ngrams"
+PAPER = "paper"
+PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
+LONG_CONTEXT = ("windows", "truncate")
+TRUNCATE = ":truncate"
+WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
+
+
+class Encoder(Protocol):
+    """A frozen map from text to vectors.
+
+    Attributes:
+        description: decides the vectors; it names their folder in the cache.
+    """
+
+    description: str
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim], each row a function of its own text alone."""
+        ...
+
+
+class HashedNgrams:
+    """Words and pairs of words, hashed; no model, no download, no fitting.
+
+    The first half of a vector describes the whole context, the second half its last paragraph
+    alone: the end of the newest response, or of the question where there is none yet. A policy can
+    so tell what was asked from what was just said. Digits are folded, because which number it is
+    says little and that there is one says much.
+
+    Args:
+        dim: length of a vector, even.
+    """
+
+    def __init__(self, dim: int = 512) -> None:
+        self.description = f"{BUILT_IN}-v1-{dim}"
+        self._half = dim // 2
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim]; each half has unit length / sqrt(2)."""
+        whole = self._hash(texts)
+        newest = self._hash([text.rsplit(PART_BREAK, 1)[-1] for text in texts])
+        both: NDArray[np.float32] = np.concatenate([whole, newest], axis=1)
+        both /= np.float32(np.sqrt(2))
+        return both
+
+    def _hash(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        folded = ["".join("0" if char.isdigit() else char for char in text) for text in texts]
+        words = HashingVectorizer(
+            n_features=self._half, token_pattern=WORD, ngram_range=(1, 2), norm="l2"
+        )
+        dense: NDArray[np.float32] = words.transform(folded).toarray().astype(np.float32)
+        return dense
+
+
+class SentenceEncoder:
+    """A sentence-transformers model by hub name or local folder.
+
+    Args:
+        name: hub id or folder.
+        long_context: "windows" averages over windows of the model's length, so that the newest
+            response is seen; "truncate" cuts, as the paper does at 512 tokens.
+
+    Raises:
+        InputError: `long_context` is neither, or there cannot be such a model.
+        WorldError: the model cannot be loaded.
+    """
+
+    def __init__(self, name: str, long_context: str = "windows") -> None:
+        from sentence_transformers import SentenceTransformer
+
+        if long_context not in LONG_CONTEXT:
+            raise InputError(f"unknown way with long contexts: {long_context}; use windows")
+        try:
+            content, source, commit = _resolved(name)
+            self._model = SentenceTransformer(
+                source,
+                revision=commit,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True},
+            )
+        except (OSError, ValueError, WorldError) as error:
+            reason = reason_of(error, 160)
+            raise WorldError(
+                f"cannot load encoder {name}: {reason}; give the folder of a saved model, or use "
+                f"{BUILT_IN}"
+            ) from error
+        self.description = f"{content}-{long_context}"
+        self._windows = long_context == "windows"
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """float32[len(texts), dim], rows of unit length."""
+        pieces = [self._split(text) if self._windows else [text] for text in texts]
+        owner = np.repeat(np.arange(len(texts)), [len(windows) for windows in pieces])
+        vectors = self._model.encode(
+            [window for windows in pieces for window in windows],
+            convert_to_numpy=True,
+            normalize_embeddings=True,
+            show_progress_bar=False,
+        )
+        total = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        np.add.at(total, owner, vectors)
+        length = np.linalg.norm(total, axis=1, keepdims=True)
+        unit: NDArray[np.float32] = total / np.maximum(length, np.finfo(np.float32).tiny)
+        return unit
+
+    def _split(self, text: str) -> list[str]:
+        """The text cut into windows of at most the model's length, at token borders."""
+        tokenizer = self._model.tokenizer
+        room = self._model.max_seq_length - tokenizer.num_special_tokens_to_add()
+        spans = tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        offsets = spans["offset_mapping"]
+        if len(offsets) <= room:
+            return [text]
+        starts = [offsets[index][0] for index in range(0, len(offsets), room)]
+        return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def _resolved(name: str) -> tuple[str, str, str | None]:
+    """What a name stands for: its content in words, where to load it, and the commit there.
+
+    Raises:
+        InputError: a folder that is not a saved model, or a name that no model can have or that the
+            hub does not know.
+        WorldError: a hub id that is neither cached nor reachable.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder_digest(folder), str(folder), None
+    if folder.is_absolute() or name.startswith(("./", "../", "~")):
+        raise InputError(f"encoder folder not found: {folder}; give the folder of a saved encoder")
+    # Names without an owner are those of the library's own models.
+    model = name if "/" in name else f"sentence-transformers/{name}"
+    try:
+        commit = hub_commit(model, None)
+    except WorldError as error:
+        if _cannot_exist(error.__cause__):
+            known = f"take {BUILT_IN}, {PAPER}, the folder of a saved model, or a model of the hub"
+            raise InputError(f"no such encoder: {name}; {_meant(name) or known}") from error
+        raise
+    return f"{model}@{commit}", model, commit
+
+
+def _cannot_exist(problem: BaseException | None) -> bool:
+    """Whether this was the name's fault and not the network's, which nobody knows offline."""
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    return isinstance(problem, HFValidationError | RepositoryNotFoundError)
+
+
+def _meant(name: str) -> str:
+    """A name of ours that this one looks like, as a question; empty where there is none."""
+    near = difflib.get_close_matches(name, (BUILT_IN, PAPER), n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def require_encoder(name: str) -> None:
+    """Refuse an encoder that is not there, before anything is paid for; loads none.
+
+    Raises:
+        InputError: a folder that is not there, a name that looks mistyped, that no model can have,
+            or that the hub does not know.
+        WorldError: a hub id that is neither cached nor reachable.
+    """
+    if name == BUILT_IN:
+        return
+    try:
+        _resolved(_full_name(name).removesuffix(TRUNCATE))
+    except WorldError as error:
+        if name != PAPER and (meant := _meant(name)):
+            raise InputError(f"no such encoder: {name}; {meant}") from error
+        raise WorldError(
+            f"encoder {name} not found on this machine and the hub cannot be reached or does not "
+            f"have it; give the folder of a saved model, or use {BUILT_IN}"
+        ) from error
+
+
+def _full_name(name: str) -> str:
+    return f"{PAPER_ENCODER}{TRUNCATE}" if name == PAPER else name
+
+
+def load_encoder(name: str) -> Encoder:
+    """An encoder by name.
+
+    Args:
+        name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, truncated), or a
+            sentence-transformers model; `:truncate` after it cuts long contexts.
+    """
+    if name == BUILT_IN:
+        return HashedNgrams()
+    name = _full_name(name)
+    cut = name.endswith(TRUNCATE)
+    return SentenceEncoder(name.removesuffix(TRUNCATE), "truncate" if cut else "windows")

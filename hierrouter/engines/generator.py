@@ -1,0 +1,244 @@
+"""What any engine gives and takes, and which models stay loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter.questions.query import storable
+from hierrouter_cache.errors import WorldError, named_reason
+
+# Why a call has no answer, and whether asking again may bring one.
+STATUSES = {
+    "too_long": False,  # prompt and response do not fit the model's window
+    "filtered": True,  # the engine refused the prompt or withheld the response
+    "error": True,  # this one call failed: a timeout, a malformed reply
+}
+
+
+@dataclass(frozen=True)
+class Response:
+    """What one call gave.
+
+    Attributes:
+        text: the generated text, special tokens removed, outer white space stripped, and what no
+            file takes replaced, before any answer of a batch is paid for in vain.
+        tokens_in: tokens of the prompt as the model saw it, chat template included.
+        tokens_out: generated tokens, the end token included.
+        finish_reason: "stop", or "length" where the response was cut.
+    """
+
+    text: str
+    tokens_in: int
+    tokens_out: int
+    finish_reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", storable(self.text))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one call gave nothing; it is never scored and never read as an answer.
+
+    Attributes:
+        status: one of `STATUSES`.
+        detail: what a person should know.
+
+    Raises:
+        ValueError: a status that is not known.
+    """
+
+    status: str
+    detail: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", " ".join(storable(self.detail).split()))
+        if self.status not in STATUSES:
+            raise ValueError(f"unknown status {self.status!r}; known: {', '.join(STATUSES)}")
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same call may succeed when it is made again."""
+        return STATUSES[self.status]
+
+
+def too_long(length: int, new_tokens: int, window: int) -> Failure:
+    """The failure of a prompt that leaves no room for its response.
+
+    Args:
+        length: tokens of the prompt as the model sees it.
+        new_tokens: the most that it may generate.
+        window: tokens that the model takes in all.
+    """
+    return Failure(
+        "too_long",
+        f"{length} tokens of prompt and {new_tokens} new ones exceed the window of {window}",
+    )
+
+
+Answer = Response | Failure
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """The `Stop` of work that nobody interrupts."""
+    return False
+
+
+class Outage(WorldError):
+    """One model's engine cannot be reached; the other models may go on."""
+
+
+class Generator(Protocol):
+    """A loaded model."""
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """(place in `prompts`, answer) of each prompt, as they are finished.
+
+        The same prompt always gets the same response. Once `stop()` is true no further prompt is
+        taken up; what has begun is still delivered.
+
+        Raises:
+            RuntimeError, OSError: the model as a whole failed, e.g. for lack of memory; what was
+                delivered before stands.
+            Outage: its server cannot be reached.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """An engine: names what a model resolves to, then loads it."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        """What decides the model's answers: weights, tokenizer, template, dtype, engine."""
+        ...
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """Memory of this machine that the loaded model takes; 0 for one that a server holds."""
+        ...
+
+    def load(self, spec: ModelSpec) -> Generator:
+        """The model, ready to answer."""
+        ...
+
+
+# The engine of a name; tests pass others.
+Engines = Callable[[str], Backend]
+
+
+def answers_in_order(generator: Generator, prompts: Sequence[str]) -> list[Answer]:
+    """One answer a prompt, in the order of the prompts."""
+    answers = dict(generator.generate(prompts))
+    return [answers[place] for place in range(len(prompts))]
+
+
+PART_BREAK = "\n\n"
+
+
+def context_text(question: str, responses: Sequence[str]) -> str:
+    """The context c_t: the question and every response so far, newest last."""
+    return PART_BREAK.join([question, *responses])
+
+
+def prompt_text(question: str, responses: Sequence[str], instruction: str) -> str:
+    """The user message of one call: the context, then the stage instruction if there is one."""
+    context = context_text(question, responses)
+    return PART_BREAK.join([context, instruction]) if instruction else context
+
+
+def message_of(prompt: str) -> list[dict[str, str]]:
+    """The conversation that a prompt is."""
+    return [{"role": "user", "content": prompt}]
+
+
+def prompt_tokens(tokenizer: Any, prompt: str) -> list[int]:
+    """The tokens that a model is given, chat template included.
+
+    Raises:
+        RuntimeError: the template fails.
+    """
+    try:
+        encoded = tokenizer.apply_chat_template(
+            message_of(prompt), add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+    except Exception as error:  # it is a program of others, in a sandbox
+        raise RuntimeError(f"its chat template fails: {named_reason(error)}") from error
+    return list(encoded["input_ids"])
+
+
+Room = Callable[[ModelSpec], int]
+# Of a device's memory, for the keys and values of batches: models that leave less are too many.
+BATCHES_SHARE = 0.25
+
+
+def room_for_weights(spec: ModelSpec) -> int:
+    """Bytes that weights may take now on the devices of this model."""
+    from hierrouter.engines.devices import candidates, memory
+
+    seen = memory(candidates(spec))
+    return int(seen.free - BATCHES_SHARE * seen.total)
+
+
+def _give_back_memory() -> None:
+    from hierrouter.engines.devices import give_back_memory
+
+    give_back_memory()
+
+
+class Residency:
+    """The loaded models, the one called longest ago first.
+
+    Args:
+        engines: the backend of a name.
+        room: bytes that weights may take now, on the devices of a model.
+    """
+
+    def __init__(self, engines: Engines, room: Room = room_for_weights) -> None:
+        self._engines = engines
+        self._room = room
+        self._loaded: dict[str, Generator] = {}
+        self._bytes: dict[str, int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a model of this name is loaded: call such models first at each level."""
+        return name in self._loaded
+
+    def generator(self, spec: ModelSpec) -> Generator:
+        """The model, loaded now unless it is already.
+
+        Do not keep it: a generator that somebody holds is not freed when it is let go.
+
+        Raises:
+            InputError, WorldError: it cannot be loaded, see its backend.
+        """
+        if spec.name in self._loaded:
+            self._loaded[spec.name] = self._loaded.pop(spec.name)
+            return self._loaded[spec.name]
+        engine = self._engines(spec.backend)
+        self._bytes[spec.name] = engine.weight_bytes(spec)
+        self._make_room(spec)
+        self._loaded[spec.name] = engine.load(spec)
+        return self._loaded[spec.name]
+
+    def release(self, name: str) -> None:
+        """Let a model go, loaded or not: it is called no more."""
+        if self._loaded.pop(name, None) and self._bytes[name]:
+            _give_back_memory()
+
+    def release_served(self) -> None:
+        """Let go what servers hold: whether they answer is looked at again before the next call."""
+        for name in [name for name in self._loaded if not self._bytes[name]]:
+            self.release(name)
+
+    def _make_room(self, spec: ModelSpec) -> None:
+        """Where it is too large for an empty device it is tried all the same: this is a guess."""
+        needed = self._bytes[spec.name]
+        if not needed:
+            return
+        for name in [name for name in self._loaded if self._bytes[name]]:
+            if needed <= self._room(spec):
+                return
+            self.release(name)

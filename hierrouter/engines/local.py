@@ -1,0 +1,219 @@
+"""The transformers engine: local weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hierrouter.engines.batches import (
+    ContinuousBatches,
+    GrowingText,
+    Prompt,
+    StaticBatches,
+    limits_for,
+    prompt_seed,
+    require_continuous,
+)
+from hierrouter.engines.devices import device_kind, placement
+from hierrouter.engines.generator import (
+    Answer,
+    Failure,
+    Response,
+    Stop,
+    never,
+    prompt_tokens,
+    too_long,
+)
+from hierrouter.engines.identity import (
+    CONTINUOUS,
+    hub_commit,
+    local_folder,
+    saved_identity,
+    weight_bytes,
+    weights_of,
+)
+from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter_cache.errors import WorldError, reason_of
+
+
+class TransformersBackend:
+    """Models from a local folder or the hub's cache, through `from_pretrained`."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        """Engine, kind of device, and what decides the answers of the model itself.
+
+        Raises:
+            InputError: a folder that is not a saved model, a GPU that is not there, settings that
+                continuous batching does not know.
+            WorldError: a hub id that is neither cached nor reachable.
+        """
+        identity = {
+            "engine": f"transformers {version('transformers')}, torch {version('torch')}",
+            "device": device_kind(spec),
+            **saved_identity(spec),
+        }
+        if spec.batching == CONTINUOUS:
+            require_continuous(spec)
+        return identity
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """Bytes of the weights once loaded.
+
+        Raises:
+            InputError: a folder that is not a saved model.
+            WorldError: the files cannot be fetched or are damaged.
+        """
+        return weight_bytes(spec)
+
+    def load(self, spec: ModelSpec) -> TransformersGenerator:
+        """Load weights and tokenizer; remote code is never run.
+
+        Raises:
+            InputError: a GPU that is not there.
+            WorldError: the files are missing, damaged or need code of their own.
+        """
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        folder = local_folder(spec)
+        source = str(folder or spec.model)
+        # The very commit that `identify` names: a branch may have moved in between.
+        commit = None if folder else hub_commit(spec.model, spec.revision)
+        options: dict[str, Any] = {"revision": commit, "trust_remote_code": False}
+        where = placement(spec, weight_bytes(spec))
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                source, dtype=spec.dtype, use_safetensors=True, device_map=where, **options
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = reason_of(error, 160)
+            raise WorldError(
+                f"cannot load model {spec.name}: {spec.model}: {reason}; give another one"
+            ) from error
+        # Greedy decoding needs no random numbers; hashing large weights once more takes time.
+        weights = weights_of(spec) if spec.generation.temperature else ""
+        return TransformersGenerator(model.eval(), tokenizer, spec, weights)
+
+
+class Decoder(Protocol):
+    """A way of batching."""
+
+    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
+        """(key, response tokens) of each prompt, as they are finished."""
+        ...
+
+
+class TransformersGenerator:
+    """A causal language model with its tokenizer.
+
+    Args:
+        model, tokenizer: as loaded.
+        spec: its name and decoding settings.
+        weights: name of the content of the weights; models of a pool so draw independently.
+
+    Raises:
+        WorldError: a model that cannot chat, or cannot be batched as the spec says.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec, weights: str) -> None:
+        if tokenizer.chat_template is None:
+            raise WorldError(
+                f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
+            )
+        self._tokenizer = tokenizer
+        self._generation = spec.generation
+        self._weights = weights
+        self._window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        ends = model.generation_config.eos_token_id
+        if ends is None:
+            ends = tokenizer.eos_token_id
+        self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        pad = tokenizer.pad_token_id
+        self._decoder = _decoder(model, min(self._ends) if pad is None else pad, self._ends, spec)
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """The answers as they are finished; `too_long` where the window is too small comes first.
+
+        Raises:
+            RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
+        """
+        fitting, rest = self._sorted_out(prompts)
+        yield from rest.items()
+        for place, generated in self._decoder.decode(fitting, stop):
+            yield place, self._response(len(fitting[place].tokens), generated)
+
+    def answer_now(
+        self, prompts: Sequence[str], follow: Mapping[int, Callable[[str], None]]
+    ) -> Iterator[tuple[int, Answer]]:
+        """As `generate`, for people who wait: batches are not filled up, texts told as they grow.
+
+        Args:
+            follow: by place, told what comes next of its answer; all of it together is the text.
+
+        Raises:
+            RuntimeError: as `generate`.
+        """
+        fitting, rest = self._sorted_out(prompts)
+        yield from rest.items()
+        growing = {place: GrowingText(self._raw_text, self._ends) for place in follow}
+
+        def on_token(place: int, token: int) -> None:
+            if place in growing and (more := growing[place].told(token)):
+                follow[place](more)
+
+        if isinstance(self._decoder, StaticBatches):
+            decoded = self._decoder.decode_now(fitting, on_token if growing else None)
+        else:  # which has no tokens before the end
+            decoded = self._decoder.decode(fitting, never)
+        for place, generated in decoded:
+            answer = self._response(len(fitting[place].tokens), generated)
+            if place in follow and (more := answer.text[len(growing[place].shown) :]):
+                follow[place](more)
+            yield place, answer
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt as the model sees it."""
+        return len(prompt_tokens(self._tokenizer, prompt))
+
+    def _sorted_out(self, prompts: Sequence[str]) -> tuple[dict[int, Prompt], dict[int, Failure]]:
+        """The prompts that fit the window, and why the others have no answer, by place."""
+        new = self._generation.max_new_tokens
+        fitting: dict[int, Prompt] = {}
+        rest: dict[int, Failure] = {}
+        for place, prompt in enumerate(prompts):
+            tokens = prompt_tokens(self._tokenizer, prompt)
+            if self._window is None or len(tokens) + new <= self._window:
+                fitting[place] = Prompt(tokens, self._seed(prompt))
+            else:
+                rest[place] = too_long(len(tokens), new, self._window)
+        return fitting, rest
+
+    def _seed(self, prompt: str) -> int:
+        return prompt_seed(self._weights, self._generation.seed, prompt)
+
+    def _response(self, tokens_in: int, generated: list[int]) -> Response:
+        end = next((i for i, token in enumerate(generated) if token in self._ends), None)
+        kept = generated if end is None else generated[:end]
+        return Response(
+            text=self._text(kept),
+            tokens_in=tokens_in,
+            tokens_out=len(kept) + (end is not None),
+            finish_reason="length" if end is None else "stop",
+        )
+
+    def _text(self, tokens: list[int]) -> str:
+        return self._raw_text(tokens).strip()
+
+    def _raw_text(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _decoder(model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> Decoder:
+    if spec.batching == CONTINUOUS:
+        return ContinuousBatches(model, pad, ends, spec)
+    limits = limits_for(model, spec.generation.max_new_tokens)
+    return StaticBatches(model, pad, spec.generation, limits)

@@ -1,0 +1,164 @@
+"""The vLLM engine, offline: local weights on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from hierrouter.engines.batches import prompt_seed
+from hierrouter.engines.devices import BALANCED, candidates
+from hierrouter.engines.generator import (
+    Answer,
+    Failure,
+    Response,
+    Stop,
+    message_of,
+    never,
+    prompt_tokens,
+    too_long,
+)
+from hierrouter.engines.identity import (
+    hub_commit,
+    local_folder,
+    saved_identity,
+    weight_bytes,
+    weights_of,
+)
+from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError, reason_of
+
+PORTION = 512  # prompts; twice what vLLM decodes at a time
+
+
+class VllmBackend:
+    """Models from a local folder or the hub's cache, through `vllm.LLM`."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        """Engine, device, and what decides the answers of the model itself.
+
+        Raises:
+            InputError: vLLM or a GPU is not there, the GPU is not the first one, or the folder is
+                not a saved model.
+            WorldError: a hub id that is neither cached nor reachable.
+        """
+        try:
+            engine = f"vllm {version('vllm')}"
+        except PackageNotFoundError:
+            raise InputError(
+                f"vllm is not installed: backend of model {spec.name}; "
+                'pip install "hierrouter[vllm]", or use --backend transformers'
+            ) from None
+        _require_the_first_gpu(spec)
+        return {"engine": engine, "device": "cuda", **saved_identity(spec)}
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        """As for any local model; vLLM takes most of what is left for its cache besides."""
+        return weight_bytes(spec)
+
+    def load(self, spec: ModelSpec) -> VllmGenerator:
+        """Start the engine; remote code is never run.
+
+        Raises:
+            WorldError: vLLM cannot load the model.
+        """
+        import torch
+        from vllm import LLM  # pyright: ignore  it takes this very file for the package
+
+        folder = local_folder(spec)
+        devices = torch.cuda.device_count() if spec.device == BALANCED else 1
+        try:
+            engine = LLM(
+                model=str(folder or spec.model),
+                revision=None if folder else hub_commit(spec.model, spec.revision),
+                dtype=spec.dtype,
+                tensor_parallel_size=devices,
+                trust_remote_code=False,
+                load_format="safetensors",
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = reason_of(error, 160)
+            raise WorldError(
+                f"cannot load model {spec.name}: {spec.model}: {reason}; use --backend transformers"
+            ) from error
+        return VllmGenerator(engine, spec, weights_of(spec) if spec.generation.temperature else "")
+
+
+def _require_the_first_gpu(spec: ModelSpec) -> None:
+    """vLLM takes the first ones that it sees; the number of another would have no effect."""
+    chosen = candidates(spec)[0]
+    if chosen.type == "cpu":
+        raise InputError(
+            f"vllm needs a GPU: device {spec.device} of model {spec.name}; "
+            "use --backend transformers"
+        )
+    if chosen.index:
+        raise InputError(
+            f"vllm takes the first GPU: device {spec.device} of model {spec.name}; set "
+            f"CUDA_VISIBLE_DEVICES={chosen.index} and device cuda, or use --backend transformers"
+        )
+
+
+class VllmGenerator:
+    """An engine with one model.
+
+    Args:
+        engine: a `vllm.LLM`.
+        spec: decoding settings.
+        weights: name of the content of the weights, for the seeds of draws.
+    """
+
+    def __init__(self, engine: Any, spec: ModelSpec, weights: str) -> None:
+        self._engine = engine
+        self._generation = spec.generation
+        self._weights = weights
+        self._window: int = engine.model_config.max_model_len
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        """The answers portion by portion; `too_long` where the window is too small comes first.
+
+        Raises:
+            RuntimeError: the engine or the chat template failed.
+        """
+        lengths = [self._length(prompt) for prompt in prompts]
+        new = self._generation.max_new_tokens
+        fitting = [n for n, length in enumerate(lengths) if length + new <= self._window]
+        for place in sorted(set(range(len(prompts))) - set(fitting)):
+            yield place, too_long(lengths[place], new, self._window)
+        for start in range(0, len(fitting), PORTION):
+            if stop():
+                return
+            places = fitting[start : start + PORTION]
+            asked = [prompts[place] for place in places]
+            outputs = self._engine.chat(
+                [message_of(prompt) for prompt in asked],
+                [self._settings(prompt) for prompt in asked],
+                use_tqdm=False,
+            )
+            yield from zip(places, map(_answer, outputs), strict=True)
+
+    def _length(self, prompt: str) -> int:
+        return len(prompt_tokens(self._engine.get_tokenizer(), prompt))
+
+    def _settings(self, prompt: str) -> Any:
+        from vllm import SamplingParams  # pyright: ignore
+
+        wanted = self._generation
+        return SamplingParams(
+            max_tokens=wanted.max_new_tokens,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p if wanted.temperature else 1.0,
+            seed=prompt_seed(self._weights, wanted.seed, prompt) if wanted.temperature else None,
+        )
+
+
+def _answer(output: Any) -> Answer:
+    first = output.outputs[0]
+    if first.finish_reason not in ("stop", "length"):
+        return Failure("error", f"vllm ended a response with {first.finish_reason}")
+    return Response(
+        text=first.text.strip(),
+        tokens_in=len(output.prompt_token_ids),
+        tokens_out=len(first.token_ids),
+        finish_reason=first.finish_reason,
+    )

@@ -1,0 +1,276 @@
+"""What a router has to beat, what it cannot, and where it loses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Outcome,
+    at_nodes,
+    fixed_route,
+    from_endings,
+    going_on,
+    single_calls,
+)
+from hierrouter_cache.tree import RouteTree
+
+# The share of a smaller gap is the quotient of two noises.
+SMALLEST_GAP = 0.005
+ONE_HOP = "one-hop oracle"
+
+
+def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Column of the highest reward in each row; ties: lower cost, then lower column.
+
+    Args:
+        reward: float64[rows, columns].
+        cost: float64[rows, columns].
+
+    Returns:
+        int64[rows].
+    """
+    best = reward.max(axis=1, keepdims=True)
+    column: NDArray[np.int64] = np.where(reward == best, cost, np.inf).argmin(axis=1)
+    return column
+
+
+def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
+    """Node number at the end of the fixed route with the highest mean reward on `tree`."""
+    endings = Actions(tree.routes, allow_stop).endings
+    reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
+    cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
+    return int(endings.start + cheapest_best(reward, cost)[0])
+
+
+def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome | None:
+    """The pool's direct call that is best on `chosen_on`, made on `tree`; None if there is none."""
+    direct, columns = chosen_on.direct, _pool_columns(chosen_on)
+    if not len(columns):
+        return None
+    cost = direct.cost[:, columns].mean(axis=0, keepdims=True)
+    quality = direct.score[:, columns].mean(axis=0, keepdims=True)
+    best = int(columns[cheapest_best(quality - alpha * cost, cost)[0]])
+    return single_calls(tree)[best]
+
+
+def best_fixed_route(
+    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+) -> Outcome:
+    """The fixed route that is best on `chosen_on`, taken on `tree`."""
+    return fixed_route(tree, best_ending(chosen_on, alpha, allow_stop))
+
+
+def best_route_per_dataset(
+    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+) -> Outcome:
+    """The best route of each dataset of `chosen_on`, taken on `tree`: a perfect classifier.
+
+    Queries of a dataset that `chosen_on` does not have take its best route over all.
+    """
+    overall = best_ending(chosen_on, alpha, allow_stop)
+    datasets = np.array(chosen_on.datasets)
+    choice = {
+        name: best_ending(chosen_on.select(np.flatnonzero(datasets == name)), alpha, allow_stop)
+        for name in set(chosen_on.datasets)
+    }
+    node = np.array([choice.get(name, overall) for name in tree.datasets], dtype=np.int64)
+    return at_nodes(tree, node, "best route per dataset", "baseline")
+
+
+def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Outcome:
+    """The best route of every query, chosen knowing all answers: no policy does better."""
+    return at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
+
+
+def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.int64]:
+    """int64[queries]: the node at which the best route of each query ends, in hindsight."""
+    endings = Actions(tree.routes, allow_stop).endings
+    best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
+    return best + np.int64(endings.start)
+
+
+def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
+    """The best direct call of every query among the pool's, chosen knowing all answers.
+
+    None where no model of the pool was called directly. Larger reference models are not in the
+    choice. Direct calls are no routes of the tree, so this is no lower bound of `oracle`.
+    """
+    direct, columns, rows = tree.direct, _pool_columns(tree), np.arange(len(tree))
+    if not len(columns):
+        return None
+    cost = direct.cost[:, columns]
+    choice = columns[cheapest_best(direct.score[:, columns] - alpha * cost, cost)]
+    return Outcome(
+        name=ONE_HOP,
+        kind="oracle",
+        quality=direct.score[rows, choice],
+        accuracy=direct.accuracy[rows, choice],
+        cost=direct.cost[rows, choice],
+    )
+
+
+def random_policy(tree: RouteTree, allow_stop: bool = False) -> Outcome:
+    """Every route with the same probability; with stop, the shorter ones too."""
+    endings = Actions(tree.routes, allow_stop).endings
+    probability = np.zeros((len(tree), tree.routes.nodes))
+    probability[:, endings] = 1 / (endings.stop - endings.start)
+    return from_endings(tree, probability, "random", "baseline")
+
+
+def gap_closed(router: float, fixed: float, best: float) -> float | None:
+    """(R(router) - R(best fixed route)) / (R(oracle) - R(best fixed route)).
+
+    Args:
+        router: mean reward of the router.
+        fixed: mean reward of the best fixed route.
+        best: mean reward of the tree oracle.
+
+    Returns:
+        1 where the router is as good as the oracle, below 0 where it is worse than the fixed
+        route, None where the gap is below `SMALLEST_GAP`.
+    """
+    gap = best - fixed
+    return (router - fixed) / gap if gap >= SMALLEST_GAP else None
+
+
+def _pool_columns(tree: RouteTree) -> NDArray[np.int64]:
+    """Columns of the direct calls of models that a router may call."""
+    called = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
+    return np.array(called, dtype=np.int64)
+
+
+MEANINGS = {
+    "random": "every route with the same probability",
+    "best single call": "one model of the pool asked directly, the same for every query; "
+    "the best one on the train fold",
+    "best fixed route": "the same models in the same order for every query; "
+    "the best ones on the train fold",
+    "best route per dataset": "the best fixed route of each dataset on the train fold: "
+    "a router that tells the datasets apart without an error, and no more",
+    "one-hop oracle": "the best direct call of each query among the pool's, knowing all answers: "
+    "no router that makes one direct call does better",
+    "tree oracle": "the best route of exactly L calls of each query, knowing all answers: "
+    "no router of L calls does better",
+    "anytime oracle": "the best route of up to L calls of each query, knowing all answers: "
+    "no router that may stop does better",
+}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One bound of the ladder.
+
+    Attributes:
+        name: a key of `MEANINGS`; the outcome's own name says which model or route was chosen.
+        meaning: what it knows and may do.
+        outcome: on each query of the fold that is shown.
+    """
+
+    name: str
+    meaning: str
+    outcome: Outcome
+
+
+def ladder(
+    chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
+) -> list[Rung]:
+    """The rungs in the order of `MEANINGS`, from chance to the anytime oracle.
+
+    Their rewards need not rise. What is chosen on one fold may do worse on another. Direct calls
+    lack the stage instructions, so they are no routes of the tree, and the one-hop oracle can beat
+    the tree oracle. The anytime oracle never loses to the tree oracle.
+
+    Args:
+        chosen_on: the train fold. Rungs that choose on it are left out where it is empty.
+        tree: the fold that is shown. Rungs of direct calls look only at models of the pool that
+            have some, and are left out where none has.
+        allow_stop: whether chance and the fixed routes, too, may end before L calls.
+    """
+    outcomes: dict[str, Outcome | None] = {"random": random_policy(tree, allow_stop)}
+    if len(chosen_on):
+        outcomes["best single call"] = best_direct_call(chosen_on, alpha, tree)
+        outcomes["best fixed route"] = best_fixed_route(chosen_on, alpha, tree, allow_stop)
+        informed = best_route_per_dataset(chosen_on, alpha, tree, allow_stop)
+        outcomes["best route per dataset"] = informed
+    outcomes["one-hop oracle"] = direct_oracle(tree, alpha)
+    outcomes["tree oracle"] = oracle(tree, alpha)
+    outcomes["anytime oracle"] = replace(oracle(tree, alpha, True), name="anytime oracle")
+    return [Rung(name, MEANINGS[name], found) for name, found in outcomes.items() if found]
+
+
+@dataclass(frozen=True)
+class Regret:
+    """The regret of a policy on each query, by the choice that caused it.
+
+    Attributes:
+        parts: float64[queries, L]; column 0 is the plan, column l what choice l + 1 lost. Not
+            below 0, but for rounding.
+    """
+
+    parts: NDArray[np.float64]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """float64[queries]: R of the tree oracle less R of the policy."""
+        total: NDArray[np.float64] = self.parts.sum(axis=1)
+        return total
+
+    @property
+    def plan(self) -> NDArray[np.float64]:
+        """float64[queries]: lost by the first choice."""
+        return self.parts[:, 0]
+
+    @property
+    def adaptivity(self) -> NDArray[np.float64]:
+        """float64[queries]: lost by all later choices; 0 where L is 1."""
+        later: NDArray[np.float64] = self.parts[:, 1:].sum(axis=1)
+        return later
+
+
+def split_regret(
+    tree: RouteTree, alpha: float, endings: NDArray[np.float64], allow_stop: bool = False
+) -> Regret:
+    """The regret of a policy to the tree oracle, split by choice.
+
+    Args:
+        endings: float64[queries, nodes], rows sum to 1. Of a stochastic policy all values are
+            expectations; the mean of several seeds is one.
+        allow_stop: whether the oracle, too, may end before L calls.
+
+    Raises:
+        ValueError: episodes end where none can.
+    """
+    possible = Actions(tree.routes, allow_stop).endings
+    if endings[:, : possible.start].any():
+        raise ValueError("episodes end before L calls; allow the oracle to stop, too")
+    return Regret(-np.diff(_helped(tree, alpha, endings, allow_stop), axis=1))
+
+
+def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.float64]:
+    """float64[queries, states]: the highest R of all endings below each state, itself left out."""
+    routes, reward = tree.routes, tree.node_reward(alpha)
+    best, ahead = reward[:, routes.leaves], []
+    for level in reversed(range(routes.hops)):
+        best = best.reshape(len(tree), -1, routes.models).max(axis=2)
+        ahead.append(best)
+        if allow_stop:
+            best = np.maximum(best, reward[:, routes.level(level)])
+    return np.concatenate(ahead[::-1], axis=1)
+
+
+def _helped(
+    tree: RouteTree, alpha: float, endings: NDArray[np.float64], allow_stop: bool
+) -> NDArray[np.float64]:
+    """float64[queries, L + 1]: W(0) to W(L)."""
+    routes = tree.routes
+    ended = endings * tree.node_reward(alpha)
+    rest = going_on(routes, endings) * best_ahead(tree, alpha, allow_stop)
+    worth = [ended.sum(axis=1)]
+    for level in reversed(range(routes.hops)):
+        stopped = ended[:, : routes.level_start(level + 1)].sum(axis=1)
+        worth.append(stopped + rest[:, routes.level(level)].sum(axis=1))
+    return np.stack(worth[::-1], axis=1)

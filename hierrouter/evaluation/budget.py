@@ -1,0 +1,504 @@
+"""The best that can be done within a budget, and at which price a model is worth calling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.evaluation.outcome import Actions, Outcome, at_nodes, ending, from_endings
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes, RouteTree, cost_of, total_cost
+
+
+@dataclass(frozen=True)
+class Hulls:
+    """The upper-left hull of each query's points, as steps by falling slope.
+
+    Attributes:
+        start: int64[queries], the cheapest point of each query; of these the best, then the first.
+        query: int64[steps], whose hull the step is on.
+        before, after: int64[steps], the points that it leads from and to.
+        cost, quality: float64[steps], how much more `after` costs and how much better it is; both
+            above 0.
+    """
+
+    start: NDArray[np.int64]
+    query: NDArray[np.int64]
+    before: NDArray[np.int64]
+    after: NDArray[np.int64]
+    cost: NDArray[np.float64]
+    quality: NDArray[np.float64]
+
+    @property
+    def slope(self) -> NDArray[np.float64]:
+        """float64[steps], falling: the alpha at which both ends of the step are worth the same."""
+        return self.quality / self.cost
+
+    @classmethod
+    def of(cls, cost: NDArray[np.float64], quality: NDArray[np.float64]) -> Hulls:
+        """The hulls of some points; -inf as quality and inf as cost leave a point out.
+
+        Args:
+            cost: float64[queries, points].
+            quality: float64[queries, points].
+        """
+        cheapest = cost == cost.min(axis=1, keepdims=True)
+        start = np.where(cheapest, quality, -np.inf).argmax(axis=1)
+        query, before, after = _climb(cost, quality, start)
+        more_cost = cost[query, after] - cost[query, before]
+        better = quality[query, after] - quality[query, before]
+        # Stable: slopes fall along a hull, so the steps of a query stay in their order.
+        order = np.argsort(-better / more_cost, kind="stable")
+        query, before, after = query[order], before[order], after[order]
+        return cls(start, query, before, after, more_cost[order], better[order])
+
+
+def exact_frontier(
+    tree: RouteTree, allow_stop: bool = False
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Where the tree oracle goes over all alphas: the best mean Q at every mean cost.
+
+    Between two of these points lie mixtures, which `budget.optimum_at_mean_cost` describes.
+
+    Returns:
+        Mean cost and mean quality, float64[points] each, from the cheapest to the best; slopes
+        fall, up to equal ones.
+    """
+    endings = Actions(tree.routes, allow_stop).endings
+    cost, quality = tree.cost[:, endings], tree.score[:, endings]
+    hulls, rows = Hulls.of(cost, quality), np.arange(len(tree))
+
+    def along(values: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
+        first = values[rows, hulls.start].sum()
+        return np.concatenate([[first], first + np.cumsum(steps)]) / len(tree)
+
+    return along(cost, hulls.cost), along(quality, hulls.quality)
+
+
+def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np.float64]:
+    """The alphas at which the tree oracle takes another route on some query, ascending.
+
+    Args:
+        allow_stop: whether the oracle may take routes of fewer than L calls.
+
+    Returns:
+        float64[changes], one entry for each change of each query.
+    """
+    endings = Actions(tree.routes, allow_stop).endings
+    return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]
+
+
+def _climb(
+    cost: NDArray[np.float64], quality: NDArray[np.float64], start: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The steps up all hulls: query, point before and point after, int64[steps] each."""
+    query, here = np.arange(len(start)), start
+    found = [(query[:0], here[:0], here[:0])]
+    while len(query):
+        after, climbs = _next(cost[query], quality[query], here)
+        query, before, here = query[climbs], here[climbs], after[climbs]
+        found.append((query, before, here))
+    queries, befores, afters = zip(*found, strict=True)
+    return np.concatenate(queries), np.concatenate(befores), np.concatenate(afters)
+
+
+def _next(
+    cost: NDArray[np.float64], quality: NDArray[np.float64], here: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The next point up the hull of each query, int64[queries], and whether there is one.
+
+    Args:
+        here: int64[queries], points on the hulls.
+    """
+    rows = np.arange(len(here))
+    more_cost = cost - cost[rows, here][:, None]
+    better = quality - quality[rows, here][:, None]
+    # A better point that is not dearer was taken before, but for rounding.
+    climbs: NDArray[np.bool_] = (better > 0) & (more_cost > 0)
+    slope = np.full(cost.shape, -np.inf)
+    np.divide(better, more_cost, out=slope, where=climbs)
+    steepest = slope == slope.max(axis=1, keepdims=True)
+    # Points on an edge are left out: of equal slopes the longest.
+    after: NDArray[np.int64] = np.where(steepest, better, -np.inf).argmax(axis=1)
+    return after, np.any(climbs, axis=1)
+
+
+# Costs are rounded sums: what exceeds a budget by less than this share of it is within it.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class MeanCostOptimum:
+    """The oracle under a budget for the mean cost.
+
+    Attributes:
+        outcome: what it does on each query; at most one query mixes two routes.
+        alpha: quality that one more unit of mean cost would buy; the tree oracle at this alpha
+            spends the budget. 0 where there is more than can be used.
+    """
+
+    outcome: Outcome
+    alpha: float
+
+
+def within(cost: NDArray[np.float64], budget: float) -> NDArray[np.bool_]:
+    """Whether costs are at most the budget, up to rounding; shapes as given."""
+    return cost <= budget * (1 + ROUNDING)
+
+
+def optimum_at_mean_cost(
+    tree: RouteTree, budget: float, allow_stop: bool = False
+) -> MeanCostOptimum:
+    """The highest mean quality of any policy whose mean cost is at most `budget`, exactly.
+
+    A linear programme over mixtures of routes. Its constraint couples the queries only by the sum
+    of their costs, so it is a fractional knapsack: all queries start at their cheapest route, and
+    the steps up their hulls are taken in the order of quality gained per cost, the last one in
+    part. No policy does better, because this one knows all answers.
+
+    Args:
+        budget: greatest mean of C over the queries, in price * token.
+        allow_stop: whether an episode may end before L calls.
+
+    Raises:
+        InputError: not even the cheapest route of every query is within the budget.
+    """
+    endings = Actions(tree.routes, allow_stop).endings
+    step = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
+    node, after = endings.start + step.start, endings.start + step.after
+    cheapest = tree.cost[np.arange(len(tree)), node]
+    if not within(cheapest.mean(), budget):
+        raise InputError(
+            f"no policy is that cheap: a mean cost of {budget:g} per query; "
+            f"the cheapest routes cost {cheapest.mean():.6g}, allow at least that"
+        )
+    spent = cheapest.sum() + np.cumsum(step.cost)
+    taken = int(np.searchsorted(spent, budget * len(tree), side="right"))
+    node[step.query[:taken]] = after[:taken]  # of several steps of a query the last one stays
+    reached = np.eye(tree.routes.nodes)[node]
+    if taken < len(spent):
+        query, part = step.query[taken], 1 - (spent[taken] - budget * len(tree)) / step.cost[taken]
+        reached[query] *= 1 - max(part, 0.0)
+        reached[query, after[taken]] = max(part, 0.0)
+    outcome = from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
+    return MeanCostOptimum(outcome, float(step.slope[taken]) if taken < len(spent) else 0.0)
+
+
+def optimum_under_budget(
+    tree: RouteTree, budget: float, alpha: float, allow_stop: bool = False
+) -> Outcome:
+    """The tree oracle among the routes whose cost is within a budget for every query.
+
+    It knows the cost of each route before it takes it. Where no route is within the budget it takes
+    the cheapest one.
+
+    Args:
+        budget: greatest C of a query, in price * token.
+        alpha: reward lost per unit of cost.
+        allow_stop: whether an episode may end before L calls.
+    """
+    endings = np.zeros_like(tree.cost, dtype=np.bool_)
+    endings[:, Actions(tree.routes, allow_stop).endings] = True
+    lowest = np.where(endings, tree.cost, np.inf).min(axis=1, keepdims=True)
+    allowed = endings & (within(tree.cost, budget) | (tree.cost == lowest))
+    return _best_of(tree, allowed, alpha, f"oracle within {budget:g}")
+
+
+def masked_optimum(
+    tree: RouteTree, actions: Actions, allowed: NDArray[np.bool_], alpha: float
+) -> Outcome:
+    """The tree oracle among the routes that a mask leaves: no masked policy does better.
+
+    It can be better than `optimum_under_budget`, where a mask lets a query exceed the budget, and
+    worse, where a mask closes routes that would have been within it.
+
+    Args:
+        actions: what the columns of the mask mean.
+        allowed: bool[queries, states, A], at least one True in each row; see
+            `hierrouter.evaluation.budget.affordable`.
+        alpha: reward lost per unit of cost.
+    """
+    reachable = ending(actions, allowed.astype(np.float64)) > 0
+    return _best_of(tree, reachable, alpha, "masked oracle")
+
+
+def share_over(tree: RouteTree, endings: NDArray[np.float64], budget: float) -> float:
+    """The share of queries whose cost exceeds a budget under a policy, exactly.
+
+    Args:
+        endings: float64[queries, nodes], see `hierrouter.evaluation.outcome.ending`. A query on
+            which the policy draws between routes counts with the probability of the dear ones.
+        budget: greatest C of a query, in price * token.
+    """
+    return float((endings * ~within(tree.cost, budget)).sum(axis=1).mean())
+
+
+def _best_of(tree: RouteTree, allowed: NDArray[np.bool_], alpha: float, name: str) -> Outcome:
+    """The outcome of the best node of each query among those allowed, bool[queries, nodes]."""
+    reward = np.where(allowed, tree.node_reward(alpha), -np.inf)
+    return at_nodes(tree, cheapest_best(reward, tree.cost), name, "oracle")
+
+
+def affordable(
+    ceilings: Ceilings, tree: RouteTree, budget: float, actions: Actions
+) -> NDArray[np.bool_]:
+    """What may be called at each state so that the cost of a query stays within a budget.
+
+    Where nothing is affordable, the action with the lowest ceiling stays: an answer is owed, even
+    to a query whose bare question costs more than the budget.
+
+    Args:
+        ceilings: of the training fold.
+        tree: queries of any fold, with the same pool and hops.
+        budget: greatest C of a query, in price * token.
+        actions: what may be chosen at all.
+
+    Returns:
+        bool[queries, states, A], at least one True in each row.
+    """
+    routes = tree.routes
+    priced = _Priced(ceilings, actions, tree.rate)
+    ahead = [
+        priced.ahead(level, tree.tokens_in[:, routes.level(level)])
+        for level in range(1, routes.hops + 1)
+    ]
+    spent = tree.cost[:, : routes.states, None]
+    return _within(spent + np.concatenate(ahead, axis=1), actions.legal(), budget)
+
+
+def affordable_at(
+    ceilings: Ceilings,
+    actions: Actions,
+    rate: NDArray[np.float64],
+    budget: float,
+    path: tuple[int, ...],
+    prompts: NDArray[np.int64],
+    cost: float,
+) -> NDArray[np.bool_]:
+    """What may be called at one live state: what `affordable` says of that state.
+
+    Args:
+        ceilings: of the training fold.
+        actions: what may be chosen at all.
+        rate: float64[M, 2], price of a token in and of a token out.
+        budget: greatest C of a query, in price * token.
+        path: the models called so far, by number; fewer than L.
+        prompts: int64[M], tokens of the prompt that each model would be asked with next.
+        cost: C so far, in price * token.
+
+    Returns:
+        bool[A], at least one True.
+
+    Raises:
+        ValueError: not M prompts.
+    """
+    routes, level = actions.routes, len(path) + 1
+    if prompts.shape != (routes.models,):
+        raise ValueError(f"{routes.models} models need as many prompts, got {prompts.shape}")
+    state = routes.node(path)
+    place = state - routes.level_start(len(path))  # among the states of its level
+    prompt = np.zeros((1, routes.models**level), dtype=np.int64)
+    prompt.reshape(-1, routes.models)[place] = prompts
+    ahead = _Priced(ceilings, actions, rate).ahead(level, prompt)[0, place]
+    return _within(cost + ahead, actions.legal()[state], budget)
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The largest unknowns of a fold at each node.
+
+    Attributes:
+        longest: int64[nodes], tokens of the longest answer.
+        growth: int64[nodes], largest number of tokens that a prompt has more than its parent's,
+            each counted by the model that is asked.
+    """
+
+    longest: NDArray[np.int64]
+    growth: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, fold: RouteTree) -> Ceilings:
+        """The ceilings of one fold, which is not empty."""
+        nodes = np.arange(1, fold.routes.nodes)
+        parent = np.concatenate([[0], (nodes - 1) // fold.routes.models])
+        growth = (fold.tokens_in - fold.tokens_in[:, parent]).max(axis=0)
+        return cls(fold.tokens_out.max(axis=0), growth)
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """Ceilings under some prices, float64[M, 2]."""
+
+    ceilings: Ceilings
+    actions: Actions
+    rate: NDArray[np.float64]
+
+    def ahead(self, level: int, prompt: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Ceiling of the actions that lead to a level and of what must follow; inf: illegal.
+
+        Args:
+            prompt: int64[queries, M^level], tokens, known.
+
+        Returns:
+            float64[queries, M^(level - 1), A].
+        """
+        routes = self.actions.routes
+        call = self._call(level, prompt)
+        choices = [call + self._rest(level, prompt)]
+        if self.actions.allow_stop:
+            choices.append(call)
+        shape = (len(prompt), -1, routes.models)
+        total = np.concatenate([choice.reshape(shape) for choice in choices], axis=2)
+        return np.where(self.actions.legal()[routes.level(level - 1)], total, np.inf)
+
+    def _call(self, level: int, prompt: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Ceiling of the calls that lead to a level, whose prompts are known or bounded."""
+        routes = self.actions.routes
+        rate = np.tile(self.rate, (routes.models ** (level - 1), 1))
+        return cost_of(prompt, self.ceilings.longest[routes.level(level)], rate)
+
+    def _rest(self, level: int, prompt: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Ceiling of the cheapest way to finish after each node of a level, shaped as `prompt`."""
+        routes = self.actions.routes
+        if level == routes.hops:
+            return np.zeros(prompt.shape)
+        grown = np.repeat(prompt, routes.models, axis=1)
+        grown += self.ceilings.growth[routes.level(level + 1)]
+        total = self._call(level + 1, grown)
+        if not self.actions.allow_stop:
+            total += self._rest(level + 1, grown)
+        cheapest: NDArray[np.float64] = total.reshape(*prompt.shape, -1).min(axis=2)
+        return cheapest
+
+
+def _within(
+    total: NDArray[np.float64], legal: NDArray[np.bool_], budget: float
+) -> NDArray[np.bool_]:
+    """Which totals, float64[..., A], fit; the lowest one where none does."""
+    fits = within(total, budget) & legal
+    lowest = np.arange(total.shape[-1]) == total.argmin(axis=-1)[..., None]
+    return np.where(fits.any(axis=-1, keepdims=True), fits, lowest)
+
+
+@dataclass(frozen=True)
+class PriceMix:
+    """A model's share of the tree oracle's calls, constant between price factors.
+
+    Attributes:
+        model: whose rates are multiplied.
+        factor: float64[pieces], ascending from 0; piece k reaches from factor[k] to factor[k + 1],
+            the last one to infinity. At the factors themselves routes tie.
+        share: float64[pieces], in [0, 1].
+    """
+
+    model: str
+    factor: NDArray[np.float64]
+    share: NDArray[np.float64]
+
+    def at(self, factor: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64[...]: the share at some factors, at least 0; where routes tie, just above."""
+        return self.share[np.searchsorted(self.factor, factor, side="right") - 1]
+
+    def last_at(self, share: float) -> float:
+        """The price factor beyond which the model has less than this share of the calls.
+
+        Returns:
+            0 where it has less even if it is nearly free, inf where it never has less.
+        """
+        return self._end_of(self.share >= share)
+
+    @property
+    def leaves(self) -> float:
+        """The price factor beyond which the model is not called at all.
+
+        Above 1 it is in the mix at its present price. Below 1 it is not, and would enter below
+        this factor; at 0 no price would let it in. inf: it is called at any price.
+        """
+        return self._end_of(self.share > 0)
+
+    def _end_of(self, held: NDArray[np.bool_]) -> float:
+        """Where the last of some pieces ends."""
+        if not held.any():
+            return 0.0
+        return float(np.append(self.factor, np.inf)[np.flatnonzero(held)[-1] + 1])
+
+
+def price_mix(tree: RouteTree, model: str, alpha: float, allow_stop: bool = False) -> PriceMix:
+    """The share of a model's calls in the tree oracle's mix, at every price of the model.
+
+    The share is that of calls, over all queries. Ties in reward are broken by cost, as by
+    `bounds.oracle`; so at alpha 0, too, prices matter: among equally good routes.
+
+    Args:
+        model: a name of the pool.
+        alpha: reward lost per unit of cost.
+        allow_stop: whether the oracle may end before L calls.
+
+    Raises:
+        InputError: no such model.
+    """
+    number = _number(tree, model)
+    endings = Actions(tree.routes, allow_stop).endings
+    own, rest, score = (part[:, endings] for part in (*_costs(tree, number), tree.score))
+    # Of routes that are worth the same at any price the cheapest comes first.
+    order = np.argsort(rest, axis=1, kind="stable")
+    own, rest, score = (np.take_along_axis(part, order, axis=1) for part in (own, rest, score))
+    hulls = Hulls.of(*_lines(own, rest, score, alpha))
+    calls = _calls(tree.routes, number)[endings][order]
+    return _pieces(model, hulls, calls)
+
+
+def _number(tree: RouteTree, model: str) -> int:
+    if model not in tree.models:
+        raise InputError(f"no such model in the pool: {model}; known: {', '.join(tree.models)}")
+    return tree.models.index(model)
+
+
+def _costs(tree: RouteTree, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """float64[queries, nodes] twice: what one model's calls and all others cost up to each node."""
+    one = (np.arange(len(tree.models)) == number)[:, None]
+    own, rest = (
+        total_cost(tree.routes, tree.tokens_in, tree.tokens_out, np.where(kept, tree.rate, 0.0))
+        for kept in (one, ~one)
+    )
+    return own, rest
+
+
+def _lines(
+    own: NDArray[np.float64], rest: NDArray[np.float64], score: NDArray[np.float64], alpha: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How each route's reward falls with x, and the reward it falls from.
+
+    At alpha 0 the best routes are told apart by cost alone; all others are left out.
+    """
+    if alpha > 0:
+        return alpha * own, score - alpha * rest
+    best = score == score.max(axis=1, keepdims=True)
+    return np.where(best, own, np.inf), np.where(best, -rest, -np.inf)
+
+
+def _calls(routes: Routes, number: int) -> NDArray[np.int64]:
+    """int64[nodes, 2]: the calls of one model up to each node, and all calls."""
+    calls = np.zeros((routes.nodes, 2), dtype=np.int64)
+    for node in range(1, routes.nodes):
+        calls[node] = calls[routes.parent(node)] + (routes.action(node) == number, 1)
+    return calls
+
+
+def _pieces(model: str, hulls: Hulls, calls: NDArray[np.int64]) -> PriceMix:
+    """Add up the changes from an infinite price down to 0.
+
+    Args:
+        calls: int64[queries, points, 2], the model's calls and all calls of each route.
+    """
+    dearest = calls[np.arange(len(calls)), hulls.start].sum(axis=0)
+    changes = calls[hulls.query, hulls.after] - calls[hulls.query, hulls.before]
+    counts = dearest + np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(changes, axis=0)])
+    factor = np.append(hulls.slope, 0.0)[::-1]
+    share = (counts[:, 0] / counts[:, 1])[::-1]
+    # Of changes at the same factor only the sum is seen.
+    last = np.append(np.diff(factor) > 0, True)
+    return PriceMix(model, factor[last], share[last])

@@ -1,0 +1,291 @@
+"""How sure a mean, a difference or a share is, by resampling queries."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from hierrouter.evaluation.bounds import SMALLEST_GAP
+
+# Resamples counted at once, fewer where queries are many: the memory is bounded at about
+# 24 bytes * DRAWS, and what is counted stays near the processor. Resamples are the same ones.
+BATCH = 128
+DRAWS = 1 << 22
+
+
+def resampled_means(
+    values: NDArray[np.float64], n: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Means of n resamples of the queries, the same resamples for every row.
+
+    Args:
+        values: float64[policies, queries].
+        n: number of resamples.
+        rng: source of the draws; equal states give equal resamples.
+
+    Returns:
+        float64[policies, n].
+    """
+    queries = values.shape[1]
+    if queries == 0:
+        raise ValueError("no queries to resample")
+    if queries == 1:  # nothing to draw from, which scipy refuses
+        return np.repeat(values, n, axis=1)
+    resampled = stats.bootstrap(
+        (np.arange(queries),),
+        partial(_means, values),
+        n_resamples=n,
+        batch=max(1, min(BATCH, DRAWS // queries)),
+        vectorized=True,
+        method="percentile",
+        rng=rng,
+    )
+    means: NDArray[np.float64] = resampled.bootstrap_distribution
+    return means
+
+
+def percentile_interval(
+    means: NDArray[np.float64], queries: int, level: float = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Expanded percentiles of the resampled means, over the last axis.
+
+    Plain percentiles are too narrow for few queries: like a normal interval with n in place of
+    n - 1. These lie as much further out as Student's interval is wider (Hesterberg 2015, What
+    Teachers Should Know About the Bootstrap, The American Statistician 69(4), section 5.3.2).
+
+    Args:
+        means: float64[..., n].
+        queries: how many each resample is made of.
+        level: in (0, 1).
+
+    Returns:
+        low and high, float64[...] each.
+    """
+    tail = expanded_tail(queries, level)
+    low, high = np.quantile(means, [tail, 1 - tail], axis=-1)
+    return low, high
+
+
+def expanded_tail(queries: int, level: float = 0.95) -> float:
+    """What to cut off at each end: below (1 - level) / 2, the closer to it the more queries."""
+    freedom = max(queries - 1, 1)
+    wider = math.sqrt(1 + 1 / freedom)
+    return float(stats.norm.sf(wider * stats.t.isf((1 - level) / 2, freedom)))
+
+
+def interval(
+    values: NDArray[np.float64], n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Interval of the mean of one policy.
+
+    Args:
+        values: float64[queries].
+    """
+    means = resampled_means(values[None], n, rng)[0]
+    low, high = percentile_interval(means, len(values), level)
+    return float(low), float(high)
+
+
+def difference_interval(
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    n: int = 10_000,
+    level: float = 0.95,
+    *,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Interval of mean(first) - mean(second), paired by query.
+
+    Args:
+        first: float64[queries].
+        second: float64[queries], the same queries in the same order.
+    """
+    return interval(first - second, n, level, rng=rng)
+
+
+def _means(values: NDArray[np.float64], drawn: NDArray[np.int64], axis: int) -> NDArray[np.float64]:
+    """Mean of each row over the queries drawn: float64[policies, resamples].
+
+    How often each query was drawn, times its values: four times faster than looking up the values
+    of every draw, and the same to rounding.
+
+    Args:
+        drawn: int64[resamples, queries].
+        axis: the last, as scipy says.
+    """
+    queries = drawn.shape[1]
+    counts = np.empty(drawn.shape)
+    for row, chosen in zip(counts, drawn, strict=True):
+        row[:] = np.bincount(chosen, minlength=queries)
+    means: NDArray[np.float64] = values @ counts.T / queries
+    return means
+
+
+def crossed_interval(
+    values: NDArray[np.float64], level: float = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean +- t * standard error, for seeds and queries both drawn at random.
+
+    The model is x[s, q] = mean + seed[s] + query[q] + rest[s, q], independent, with variances
+    v_seed, v_query and v_rest. Estimated without bias, from mean squares, is the variance of the
+    mean, v_seed / S + v_query / N + v_rest / (S N); it is not let fall below what seeds alone or
+    queries alone make visible. Degrees of freedom are Satterthwaite's (Searle, Casella and
+    McCulloch, Variance Components, 1992, chapter 4).
+
+    Args:
+        values: float64[..., seeds, queries], at least 2 of each.
+        level: in (0, 1).
+
+    Returns:
+        low and high, float64[...] each.
+    """
+    seeds, queries = values.shape[-2:]
+    mean = values.mean(axis=(-2, -1), keepdims=True)
+    by_seed = values.mean(axis=-1, keepdims=True) - mean
+    by_query = values.mean(axis=-2, keepdims=True) - mean
+    rest = values - mean - by_seed - by_query
+    # Variances of the mean of all: as seen between seeds, between queries, and of what is in both.
+    from_seeds = np.square(by_seed).sum(axis=(-2, -1)) / (seeds * (seeds - 1))
+    from_queries = np.square(by_query).sum(axis=(-2, -1)) / (queries * (queries - 1))
+    in_both = np.square(rest).mean(axis=(-2, -1)) / ((seeds - 1) * (queries - 1))
+    variance = np.maximum(from_seeds + from_queries - in_both, np.maximum(from_seeds, from_queries))
+    spread = from_seeds**2 / (seeds - 1) + from_queries**2 / (queries - 1)
+    freedom = np.divide(variance**2, spread, out=np.ones_like(spread), where=spread > 0)
+    half = stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance)
+    centre = mean[..., 0, 0]
+    return centre - half, centre + half
+
+
+def gap_closed_interval(
+    router: NDArray[np.float64],
+    fixed: NDArray[np.float64],
+    oracle: NDArray[np.float64],
+    n: int,
+    level: float,
+    rng: np.random.Generator,
+) -> tuple[float, float] | None:
+    """Expanded percentiles of the share over resamples of the queries.
+
+    The fixed route is the same in every resample. The best of several is chosen on the queries it
+    is judged on, so its mean is too high, and the share too low. Choosing it anew in each resample
+    would not cover that choice but repeat the mistake: the best route of a resample is better still
+    (see docs/decisions.md). So this is for the share against that very route.
+
+    Args:
+        router, fixed, oracle: float64[queries], rewards on the same queries.
+        n: number of resamples.
+        level: in (0, 1).
+        rng: source of the draws.
+
+    Returns:
+        low and high; None where the resamples do not bound the share, because the gap is below
+        `SMALLEST_GAP` in too many of them.
+    """
+    means = resampled_means(np.array([router, fixed, oracle]), n, rng)
+    gap = means[2] - means[1]
+    large = gap >= SMALLEST_GAP
+    share = np.full(n, np.nan)
+    np.divide(means[0] - means[1], gap, out=share, where=large)
+    tail = expanded_tail(len(router), level)
+    # A share that is not known may be anything: the lowest for one end, the highest for the other.
+    low = float(np.quantile(np.where(large, share, -np.inf), tail, method="lower"))
+    high = float(np.quantile(np.where(large, share, np.inf), 1 - tail, method="higher"))
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
+
+
+LEVEL, POWER = 0.95, 0.8
+
+
+def smallest_difference(
+    deviation: float, queries: int, level: float = LEVEL, power: float = POWER
+) -> float:
+    """d with P(|T| > t) = power, where T = sqrt(n) mean / s has noncentrality sqrt(n) d / s.
+
+    T follows the noncentral t distribution with n - 1 degrees of freedom and t is Student's
+    (1 + level) / 2 quantile; for many queries d is (1.960 + 0.842) s / sqrt(n). Finding it on the
+    wrong side, about once in a million, is left out. Cohen, Statistical Power Analysis (1988),
+    chapter 2.
+
+    Args:
+        deviation: s, standard deviation of the difference over queries.
+        queries: n, at least 2.
+        level: 1 less the probability of finding what is not there.
+        power: probability of finding d.
+    """
+    freedom = queries - 1
+    critical = float(stats.t.ppf((1 + level) / 2, freedom))
+    noncentrality = float(special.nctdtrinc(freedom, 1 - power, critical))
+    return noncentrality * deviation / math.sqrt(queries)
+
+
+def queries_needed(
+    difference: float, deviation: float, level: float = LEVEL, power: float = POWER
+) -> int:
+    """The fewest queries whose `smallest_difference` is at most this one; at least 2.
+
+    Args:
+        difference: above 0.
+        deviation: as for `smallest_difference`.
+    """
+    normal = float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power))
+    queries = max(math.floor((normal * deviation / difference) ** 2), 2)
+    while smallest_difference(deviation, queries, level, power) > difference:
+        queries += 1  # Student's t wants 2 more or so than the normal distribution
+    return queries
+
+
+# Differences resampled together: bounds the memory at 8 bytes * AT_ONCE * resamples.
+AT_ONCE = 256
+
+
+def simultaneous_intervals(
+    differences: NDArray[np.float64], n: int, level: float, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean +- c * standard error of each difference, with one c for all.
+
+    c is the `level` quantile over resamples of max |mean* - mean| / error, no less than that of one
+    difference, taken as a normal deviate and replaced by Student's for the same probability, which
+    few queries need.
+
+    Args:
+        differences: float64[comparisons, queries], paired by query; at least 2 queries.
+        n: number of resamples.
+        level: probability that all intervals hold, in (0, 1).
+        rng: source of the draws.
+
+    Returns:
+        low and high, float64[comparisons] each; equal where a difference is the same on every
+        query.
+    """
+    queries = differences.shape[1]
+    mean = differences.mean(axis=1)
+    error = differences.std(axis=1) / math.sqrt(queries)
+    resampled = np.quantile(_largest(differences, mean, error, n, rng), level)
+    # Resamples of a few queries take few values: their quantile can be less than one needs alone.
+    critical = max(resampled, stats.norm.isf((1 - level) / 2))
+    student = stats.t.isf(stats.norm.sf(critical), queries - 1)
+    half = student * error * math.sqrt(queries / (queries - 1))
+    return mean - half, mean + half
+
+
+def _largest(
+    differences: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    error: NDArray[np.float64],
+    n: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """float64[n]: the largest |t| of each resample; what never varies has none."""
+    largest = np.zeros(n)
+    varies = np.flatnonzero(error > np.finfo(np.float64).eps * np.abs(mean))
+    state = rng.bit_generator.state
+    for start in range(0, len(varies), AT_ONCE):
+        part = varies[start : start + AT_ONCE]
+        rng.bit_generator.state = state  # the same resamples for every part
+        off = np.abs(resampled_means(differences[part], n, rng) - mean[part, None])
+        np.maximum(largest, (off / error[part, None]).max(axis=0), out=largest)
+    return largest

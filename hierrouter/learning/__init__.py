@@ -1,0 +1,1 @@
+"""Routers, learned and usual."""

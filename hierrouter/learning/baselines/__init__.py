@@ -1,0 +1,1 @@
+"""The routers that other people would use, on the same questions and folds."""

@@ -1,0 +1,269 @@
+"""The texts of answers, and how good an answer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from sklearn.ensemble import ExtraTreesRegressor
+
+from hierrouter.engines.encoders import HashedNgrams
+from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Seen
+from hierrouter.learning.baselines.classifiers import Expectation, expectation
+from hierrouter.questions.answers import plain
+from hierrouter.replay.tree import calls_of
+from hierrouter_cache.errors import IncompleteTree
+from hierrouter_cache.keys import text_digest
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.walk import Forest, Nodes, TreeSpec
+
+# Shorter than the vectors that policies see: 144 routes of 3,000 queries take 442 MB at most.
+WIDTH = 256
+TEXTS_AT_A_TIME = 16_384
+
+
+def load_answers(
+    root: Path, tree: RouteTree, sets: Sequence[str], pool: str | None = None
+) -> dict[str, Answers]:
+    """The last answer of each arm of each set, in the order of the tree's queries.
+
+    Args:
+        root: the cache that the tree was opened from.
+        tree: all of what was opened, or some of its queries.
+        sets: names in `sets.SETS`, at least one; their answers share the vectors of their texts.
+        pool: as in `hierrouter.replay.opening.Selection`.
+
+    Raises:
+        CacheError: nothing there, damaged, or not the cache of this tree.
+    """
+    reader, spec, forest = calls_of(root, tree, pool)
+    by_set = {name: OF_SET[name](tree, spec, forest) for name in sets}
+    texts, row = _texts(reader, np.concatenate([last.calls for last in by_set.values()], axis=1))
+    ends = np.cumsum([last.calls.shape[1] for last in by_set.values()])
+    rows = np.split(row, ends[:-1], axis=1)
+    return {
+        name: texts.at(mine, last.tokens)
+        for (name, last), mine in zip(by_set.items(), rows, strict=True)
+    }
+
+
+def answers_for(
+    root: Path,
+    tree: RouteTree,
+    baselines: Sequence[Baseline],
+    sets: Sequence[str],
+    pool: str | None = None,
+) -> dict[str, Answers] | None:
+    """`load_answers` where a baseline reads them, else None."""
+    if not any(baseline.reads_answers for baseline in baselines):
+        return None
+    return load_answers(root, tree, sets, pool)
+
+
+@dataclass(frozen=True)
+class _Last:
+    """The last call of each arm: hash of its key, uint64[queries, arms], and tokens, int64."""
+
+    calls: NDArray[np.uint64]
+    tokens: NDArray[np.int64]
+
+
+def _direct(tree: RouteTree, spec: TreeSpec, forest: Forest) -> _Last:
+    asked = [name for name, _ in spec.direct]
+    models = [model for model in tree.direct.models if model in tree.models]
+    ours = [tree.direct.models.index(model) for model in models]
+    calls = _calls(forest.direct)[:, [asked.index(model) for model in models]]
+    return _Last(calls, tree.direct.tokens_out[:, ours])
+
+
+def _routes(tree: RouteTree, spec: TreeSpec, forest: Forest) -> _Last:
+    leaves = tree.routes.leaves
+    return _Last(_calls(forest.tree.columns(leaves)), tree.tokens_out[:, leaves])
+
+
+OF_SET = {"A": _direct, "B": _routes}
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Distinct texts: vectors, float32[texts, width], and which say the same, int64[texts]."""
+
+    vectors: NDArray[np.float32]
+    group: NDArray[np.int64]
+
+    def at(self, row: NDArray[np.int64], tokens: NDArray[np.int64]) -> Answers:
+        return Answers(self.vectors, row, self.group[row], tokens)
+
+
+def _calls(nodes: Nodes) -> NDArray[np.uint64]:
+    """uint64[queries, columns]: hash of each call's key.
+
+    Raises:
+        IncompleteTree: a call is missing.
+    """
+    if not nodes.found.all():
+        raise IncompleteTree(
+            f"{np.count_nonzero(~nodes.found)} answers of the tree are not in the cache; open it "
+            "again"
+        )
+    return nodes.key
+
+
+def _texts(reader: CacheReader, calls: NDArray[np.uint64]) -> tuple[_Texts, NDArray[np.int64]]:
+    """The distinct responses of some calls, and int64[*calls.shape], which one is each call's."""
+    _, first, row = np.unique(reader.answers(calls), return_index=True, return_inverse=True)
+    chosen = calls.ravel()[first]
+    encoder = HashedNgrams(WIDTH)
+    vectors = np.empty((len(chosen), WIDTH), np.float32)
+    groups: dict[str, int] = {}
+    group = np.empty(len(chosen), np.int64)
+    for start in range(0, len(chosen), TEXTS_AT_A_TIME):
+        part = slice(start, start + TEXTS_AT_A_TIME)
+        found = reader.texts(chosen[part])
+        texts = [found[call].response for call in chosen[part].tolist()]
+        vectors[part] = encoder.encode(texts)
+        # A digest, so that not all texts of a large cache are kept.
+        group[part] = [groups.setdefault(text_digest(plain(text)), len(groups)) for text in texts]
+    return _Texts(vectors, group), row.reshape(calls.shape)
+
+
+TREES = 60
+COMPONENTS = 24  # of questions and of answers
+FITTED_ON = 20_000  # answers at most
+MOST_READ = 4  # other answers that were read before, at most, while it is fitted
+
+
+@dataclass(frozen=True)
+class AnswerScorer:
+    """What tells a good answer.
+
+    Attributes:
+        prior: what the question lets expect of each arm.
+        rank: int64[arms], place of each arm by mean quality.
+        question: float64[dim, components], projection of a question.
+        answer: float64[width, components], projection of an answer.
+        model: from the features of `Judge` to quality.
+    """
+
+    prior: Expectation
+    rank: NDArray[np.int64]
+    question: NDArray[np.float64]
+    answer: NDArray[np.float64]
+    model: ExtraTreesRegressor
+
+    def judge(self, seen: Seen) -> Judge:
+        """For these queries."""
+        return Judge(self, seen, self.prior.predict(seen.question))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A scorer of the answers to some queries.
+
+    Attributes:
+        scorer: the scorer.
+        seen: with the answers of all arms, of which it looks only at those it is asked about.
+        prior: float64[queries, arms], quality that the question alone lets expect.
+    """
+
+    scorer: AnswerScorer
+    seen: Seen
+    prior: NDArray[np.float64]
+
+    def score(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n], in [0, 1]: expected quality of one arm's answer to each query.
+
+        Args:
+            query: int64[n], positions of queries.
+            arm: int64[n], whose answer it is; its calls were made.
+            read: bool[n, arms], whose answers were read; that of `arm` says nothing more.
+        """
+        if not len(query):
+            return np.zeros(0)
+        predicted = self.scorer.model.predict(self.features(query, arm, read))
+        return np.asarray(predicted, np.float64)
+
+    def features(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n, features], see `score`."""
+        seen, answers, prior = self.seen, read_answers(self.seen), self.prior[query]
+        others = read & (np.arange(seen.arms) != arm[:, None])
+        same = answers.group[query] == answers.group[query, arm][:, None]
+        columns = [
+            self.prior[query, arm],
+            prior.mean(axis=1),
+            prior.max(axis=1),
+            self.scorer.rank[arm],
+            np.log1p(answers.tokens[query, arm]),
+            others.sum(axis=1),
+            (others & same).sum(axis=1),
+        ]
+        asked = seen.question[query] @ self.scorer.question
+        said = answers.vectors[answers.row[query, arm]] @ self.scorer.answer
+        return np.column_stack([*columns, asked, said])
+
+
+def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:
+    """Learn from the answers of a fold.
+
+    What the question lets expect of an arm is, for each query, learned from the others: else the
+    scorer would trust it too much.
+    """
+    seen, answers = train.seen, read_answers(train.seen)
+    prior = expectation(seen.question, train.quality, rng)
+    query, arm = _drawn(len(train), seen.arms, rng)
+    scorer = AnswerScorer(
+        prior=prior,
+        rank=np.argsort(np.argsort(train.quality.mean(axis=0), kind="stable")),
+        question=_projection(seen.question),
+        answer=_projection(answers.vectors[answers.row[query, arm]]),
+        model=ExtraTreesRegressor(
+            TREES, min_samples_leaf=5, max_features=0.5, random_state=int(rng.integers(2**31))
+        ),
+    )
+    read = _read_before(arm, seen.arms, rng)
+    features = Judge(scorer, seen, prior.held_out).features(query, arm, read)
+    scorer.model.fit(features, train.quality[query, arm])
+    return scorer
+
+
+def read_answers(seen: Seen) -> Answers:
+    """The answers; whoever asks for them has said that it reads them."""
+    assert seen.answers is not None, "a router that reads answers was given none"
+    return seen.answers
+
+
+def _drawn(
+    queries: int, arms: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Query and arm of each answer to learn from: all, or so many by chance."""
+    places = np.arange(queries * arms)
+    if len(places) > FITTED_ON:
+        places = np.sort(rng.choice(places, FITTED_ON, replace=False))
+    return places // arms, places % arms
+
+
+def _read_before(arm: NDArray[np.int64], arms: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """bool[n, arms]: whose answers were read; none to a few, as it will be when it is used."""
+    order = np.argsort(rng.random((len(arm), arms)), axis=1)
+    most = min(MOST_READ, arms - 1)
+    read: NDArray[np.bool_] = order < rng.integers(0, most + 1, len(arm))[:, None]
+    return read
+
+
+def _projection(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64[width, components]: the directions in which these vectors are longest."""
+    width = vectors.shape[1]
+    if not width:
+        return np.zeros((0, 0))
+    wide = vectors.astype(np.float64)
+    first = max(0, width - COMPONENTS)
+    return np.asarray(eigh(wide.T @ wide, subset_by_index=[first, width - 1])[1])

@@ -1,0 +1,410 @@
+"""What a baseline is, and what a one-shot router chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.evaluation.outcome import Kind, Outcome, fixed_routes, single_calls
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes, RouteTree
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What can be read off the last answer of each arm, once its calls were made.
+
+    Attributes:
+        vectors: float32[texts, width], of each distinct text; shared by all folds and arms.
+        row: int64[queries, arms], row of `vectors`.
+        group: int64[queries, arms], equal where answers say the same; compared within a query.
+        tokens: int64[queries, arms], length of the answer.
+    """
+
+    vectors: NDArray[np.float32]
+    row: NDArray[np.int64]
+    group: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+    def select(self, rows: NDArray[np.int64]) -> Answers:
+        """The same for the queries at positions `rows` only."""
+        return Answers(self.vectors, self.row[rows], self.group[rows], self.tokens[rows])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a router may look at: no score and no cost, which are for `Arms` to know.
+
+    What a call has cost is sunk, so who wants R to be high need not know it.
+
+    Attributes:
+        question: float32[queries, dim], the embedding of each question.
+        datasets: dataset of each query, for those that claim to know it.
+        calls: bool[arms, calls], which calls an arm makes; two arms may share one.
+        answers: of every arm, to be read only of arms whose calls were made; None for who makes no
+            call before it chooses, and where nobody loaded the texts.
+    """
+
+    question: NDArray[np.float32]
+    datasets: tuple[str, ...]
+    calls: NDArray[np.bool_]
+    answers: Answers | None
+
+    def __len__(self) -> int:
+        return len(self.question)
+
+    @property
+    def arms(self) -> int:
+        """How many there are to choose from."""
+        return len(self.calls)
+
+    def blind(self) -> Seen:
+        """What is known before any call was made."""
+        return replace(self, answers=None)
+
+    def made(self, read: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """bool[n, calls]: the calls it takes to read the answers of bool[n, arms]."""
+        # As numbers: numpy multiplies truth values some hundred times slower.
+        counts: NDArray[np.float32] = read.astype(np.float32) @ self.calls.astype(np.float32)
+        return counts > 0
+
+    def select(self, rows: NDArray[np.int64]) -> Seen:
+        """The same for the queries at positions `rows` only, in that order."""
+        return replace(
+            self,
+            question=self.question[rows],
+            datasets=tuple(self.datasets[row] for row in rows),
+            answers=self.answers.select(rows) if self.answers else None,
+        )
+
+
+@dataclass(frozen=True)
+class Arms:
+    """What each arm gives on each query of a fold.
+
+    Attributes:
+        names: of the arms.
+        seen: what a router may look at.
+        call_cost: float64[queries, calls], what each call costs.
+        rate: float64[arms], mean cost of a token of the models that an arm calls.
+        quality: float64[queries, arms], Q of the last answer, in [0, 1].
+        accuracy: float64[queries, arms], 1 where it is right.
+    """
+
+    names: tuple[str, ...]
+    seen: Seen
+    call_cost: NDArray[np.float64]
+    rate: NDArray[np.float64]
+    quality: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+
+    @cached_property
+    def cost(self) -> NDArray[np.float64]:
+        """float64[queries, arms]: of all calls of an arm."""
+        total: NDArray[np.float64] = self.call_cost @ self.seen.calls.T
+        return total
+
+    def reward(self, alpha: float) -> NDArray[np.float64]:
+        """float64[queries, arms]: R = Q - alpha * C."""
+        return self.quality - alpha * self.cost
+
+    def __len__(self) -> int:
+        return len(self.quality)
+
+    def select(self, rows: NDArray[np.int64]) -> Arms:
+        """The same for the queries at positions `rows` only, in that order."""
+        return replace(
+            self,
+            seen=self.seen.select(rows),
+            call_cost=self.call_cost[rows],
+            quality=self.quality[rows],
+            accuracy=self.accuracy[rows],
+        )
+
+    def blind(self) -> Arms:
+        """The same for a router that makes no call before it chooses; labels stay."""
+        return replace(self, seen=self.seen.blind())
+
+
+@dataclass(frozen=True)
+class Play:
+    """What a router does on each query.
+
+    Attributes:
+        answer: float64[queries, arms], probability that the arm's answer is the one given; rows
+            sum to 1. A vote among equal answers gives one of them.
+        called: float64[queries, calls], probability that the call is made; calls that lead to no
+            answer are paid, too.
+    """
+
+    answer: NDArray[np.float64]
+    called: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, seen: Seen, arm: NDArray[np.int64]) -> Play:
+        """One arm a query, int64[queries], and no call beside its own."""
+        return cls.mixed(seen, np.eye(seen.arms)[arm])
+
+    @classmethod
+    def mixed(cls, seen: Seen, probability: NDArray[np.float64]) -> Play:
+        """Arms drawn with float64[queries, arms], and no call beside those of the arm drawn."""
+        return cls(probability, probability @ seen.calls)
+
+    @classmethod
+    def after(cls, seen: Seen, arm: NDArray[np.int64], read: NDArray[np.bool_]) -> Play:
+        """One arm a query, chosen after the answers of bool[queries, arms] were read.
+
+        All calls of those are paid, one that several share once.
+        """
+        return cls(np.eye(seen.arms)[arm], seen.made(read).astype(np.float64))
+
+    def outcome(self, arms: Arms, name: str, kind: Kind = "baseline") -> Outcome:
+        """What comes of it, in expectation."""
+        return Outcome(
+            name=name,
+            kind=kind,
+            quality=(self.answer * arms.quality).sum(axis=1),
+            accuracy=(self.answer * arms.accuracy).sum(axis=1),
+            cost=(self.called * arms.call_cost).sum(axis=1),
+        )
+
+
+def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
+    """Set A: one direct call of a model of the pool; reference models are no arms."""
+    calls = [call for call in single_calls(tree) if call.kind == "single"]
+    rate = dict(zip(tree.models, tree.base_rate, strict=True))
+    return Arms(
+        names=tuple(call.name for call in calls),
+        seen=Seen(
+            question=questions(tree),
+            datasets=tree.datasets,
+            calls=np.eye(len(calls), dtype=np.bool_),
+            answers=answers,
+        ),
+        call_cost=np.stack([call.cost for call in calls], axis=1),
+        rate=np.array([rate[call.name] for call in calls]),
+        quality=np.stack([call.quality for call in calls], axis=1),
+        accuracy=np.stack([call.accuracy for call in calls], axis=1),
+    )
+
+
+def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
+    """Set B: each of the M^L routes as one arm, chosen before any answer is seen."""
+    routes = tree.routes
+    calls = _calls(routes)
+    spent = np.zeros_like(tree.cost)
+    for node in range(1, routes.nodes):
+        spent[:, node] = tree.cost[:, node] - tree.cost[:, routes.parent(node)]
+    made = np.array([routes.action(node) for node in range(1, routes.nodes)])
+    return Arms(
+        names=tuple(route.name for route in fixed_routes(tree)),
+        seen=Seen(questions(tree), tree.datasets, calls, answers),
+        call_cost=spent[:, 1:],
+        rate=(calls * tree.base_rate[made]).sum(axis=1) / routes.hops,
+        quality=tree.score[:, routes.leaves],
+        accuracy=tree.accuracy[:, routes.leaves],
+    )
+
+
+def questions(tree: RouteTree) -> NDArray[np.float32]:
+    """float32[queries, dim]: what a policy sees at the root, where nothing was answered yet."""
+    rows = np.arange(len(tree))
+    return tree.embedding_at(rows, np.zeros_like(rows))
+
+
+def _calls(routes: Routes) -> NDArray[np.bool_]:
+    """bool[leaves, nodes but the root]: the calls on the way to each leaf."""
+    leaves = range(routes.nodes)[routes.leaves]
+    calls = np.zeros((len(leaves), routes.calls), dtype=np.bool_)
+    for row, node in enumerate(leaves):
+        while node:
+            calls[row, node - 1] = True
+            node = routes.parent(node)
+    return calls
+
+
+Fitted = Callable[[Seen], Play]
+DIGITS = 9  # two values of R that differ by less are a tie
+
+
+class Baseline(Protocol):
+    """A router that is fitted on one fold and tuned on another."""
+
+    @property
+    def name(self) -> str:
+        """How tables call it; on the command line small letters, and dashes for spaces."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Whose idea it is, with where to read about it."""
+        ...
+
+    @property
+    def reads_answers(self) -> bool:
+        """It needs `Seen.answers`."""
+        ...
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """Learn from `train`; choose settings by mean R on `validation`.
+
+        Args:
+            alpha: of R = Q - alpha * C, which the router is to make as high as it can.
+            rng: the only source of chance.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A fitted router, and what the validation fold chose.
+
+    Attributes:
+        play: the router.
+        settings: chosen settings by name, as JSON values; empty where there is nothing to choose.
+    """
+
+    play: Fitted
+    settings: dict[str, Any]
+
+
+def best_of(
+    candidates: Sequence[tuple[dict[str, Any], Fitted]], validation: Arms, alpha: float
+) -> Tuned:
+    """The candidate with the highest mean R on the validation fold; of equals the first.
+
+    Args:
+        candidates: settings and router, at least one.
+    """
+    if not len(validation):
+        settings, play = candidates[0]
+        return Tuned(play, settings)
+    rewards = [value_of(play, validation, alpha) for _, play in candidates]
+    settings, play = candidates[int(np.round(rewards, DIGITS).argmax())]
+    return Tuned(play, settings)
+
+
+def value_of(play: Fitted, arms: Arms, alpha: float) -> float:
+    """Mean R of a router on a fold."""
+    return mean_reward(play(arms.seen), arms, alpha)
+
+
+def mean_reward(played: Play, arms: Arms, alpha: float) -> float:
+    """Mean R of what a router does on a fold."""
+    return float(played.outcome(arms, "").reward(alpha).mean())
+
+
+SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
+    "A": single_models,
+    "B": macro_arms,
+}
+MOST_ROUTES = 1_000  # arms of set B: more take hours, and have too few queries each
+
+
+def require_sets(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of sets of arms, checked before any work.
+
+    Raises:
+        InputError: an unknown one, or one that stands twice.
+    """
+    for name in names:
+        if name not in SETS:
+            raise InputError(f"unknown set of arms: {name!r}: --sets; known: {', '.join(SETS)}")
+        if names.count(name) > 1:
+            raise InputError(f"set of arms given twice: {name}: --sets; names must differ")
+    return tuple(names)
+
+
+def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
+    """The sets of these that a tree has arms for.
+
+    Raises:
+        InputError: none, with the reason.
+    """
+    lacking = left_out(tree, names)
+    usable = tuple(name for name in names if name not in lacking)
+    if not usable:
+        why = "; ".join(f"set {name}: {reason}" for name, reason in lacking.items())
+        raise InputError(f"no arms to compare: --sets {','.join(names)}; {why or 'name one'}")
+    return usable
+
+
+def left_out(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
+    """Why a set takes no part, by its name; empty where all do."""
+    routes = tree.routes.models**tree.hops
+    found = {}
+    if "A" in names and not set(tree.direct.models) & set(tree.models):
+        found["A"] = "no model of the pool was asked directly"
+    if "B" in names and routes > MOST_ROUTES:
+        found["B"] = f"{routes:,} routes, more than {MOST_ROUTES:,}; take fewer --models or --hops"
+    elif "B" in names and "A" in names and _are_direct_calls(tree):
+        found["B"] = "its routes are the direct calls of set A"
+    return found
+
+
+def _are_direct_calls(tree: RouteTree) -> bool:
+    """Whether a route is a direct call and no more, as in an imported table of one hop."""
+    if tree.hops != 1 or not set(tree.models) <= set(tree.direct.models):
+        return False
+    direct, leaves = tree.direct, tree.routes.leaves
+    same = [direct.models.index(model) for model in tree.models]
+    return np.array_equal(tree.score[:, leaves], direct.score[:, same]) and np.array_equal(
+        tree.cost[:, leaves], direct.cost[:, same]
+    )
+
+
+def unit(question: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The vectors at length 1; a vector of zeros stays."""
+    length = np.linalg.norm(question, axis=1, keepdims=True)
+    return np.divide(question, np.where(length > 0, length, 1), dtype=np.float32)
+
+
+def columns(question: NDArray[np.float32]) -> NDArray[np.float32]:
+    """float32[queries, dim + 1]: the vectors at length 1, and a constant."""
+    return np.pad(unit(question), ((0, 0), (0, 1)), constant_values=1)
+
+
+def strongest(
+    seen: Seen, strength: NDArray[np.float32] | NDArray[np.float64], cost: NDArray[np.float64]
+) -> Play:
+    """The strongest arm for each question; of equals the cheapest.
+
+    Args:
+        strength: float[queries, arms].
+        cost: float64[arms], of an arm in general.
+    """
+    value = strength.astype(np.float64).round(DIGITS)
+    return Play.of(seen, cheapest_best(value, np.broadcast_to(cost, value.shape)))
+
+
+Predict = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+
+
+def targets(arms: Arms) -> NDArray[np.float64]:
+    """float64[queries, 2 * arms]: quality of every arm, then cost of every arm."""
+    return np.concatenate([arms.quality, arms.cost], axis=1)
+
+
+def best_predicted(predict: Predict, train: Arms, alpha: float) -> Fitted:
+    """The arm with the highest predicted R = Q - alpha * C; ties: lower predicted cost.
+
+    Args:
+        predict: float32[queries, dim] to float64[queries, 2 * arms], laid out as `targets`.
+        train: what it was fitted on; what is the same on all of its queries is predicted as such.
+    """
+    learned = targets(train)
+    always = learned.min(axis=0) == learned.max(axis=0)
+
+    def play(seen: Seen) -> Play:
+        predicted = np.where(always, learned[0], predict(seen.question))
+        quality, cost = np.split(predicted, 2, axis=1)
+        utility = np.round(quality - alpha * cost, DIGITS)
+        return Play.of(seen, cheapest_best(utility, cost.round(DIGITS)))
+
+    return play

@@ -1,0 +1,337 @@
+"""Routers that read answers: vote, best of several, cascades."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.learning.baselines.answers import AnswerScorer, Judge, fit_scorer, read_answers
+from hierrouter.learning.baselines.arms import DIGITS, Arms, Play, Seen, Tuned, best_of, mean_reward
+from hierrouter.learning.baselines.classifiers import Expectation, expectation
+from hierrouter.learning.baselines.simple import best_arm, best_static
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The answer with the highest score of a fixed group of arms; a tie goes to the cheapest.
+
+    Attributes:
+        largest: how many arms a group has at most.
+    """
+
+    largest: int = 4
+    name: ClassVar[str] = "best-of ensemble"
+    source: ClassVar[str] = "Cobbe et al. 2021, arXiv 2110.14168; LLM-Blender, arXiv 2306.02561"
+    reads_answers: ClassVar[bool] = True
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        if not len(validation):
+            return best_static(train, alpha)
+        scorer = fit_scorer(train, rng)
+        group = self._grown(scorer.judge(validation.seen), validation, alpha)
+        return Tuned(partial(_play, group, scorer), {"arms": [train.names[arm] for arm in group]})
+
+    def _grown(self, judge: Judge, arms: Arms, alpha: float) -> list[int]:
+        """The best arm of a fold, and others as long as each makes its mean R higher."""
+        by_cost = arms.cost.mean(axis=0).argsort(kind="stable").tolist()
+        group = [best_arm(arms.reward(alpha), arms.cost)]
+        value = float(arms.reward(alpha)[:, group].mean())
+        while len(group) < min(self.largest, len(by_cost)):
+            more = [arm for arm in by_cost if arm not in group]
+            larger = [[arm for arm in by_cost if arm in {*group, one}] for one in more]
+            values = [mean_reward(pick(one, judge), arms, alpha) for one in larger]
+            best = int(np.round(values, DIGITS).argmax())
+            if values[best] <= value + 10**-DIGITS:
+                break
+            group, value = larger[best], values[best]
+        return group
+
+
+def pick(group: Sequence[int], judge: Judge) -> Play:
+    """The answer with the highest score of a group of arms, of equals the first."""
+    queries = len(judge.seen)
+    read = np.zeros((queries, judge.seen.arms), np.bool_)
+    read[:, group] = True
+    query = np.repeat(np.arange(queries), len(group))
+    score = judge.score(query, np.tile(group, queries), read[query])
+    best = score.reshape(queries, len(group)).argmax(axis=1)
+    return Play.after(judge.seen, np.asarray(group)[best], read)
+
+
+def _play(group: Sequence[int], scorer: AnswerScorer, seen: Seen) -> Play:
+    return pick(group, scorer.judge(seen))
+
+
+@dataclass(frozen=True)
+class MajorityVote:
+    """A vote among a fixed group of arms; a tie goes to the cheapest arm of the group.
+
+    Attributes:
+        sizes: of the groups; of two arms the cheaper one would always win.
+        shortlist: how many arms the groups are made of.
+    """
+
+    sizes: tuple[int, ...] = (1, 3, 5)
+    shortlist: int = 9
+    name: ClassVar[str] = "majority vote"
+    source: ClassVar[str] = "Wang et al. 2022, arXiv 2203.11171; Li et al. 2024, arXiv 2402.05120"
+    reads_answers: ClassVar[bool] = True
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        if not len(validation):
+            return best_static(train, alpha)
+        cost = validation.cost.mean(axis=0)
+        value = np.round(validation.reward(alpha).mean(axis=0), DIGITS)
+        shortlist = np.lexsort((cost, -value))[: self.shortlist]
+        by_cost = shortlist[cost[shortlist].argsort(kind="stable")].tolist()
+        candidates = [
+            ({"arms": [train.names[arm] for arm in group]}, partial(vote, group))
+            for size in self.sizes
+            for group in combinations(by_cost, size)
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+def vote(group: Sequence[int], seen: Seen) -> Play:
+    """What most of a group of arms say.
+
+    Args:
+        group: arms, of which the first stands for those that say the same, and wins a tie.
+    """
+    said = read_answers(seen).group[:, group]
+    votes = (said[:, :, None] == said[:, None, :]).sum(axis=2)
+    read = np.zeros((len(seen), seen.arms), np.bool_)
+    read[:, group] = True
+    return Play.after(seen, np.asarray(group)[votes.argmax(axis=1)], read)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Which arms are asked, in order, and the score that ends it after each but the last."""
+
+    arms: tuple[int, ...]
+    thresholds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """A cascade of at least one arm.
+
+    Attributes:
+        longest: arms of a cascade.
+        kept: of each length, how many cascades are grown further; of one arm, all are.
+    """
+
+    longest: int = 6
+    kept: int = 12
+    name: ClassVar[str] = "cascade"
+    source: ClassVar[str] = (
+        "FrugalGPT, Chen et al. 2023, arXiv 2305.05176; AutoMix, arXiv 2310.12963"
+    )
+    reads_answers: ClassVar[bool] = True
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        if not len(validation):
+            return best_static(train, alpha)
+        scorer = fit_scorer(train, rng)
+        chain = self._best(scorer.judge(validation.seen), validation, alpha)
+        settings = {
+            "arms": [train.names[arm] for arm in chain.arms],
+            "thresholds": list(chain.thresholds),
+        }
+        return Tuned(partial(_cascade_play, chain, scorer), settings)
+
+    def _best(self, judge: Judge, arms: Arms, alpha: float) -> Chain:
+        """The cascade of the highest mean R on a fold, of those that were looked at."""
+        value = arms.reward(alpha).mean(axis=0)
+        grown = [(float(value[arm]), Chain((int(arm),))) for arm in _by_cost(arms)]
+        found = grown
+        for _ in range(1, self.longest):
+            longer = [
+                candidate
+                for value, chain in grown
+                for candidate in _longer(value, chain, judge, arms, alpha)
+            ]
+            grown = _highest(longer)[: self.kept]
+            found = [*found, *grown]
+        return _highest(found)[0][1]
+
+
+def _longer(
+    value: float, chain: Chain, judge: Judge, arms: Arms, alpha: float
+) -> Iterator[tuple[float, Chain]]:
+    """With each arm added at the end, at its best threshold, where that makes R higher.
+
+    Args:
+        value: mean R of the chain on the fold.
+    """
+    _, read, query = _follow(chain, judge)
+    last, read = chain.arms[-1], read[query]
+    score = judge.score(query, np.full(len(query), last), read)
+    unpaid = arms.call_cost[query] * ~arms.seen.made(read)
+    gain = arms.quality[query] - arms.quality[query, last][:, None]
+    gain -= alpha * unpaid @ arms.seen.calls.T
+    worst_first = score.argsort(kind="stable")
+    score = score[worst_first]
+    cuts = np.flatnonzero(np.diff(score) > 10**-DIGITS)
+    if not len(cuts):
+        return
+    added = gain[worst_first].cumsum(axis=0)[cuts] / len(arms)
+    for arm in [arm for arm in _by_cost(arms) if arm not in chain.arms]:
+        best = int(np.argmax(added[:, arm]))
+        if added[best, arm] > 10**-DIGITS:
+            threshold = float(score[cuts[best] : cuts[best] + 2].mean())
+            longer = Chain((*chain.arms, int(arm)), (*chain.thresholds, threshold))
+            yield value + float(added[best, arm]), longer
+
+
+def _cascade_play(chain: Chain, scorer: AnswerScorer, seen: Seen) -> Play:
+    answer, read, _ = _follow(chain, scorer.judge(seen))
+    return Play.after(seen, answer, read)
+
+
+def _follow(
+    chain: Chain, judge: Judge
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+    """What a cascade does.
+
+    Returns:
+        int64[queries], the arm whose answer is given; bool[queries, arms], which were asked; and
+        the positions of the queries that reach the last arm.
+    """
+    queries = len(judge.seen)
+    answer = np.full(queries, chain.arms[-1])
+    read = np.zeros((queries, judge.seen.arms), np.bool_)
+    going = np.arange(queries)
+    for arm, threshold in zip(chain.arms, chain.thresholds, strict=False):
+        read[going, arm] = True
+        score = judge.score(going, np.full(len(going), arm), read[going])
+        answer[going[score >= threshold]] = arm
+        going = going[score < threshold]
+    read[going, chain.arms[-1]] = True
+    return answer, read, going
+
+
+def _by_cost(arms: Arms) -> NDArray[np.int64]:
+    order: NDArray[np.int64] = arms.cost.mean(axis=0).argsort(kind="stable")
+    return order
+
+
+def _highest(found: list[tuple[float, Chain]]) -> list[tuple[float, Chain]]:
+    """By R, highest first; of equals the one that was found first: shorter, then cheaper."""
+    return sorted(found, key=lambda candidate: -round(candidate[0], DIGITS))
+
+
+CERTAIN = 1e-6  # no quality is expected to be lower
+
+
+@dataclass(frozen=True)
+class CascadeRouting:
+    """At each step the arm most worth asking, or an end.
+
+    Attributes:
+        trust: how much of the doubt about an answer its reading settles, 0 to 1; with 0 another
+            arm is asked only where it is expected to be better by more than its cost.
+        longest: arms asked at most.
+    """
+
+    trust: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    longest: int = 4
+    name: ClassVar[str] = "cascade routing"
+    source: ClassVar[str] = "Dekoninck et al. 2024, arXiv 2410.10347; Weitzman 1979"
+    reads_answers: ClassVar[bool] = True
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        scorer = fit_scorer(train, rng)
+        cost = expectation(train.seen.question, train.call_cost, rng)
+        left = train.quality - scorer.prior.held_out
+        doubt = np.atleast_2d(np.cov(left.T, bias=True))
+        router = partial(CascadeRouter, scorer, cost, doubt, alpha)
+        return best_of(
+            [({"trust": trust}, router(trust, self.longest)) for trust in self.trust],
+            validation,
+            alpha,
+        )
+
+
+@dataclass(frozen=True)
+class CascadeRouter:
+    """A fitted router.
+
+    Attributes:
+        scorer: expects quality before and after an answer.
+        cost: expects the cost of every call.
+        doubt: float64[arms, arms], covariance of what the question does not tell.
+        alpha, trust, longest: see `CascadeRouting`.
+    """
+
+    scorer: AnswerScorer
+    cost: Expectation
+    doubt: NDArray[np.float64]
+    alpha: float
+    trust: float
+    longest: int
+
+    def __call__(self, seen: Seen) -> Play:
+        """What it does on each query."""
+        judge = self.scorer.judge(seen)
+        read = np.zeros((len(seen), seen.arms), np.bool_)
+        cost = np.maximum(self.cost.predict(seen.question), 0)
+        quality = np.clip(judge.prior, CERTAIN, 1)
+        going = np.arange(len(seen))
+        for _ in range(min(self.longest, seen.arms)):
+            unpaid = (cost[going] * ~seen.made(read[going])) @ seen.calls.T
+            worth = reservation(quality[going], self.alpha * unpaid, self.trust).round(DIGITS)
+            worth[read[going]] = -np.inf
+            best = np.where(read[going], quality[going], -np.inf).max(axis=1)
+            arm = cheapest_best(worth, unpaid)
+            on = worth.max(axis=1) > best + 10**-DIGITS
+            going = going[on]
+            read[going, arm[on]] = True
+            quality[going] = self._after(judge, going, read[going])
+        answer = np.where(read, quality, -np.inf).argmax(axis=1)
+        return Play.after(seen, answer, read)
+
+    def _after(
+        self, judge: Judge, query: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n, arms]: expected quality once the answers of bool[n, arms] were read."""
+        prior = np.clip(judge.prior[query], CERTAIN, 1)
+        quality = prior.copy()
+        row, arm = np.nonzero(read)
+        quality[row, arm] = judge.score(query[row], arm, read[row])
+        patterns, pattern = np.unique(read, axis=0, return_inverse=True)
+        for number, known in enumerate(patterns):
+            rows = np.flatnonzero(pattern == number)
+            surprise = quality[np.ix_(rows, known)] - prior[np.ix_(rows, known)]
+            told = np.linalg.pinv(self.doubt[np.ix_(known, known)]) @ self.doubt[known][:, ~known]
+            quality[np.ix_(rows, ~known)] += surprise @ told
+        return np.clip(quality, CERTAIN, 1)
+
+
+def reservation(
+    quality: NDArray[np.float64], price: NDArray[np.float64], trust: float
+) -> NDArray[np.float64]:
+    """float64[...]: what a sure answer must be worth, for asking this arm to be worth it no more.
+
+    The reading says `right` with the probability of `quality`, and then expects more by
+    `trust` of what is lacking, else less. With z in hand, the gain of asking is
+    max(0, quality * (right - z), quality - z), which equals the price at the value returned.
+
+    Args:
+        quality: float64[...], expected quality, above 0.
+        price: float64[...], alpha times the cost still to pay.
+    """
+    right = quality + trust * (1 - quality)
+    return np.maximum(right - price / quality, quality - price)

@@ -1,0 +1,416 @@
+"""Routers by scikit-learn: neighbours, clusters, regressions, networks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import RegressorMixin
+from sklearn.cluster import KMeans
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler, normalize
+from sklearn.svm import SVC
+
+from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.learning.baselines.arms import (
+    Arms,
+    Fitted,
+    Play,
+    Predict,
+    Seen,
+    Tuned,
+    best_of,
+    best_predicted,
+    columns,
+    targets,
+)
+from hierrouter.learning.baselines.simple import always, best_arm
+
+
+@dataclass(frozen=True)
+class NearestNeighbours:
+    """Quality and cost of every arm: the mean over the nearest questions.
+
+    Attributes:
+        neighbours: how many to look at, at most as many as there are.
+        weights: "uniform", or "distance" for one over the cosine distance.
+    """
+
+    neighbours: tuple[int, ...] = (3, 5, 10, 20, 40, 80)
+    weights: tuple[str, ...] = ("uniform", "distance")
+    name: ClassVar[str] = "kNN"
+    source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031; Li 2025, arXiv 2505.12601"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        sizes = sorted({min(size, len(train)) for size in self.neighbours})
+        candidates = [
+            ({"neighbours": size, "weights": weights}, _fitted(train, alpha, size, weights))
+            for size, weights in product(sizes, self.weights)
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+def _fitted(train: Arms, alpha: float, size: int, weights: str) -> Fitted:
+    model = KNeighborsRegressor(size, weights=weights, metric="cosine", algorithm="brute")
+    model.fit(train.seen.question, targets(train))
+    return best_predicted(model.predict, train, alpha)
+
+
+STARTS = 4
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The best arm of each k-means cluster.
+
+    Attributes:
+        sizes: numbers of clusters, at most as many as there are different questions.
+    """
+
+    sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
+    name: ClassVar[str] = "clusters"
+    source: ClassVar[str] = "Zhang et al. 2025, arXiv 2505.19797, arXiv 2508.12631"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        different = len(np.unique(normalize(train.seen.question), axis=0))
+        seed = int(rng.integers(2**31))
+        candidates: list[tuple[dict[str, int], Fitted]] = [
+            ({"clusters": size}, _fitted_clusters(train, alpha, size, seed))
+            for size in sorted({min(size, different) for size in self.sizes})
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+def _fitted_clusters(train: Arms, alpha: float, size: int, seed: int) -> Fitted:
+    model = KMeans(size, n_init=STARTS, random_state=seed)
+    of_query = model.fit_predict(normalize(train.seen.question))
+    reward, cost = train.reward(alpha), train.cost
+    arm = np.array(
+        [
+            best_arm(reward[of_query == cluster], cost[of_query == cluster])
+            for cluster in range(size)
+        ]
+    )
+    return lambda seen: Play.of(seen, arm[model.predict(normalize(seen.question))])
+
+
+BATCH = 200
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """One hidden layer, trained by Adam for a given number of steps.
+
+    Attributes:
+        steps: of the optimiser; as many passes over the train fold as that takes.
+        penalties: of the squared weights.
+        hidden: width of the hidden layer.
+    """
+
+    steps: tuple[int, ...] = (200, 800)
+    penalties: tuple[float, ...] = (0.01, 1.0, 10.0)
+    hidden: int = 64
+    name: ClassVar[str] = "MLP"
+    source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        seed = int(rng.integers(2**31))
+        candidates = [
+            (
+                {"steps": steps, "penalty": penalty},
+                self._fitted(train, alpha, steps, penalty, seed),
+            )
+            for steps, penalty in product(self.steps, self.penalties)
+        ]
+        return best_of(candidates, validation, alpha)
+
+    def _fitted(self, train: Arms, alpha: float, steps: int, penalty: float, seed: int) -> Fitted:
+        """Inputs and targets have mean 0 and spread 1, so that quality and cost count alike."""
+        batch = min(BATCH, len(train))
+        passes = math.ceil(steps / math.ceil(len(train) / batch))
+        network = MLPRegressor(
+            hidden_layer_sizes=(self.hidden,),
+            alpha=penalty,
+            batch_size=batch,
+            max_iter=passes,
+            n_iter_no_change=passes,
+            random_state=seed,
+        )
+        model = TransformedTargetRegressor(
+            make_pipeline(Normalizer(), StandardScaler(), network), transformer=StandardScaler()
+        )
+        with warnings.catch_warnings():
+            # It ends after the steps it was given; how many is a setting.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(train.seen.question, targets(train))
+        return best_predicted(model.predict, train, alpha)
+
+
+@dataclass(frozen=True)
+class Svm:
+    """One machine for each pair of arms, and a vote among them.
+
+    Attributes:
+        kernels: of scikit-learn's `SVC`.
+        slack: C, the price of a question on the wrong side.
+    """
+
+    kernels: tuple[str, ...] = ("linear", "rbf")
+    slack: tuple[float, ...] = (1.0, 10.0)
+    name: ClassVar[str] = "SVM"
+    source: ClassVar[str] = "LLMRouter, github.com/ulab-uiuc/LLMRouter"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        best = cheapest_best(train.reward(alpha), train.cost)
+        if (best == best[0]).all():
+            return always(train, int(best[0]))
+        candidates = [
+            ({"kernel": kernel, "C": slack}, _fitted_svm(train, best, kernel, slack))
+            for kernel, slack in product(self.kernels, self.slack)
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+def _fitted_svm(train: Arms, best: NDArray[np.int64], kernel: str, slack: float) -> Fitted:
+    """A tie of votes goes to the lower label, so labels are ranks by mean cost."""
+    by_cost = train.cost.mean(axis=0).argsort(kind="stable")
+    rank = by_cost.argsort()
+    model = make_pipeline(Normalizer(), SVC(C=slack, kernel=kernel))
+    model.fit(train.seen.question, rank[best])
+    return lambda seen: Play.of(seen, by_cost[model.predict(seen.question)])
+
+
+STEPS = 1_000  # far more than the solver needs on vectors of length 1
+
+
+@dataclass(frozen=True)
+class RidgePerArm:
+    """Least squares with a penalty on the weights, on embeddings of length 1.
+
+    Attributes:
+        penalties: of the squared weights.
+    """
+
+    penalties: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+    name: ClassVar[str] = "ridge"
+    source: ClassVar[str] = "Li 2025, arXiv 2505.12601"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        candidates: list[tuple[dict[str, float], Fitted]] = [
+            ({"penalty": penalty}, best_predicted(_ridge(train, penalty), train, alpha))
+            for penalty in self.penalties
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+@dataclass(frozen=True)
+class LogisticPerArm:
+    """The probability of a right answer, fractional where Q is.
+
+    Attributes:
+        penalties: of the squared weights; that of the cost is `cost_penalty`.
+    """
+
+    penalties: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    cost_penalty: float = 1.0
+    name: ClassVar[str] = "logistic"
+    source: ClassVar[str] = "Shnitzer et al. 2023, arXiv 2309.15789"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        ridge = _ridge(train, self.cost_penalty)
+        candidates: list[tuple[dict[str, float], Fitted]] = [
+            ({"penalty": penalty}, best_predicted(_logistic(train, penalty, ridge), train, alpha))
+            for penalty in self.penalties
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+def _ridge(train: Arms, penalty: float) -> Predict:
+    model = make_pipeline(Normalizer(), Ridge(penalty))
+    predict: Predict = model.fit(train.seen.question, targets(train)).predict
+    return predict
+
+
+def _logistic(train: Arms, penalty: float, ridge: Predict) -> Predict:
+    """Quality by a fractional logit, cost by what `ridge` says of it."""
+    quality = [_probability(train.seen.question, column, penalty) for column in train.quality.T]
+
+    def predict(question: NDArray[np.float32]) -> NDArray[np.float64]:
+        cost = ridge(question)[:, len(quality) :]
+        return np.concatenate([np.stack([of(question) for of in quality], axis=1), cost], axis=1)
+
+    return predict
+
+
+def _probability(
+    question: NDArray[np.float32], quality: NDArray[np.float64], penalty: float
+) -> Predict:
+    """From questions to float64[queries]; what is always the same is predicted as such."""
+    if quality.min() == quality.max():
+        return lambda asked: np.full(len(asked), quality[0])
+    weight = np.concatenate([quality, 1 - quality])
+    right = np.arange(len(weight)) < len(quality)
+    used = weight > 0
+    model = make_pipeline(Normalizer(), LogisticRegression(C=1 / penalty, max_iter=STEPS))
+    model.fit(
+        np.concatenate([question, question])[used],
+        right[used],
+        logisticregression__sample_weight=weight[used],
+    )
+    return lambda asked: model.predict_proba(asked)[:, 1]
+
+
+PENALTIES = (0.1, 1.0, 10.0, 100.0)
+NEIGHBOURS = (10, 30, 100)
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A map from questions to expected values.
+
+    Attributes:
+        model: the fitted regression.
+        held_out: float64[queries, targets], of the train questions, each from a model that has
+            not seen it.
+    """
+
+    model: RegressorMixin
+    held_out: NDArray[np.float64]
+
+    def predict(self, question: NDArray[np.float32]) -> NDArray[np.float64]:
+        """float64[queries, targets]."""
+        predicted = np.asarray(self.model.predict(_columns(question)), np.float64)
+        return predicted.reshape(len(question), -1)
+
+
+def expectation(
+    question: NDArray[np.float32], values: NDArray[np.float64], rng: np.random.Generator
+) -> Expectation:
+    """Fit it.
+
+    Args:
+        question: float32[queries, dim], of the train fold, at least one.
+        values: float64[queries, targets].
+        rng: cuts the folds.
+    """
+    columns = _columns(question)
+    if len(question) == 1:
+        return Expectation(Ridge().fit(columns, values), values)
+    folds = KFold(min(FOLDS, len(question)), shuffle=True, random_state=int(rng.integers(2**31)))
+    fewest = len(question) - -(-len(question) // folds.n_splits)  # questions to learn from
+    tried = [
+        Expectation(model, _left_out(model, columns, values, folds)) for model in _models(fewest)
+    ]
+    best = min(tried, key=lambda found: float(((values - found.held_out) ** 2).sum()))
+    return Expectation(best.model.fit(columns, values), best.held_out)
+
+
+def _left_out(
+    model: RegressorMixin,
+    columns: NDArray[np.float64],
+    values: NDArray[np.float64],
+    folds: KFold,
+) -> NDArray[np.float64]:
+    """float64[queries, targets]; a single target comes back without its axis."""
+    predicted = cross_val_predict(model, columns, values, cv=folds)
+    return np.asarray(predicted, np.float64).reshape(values.shape)
+
+
+def _models(questions: int) -> Iterator[RegressorMixin]:
+    """What is tried, for at least so many questions to learn from."""
+    yield from map(Ridge, PENALTIES)
+    for neighbours in sorted({min(count, questions) for count in NEIGHBOURS}):
+        yield KNeighborsRegressor(neighbours, weights="distance", algorithm="brute")
+
+
+def _columns(question: NDArray[np.float32]) -> NDArray[np.float64]:
+    """With a column of zeros: the view without texts has none, which a regression refuses."""
+    return np.pad(question.astype(np.float64), ((0, 0), (0, 1)))
+
+
+@dataclass(frozen=True)
+class QualityGap:
+    """Grid: pairs of arms and thresholds.
+
+    Attributes:
+        pairs: how many are tried: those that would have the highest mean R on the train fold if
+            the better of the two were always chosen.
+        threshold: probabilities above which the small arm is taken; at 1 it never is.
+        strength: inverse of the regularisation (C of scikit-learn).
+    """
+
+    pairs: int = 12
+    threshold: tuple[float, ...] = (0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
+    strength: float = 10.0
+    name: ClassVar[str] = "quality gap"
+    source: ClassVar[str] = "Ding et al. 2024, arXiv 2404.14618"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """Learn gaps on `train`; pair and threshold by mean R on `validation`."""
+        pairs = promising_pairs(train.reward(alpha), train.cost.mean(axis=0), self.pairs)
+        candidates = [candidate for pair in pairs for candidate in self._thresholds(train, *pair)]
+        return best_of(candidates, validation, alpha)
+
+    def _thresholds(
+        self, train: Arms, small: int, large: int
+    ) -> Iterator[tuple[dict[str, Any], Fitted]]:
+        gap = train.quality[:, large] - train.quality[:, small]
+        margin = max(0.0, float(np.median(gap)))
+        good = gap <= margin
+        learner = LogisticRegression(C=self.strength, max_iter=1000)
+        model = None if good.all() else learner.fit(columns(train.seen.question), good)
+        names = {"small": train.names[small], "large": train.names[large], "margin": margin}
+        for threshold in self.threshold:
+            play = partial(_play, model=model, small=small, large=large, threshold=threshold)
+            yield {**names, "threshold": threshold}, play
+
+
+def promising_pairs(
+    reward: NDArray[np.float64], cost: NDArray[np.float64], most: int
+) -> list[tuple[int, int]]:
+    """Pairs of a cheaper and a dearer arm by the mean reward of their better one, highest first.
+
+    Args:
+        reward: float64[queries, arms].
+        cost: float64[arms], its mean.
+        most: how many pairs are returned; a pair of an arm and itself counts as one.
+    """
+    order = np.argsort(cost, kind="stable")
+    small, large = np.triu_indices(len(order))
+    better = np.array([np.maximum(reward[:, [arm]], reward).mean(axis=0) for arm in order])
+    best = np.argsort(-better[small, order[large]], kind="stable")[:most]
+    return [(int(order[small[pair]]), int(order[large[pair]])) for pair in best]
+
+
+def _play(
+    seen: Seen, model: LogisticRegression | None, small: int, large: int, threshold: float
+) -> Play:
+    good = model.predict_proba(columns(seen.question))[:, 1] if model else np.ones(len(seen))
+    return Play.of(seen, np.where(good > threshold, small, large))

@@ -1,0 +1,345 @@
+"""Every baseline beside the learned router, on one fold."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from hierrouter.evaluation.bounds import ONE_HOP, direct_oracle, oracle
+from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
+from hierrouter.learning.baselines.arms import (
+    DIGITS,
+    SETS,
+    Answers,
+    Arms,
+    Baseline,
+    left_out,
+    usable_sets,
+)
+from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
+from hierrouter.learning.selection import differences_of
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.paper import PAPER_SEED
+from hierrouter.replay.inspection import data_notes
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+
+
+def fold_notes(tree: RouteTree, split: str) -> list[str]:
+    """What is odd about the data, and what the fold that is shown was used for."""
+    notes = data_notes(tree)
+    if "validation" not in tree.splits:
+        notes.append("No validation fold: baselines take the first of their settings.")
+    if split == "train":
+        notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
+    if split == "validation":
+        notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
+    return notes
+
+
+def set_notes(tree: RouteTree, sets: Sequence[str]) -> list[str]:
+    """Which of the sets asked for take no part."""
+    return [f"Set {name} is left out: {why}." for name, why in left_out(tree, sets).items()]
+
+
+def answer_notes(left_out: Sequence[str]) -> list[str]:
+    """Which baselines did not take part."""
+    if not left_out:
+        return []
+    return [f"Left out, because nobody loaded the texts of answers: {', '.join(left_out)}."]
+
+
+def router_notes(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:
+    """What the learned router learned, or may do, and the baselines not, or the other way round."""
+    if trained is None:
+        return ["No learned router: the baselines are compared among themselves."]
+    said = differences_of(trained, alpha, tree)
+    notes = [f"{one[:1].upper()}{one[1:]}." for one in said]
+    if trained.objective.allow_stop:
+        notes.append(
+            "HierRouter may stop early and the routes of set B may not: what stopping saves "
+            "counts as adaptivity here."
+        )
+    if trained.objective.max_cost is not None:
+        notes.append(
+            f"HierRouter is limited to a cost of {trained.objective.max_cost:g} a query, "
+            "baselines are not."
+        )
+    return notes
+
+
+TREE, ANYTIME = "tree oracle", "anytime oracle"
+
+OnFitted = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy on the fold.
+
+    Attributes:
+        outcome: what it does on each query; has its name and its kind.
+        arms: "A" or "B", what it chooses from; "" for what sees answers on the way.
+        source: whose idea it is.
+        reads_answers: it sees answers before it settles, as the learned router does.
+        settings: what the validation fold chose, or what the router was trained for.
+        validation: mean R on the validation fold; None for oracles and where that fold is empty.
+        fit_seconds: CPU time of fitting and tuning; None where there was none.
+        validation_cost: mean C on the validation fold, as `validation`.
+    """
+
+    outcome: Outcome
+    arms: str = ""
+    source: str = ""
+    reads_answers: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    validation: float | None = None
+    fit_seconds: float | None = None
+    validation_cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Everybody on one fold.
+
+    Attributes:
+        alpha: cost penalty of R = Q - alpha * C.
+        split: the fold that the outcomes are of.
+        datasets: dataset of each query of that fold.
+        hops: calls of a route.
+        sets: names of the sets of arms.
+        seed: of everything that baselines draw.
+        entries: baselines of each set in the order given, the router, the oracles.
+        notes: sentences that a reader must not miss.
+    """
+
+    alpha: float
+    split: str
+    datasets: tuple[str, ...]
+    hops: int
+    sets: tuple[str, ...]
+    seed: int
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def router(self) -> int | None:
+        """Which entry is the learned router, if there is one."""
+        kinds = [entry.outcome.kind for entry in self.entries]
+        return kinds.index("router") if "router" in kinds else None
+
+
+def contest(
+    tree: RouteTree,
+    alpha: float,
+    baselines: Sequence[Baseline],
+    sets: Sequence[str] = tuple(SETS),
+    trained: TrainedRouter | None = None,
+    split: str = "test",
+    seed: int = PAPER_SEED,
+    answers: Mapping[str, Answers] | None = None,
+    on_fitted: OnFitted = lambda done, total, name: None,
+    policies: Sequence[OwnPolicy] = (),
+) -> Contest:
+    """Fit every baseline for every set of arms, and evaluate everybody on one fold.
+
+    Args:
+        tree: all folds; nothing is fitted on, or chosen by, scores of `split` unless it is "train"
+            or "validation".
+        sets: names in `SETS`; those that the tree has no arms for are left out with a note.
+        trained: the learned router, or None where nothing has been trained.
+        seed: a baseline draws the same whatever others take part.
+        answers: what can be read off answers, by set, for the queries of `tree`; without it
+            baselines that read answers are left out.
+        on_fitted: told (done, total, name) after each fit.
+        policies: the user's own; where the router may stop early, they may, too.
+
+    Raises:
+        InputError: no train query, none in `split`, no arms, no embeddings, a router made for
+            another tree, or a policy of the user's own that fails.
+    """
+    _require_enough(tree, split)
+    taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
+    require_other_names(policies, taken)
+    usable, fold = usable_sets(tree, sets), tree.split(split)
+    taking_part = [one for one in baselines if answers is not None or not one.reads_answers]
+    learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
+    stop = trained is not None and trained.objective.allow_stop
+    brought = [_brought(one, tree, split, alpha, stop) for one in policies]
+    entries: list[Entry] = []
+    for name in usable:
+        folds = _folds(tree, name, split, answers)
+        for one in taking_part:
+            entries.append(_fitted(one, name, folds, alpha, seed))
+            on_fitted(len(entries), len(usable) * len(taking_part), f"{one.name} on {name}")
+    return Contest(
+        alpha=alpha,
+        split=split,
+        datasets=fold.datasets,
+        hops=tree.hops,
+        sets=usable,
+        seed=seed,
+        entries=(*entries, *brought, *learned, *_oracles(fold, alpha, usable)),
+        notes=(
+            *fold_notes(tree, split),
+            *set_notes(tree, sets),
+            *answer_notes([one.name for one in baselines if one not in taking_part]),
+            *router_notes(trained, tree, alpha),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """What the arms of one set give on each fold."""
+
+    train: Arms
+    validation: Arms
+    shown: Arms
+
+    def blind(self) -> _Folds:
+        """As who reads no answer sees them, the same on every fold."""
+        return _Folds(self.train.blind(), self.validation.blind(), self.shown.blind())
+
+
+def _folds(tree: RouteTree, name: str, split: str, answers: Mapping[str, Answers] | None) -> _Folds:
+    def arms(fold: str) -> Arms:
+        rows = np.flatnonzero(np.array(tree.splits) == fold)
+        return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
+
+    return _Folds(arms("train"), arms("validation"), arms(split))
+
+
+def _fitted(one: Baseline, name: str, folds: _Folds, alpha: float, seed: int) -> Entry:
+    """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
+    rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
+    folds = folds if one.reads_answers else folds.blind()
+    started = time.process_time()
+    with one_thread():
+        tuned = one.fit(folds.train, folds.validation, alpha, rng)
+        seconds = time.process_time() - started
+        tried = folds.validation
+        played = tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None
+        reward, cost = _means(played, alpha)
+        return Entry(
+            outcome=tuned.play(folds.shown.seen).outcome(folds.shown, one.name),
+            arms=name,
+            source=one.source,
+            reads_answers=one.reads_answers,
+            settings=tuned.settings,
+            validation=reward,
+            fit_seconds=seconds,
+            validation_cost=cost,
+        )
+
+
+def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) -> Entry:
+    tried, objective = tree.split("validation"), trained.objective
+    reward, cost = _means(trained.outcome(tried) if len(tried) else None, alpha)
+    return Entry(
+        outcome=trained.outcome(tree.split(split)),
+        source=f"{trained.origin.config.algo}, preset {trained.origin.config.preset}",
+        reads_answers=True,
+        settings={"alpha": objective.alpha, "allow_stop": objective.allow_stop},
+        validation=reward,
+        validation_cost=cost,
+    )
+
+
+def _brought(
+    policy: OwnPolicy,
+    tree: RouteTree,
+    split: str,
+    alpha: float,
+    stop: bool,
+) -> Entry:
+    """A policy of the user's own; nothing is fitted."""
+
+    def on(name: str) -> Outcome | None:
+        fold = tree.split(name)
+        if not len(fold):
+            return None
+        endings = policy_endings(fold, policy, alpha, stop)
+        return from_endings(fold, endings, policy.name, "baseline")
+
+    shown = on(split)
+    assert shown is not None  # `_require_enough`
+    reward, cost = _means(shown if split == "validation" else on("validation"), alpha)
+    return Entry(
+        outcome=shown,
+        source=policy.path,
+        reads_answers=True,
+        settings={"allow_stop": stop},
+        validation=reward,
+        validation_cost=cost,
+    )
+
+
+def _means(outcome: Outcome | None, alpha: float) -> tuple[float | None, float | None]:
+    """Mean R and C; None without queries."""
+    if outcome is None:
+        return None, None
+    return float(outcome.reward(alpha).mean()), float(outcome.cost.mean())
+
+
+def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
+    """What nobody can beat who chooses one call, a whole route, or where to stop on it."""
+    whole = replace(oracle(fold, alpha), name=TREE)
+    anytime = replace(oracle(fold, alpha, allow_stop=True), name=ANYTIME)
+    one_hop = direct_oracle(fold, alpha) if "A" in sets else None
+    return [*([Entry(one_hop, "A")] if one_hop else []), Entry(whole), Entry(anytime)]
+
+
+def _require_enough(tree: RouteTree, split: str) -> None:
+    """Refuse what nothing can be fitted on, or shown of.
+
+    Raises:
+        InputError: with the reason.
+    """
+    for fold, role in (("train", "to fit baselines on"), (split, "to compare them on")):
+        if fold not in tree.splits:
+            raise InputError(f"no query {role}: the {fold} fold is empty; collect more queries")
+    if not tree.dim:
+        raise InputError(
+            f"baselines read the question, and this view shows no text: --state {tree.view}; "
+            "take another one"
+        )
+
+
+OWN = (OwnBaseline, OwnPolicy)
+
+
+def look_of(
+    held: Contest, baselines: Sequence[Baseline], policies: Sequence[OwnPolicy] = ()
+) -> dict[str, Any]:
+    """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's.
+
+    Args:
+        held: the contest.
+        baselines: those it was held with.
+        policies: of the user's own.
+    """
+    took_part = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
+    users = [one.name for one in (*baselines, *policies) if isinstance(one, OWN)]
+    own = {name: _digest(held, name) for name in users if name in took_part}
+    return {
+        "alpha": held.alpha,
+        "baselines": list(dict.fromkeys(took_part)),
+        "sets": list(held.sets),
+        "seed": held.seed,
+        **({"own": own} if own else {}),
+    }
+
+
+def _digest(held: Contest, name: str) -> str:
+    """Of a baseline's R on each query, on all its sets."""
+    rewards = [one.outcome.reward(held.alpha) for one in held.entries if one.outcome.name == name]
+    values = np.round(np.array(rewards, dtype="<f8"), DIGITS) + 0.0  # no sign on zeros
+    return hashlib.sha256(values.tobytes()).hexdigest()[:16]

@@ -1,0 +1,273 @@
+"""Routers that do not read the question, and those that rate or try."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.learning.baselines.arms import (
+    Arms,
+    Fitted,
+    Play,
+    Seen,
+    Tuned,
+    best_of,
+    strongest,
+    unit,
+)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Every arm with the same probability; valued in expectation, not drawn."""
+
+    name: ClassVar[str] = "random"
+    source: ClassVar[str] = "chance"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        return Tuned(
+            lambda seen: Play.mixed(seen, np.full((len(seen), seen.arms), 1 / seen.arms)), {}
+        )
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """The arm with the lowest mean cost on the train fold, for every question."""
+
+    name: ClassVar[str] = "cheapest"
+    source: ClassVar[str] = "lowest mean cost on the train fold"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        return always(train, int(train.cost.mean(axis=0).argmin()))
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The arm whose models have the highest rate, for every question; ties: lower cost."""
+
+    name: ClassVar[str] = "largest"
+    source: ClassVar[str] = "highest mean rate of its models"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        return always(train, best_arm(train.rate[None], train.cost))
+
+
+@dataclass(frozen=True)
+class BestStatic:
+    """The arm with the highest mean R on the train fold, for every question; ties: lower cost."""
+
+    name: ClassVar[str] = "best static"
+    source: ClassVar[str] = "highest mean R on the train fold"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        return best_static(train, alpha)
+
+
+@dataclass(frozen=True)
+class DatasetOracle:
+    """The best arm of each dataset of the train fold; the best over all for an unknown one."""
+
+    name: ClassVar[str] = "dataset oracle"
+    source: ClassVar[str] = "highest mean R on the train fold, by dataset; it is told the dataset"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """See `Baseline`."""
+        datasets = np.array(train.seen.datasets)
+        choice = {
+            name: _best(train.select(np.flatnonzero(datasets == name)), alpha)
+            for name in dict.fromkeys(train.seen.datasets)
+        }
+        named = {name: train.names[arm] for name, arm in choice.items()}
+        return Tuned(_by_dataset(choice, _best(train, alpha)), {"arms": named})
+
+
+def best_static(train: Arms, alpha: float) -> Tuned:
+    """Always the arm with the highest mean R on `train`: what is left where nothing is learned."""
+    return always(train, _best(train, alpha))
+
+
+def always(train: Arms, arm: int) -> Tuned:
+    """The same arm for every question."""
+    return Tuned(
+        lambda seen: Play.of(seen, np.full(len(seen), arm, dtype=np.int64)),
+        {"arm": train.names[arm]},
+    )
+
+
+def best_arm(value: NDArray[np.float64], cost: NDArray[np.float64]) -> int:
+    """The arm with the highest mean value, float64[rows, arms]; ties: lower mean cost."""
+    means = value.mean(axis=0, keepdims=True), cost.mean(axis=0, keepdims=True)
+    return int(cheapest_best(*means)[0])
+
+
+def _best(arms: Arms, alpha: float) -> int:
+    return best_arm(arms.reward(alpha), arms.cost)
+
+
+def _by_dataset(choice: Mapping[str, int], otherwise: int) -> Fitted:
+    def play(seen: Seen) -> Play:
+        arm = [choice.get(name, otherwise) for name in seen.datasets]
+        return Play.of(seen, np.array(arm, dtype=np.int64))
+
+    return play
+
+
+@dataclass(frozen=True)
+class Elo:
+    """Grid: how much similar questions count, and what difference in R is a draw.
+
+    Attributes:
+        base: a comparison weighs base to the power of the cosine of the two questions (the source
+            divides it by the highest one); 1 is plain Elo, 10 the source's choice.
+        draw: differences in R up to this one are draws; equal rewards always are.
+    """
+
+    base: tuple[float, ...] = (10.0, 1.0, 1e3, 1e6, 1e12)
+    draw: tuple[float, ...] = (0.0, 0.05, 0.2)
+    name: ClassVar[str] = "Elo"
+    source: ClassVar[str] = "Ong et al. 2024, arXiv 2406.18665"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """Count wins on `train`; base and draws by mean R on `validation`."""
+        question, cost = unit(train.seen.question), train.cost.mean(axis=0)
+        won = {draw: wins(train.reward(alpha), draw) for draw in self.draw}
+        candidates = [
+            (
+                {"base": base, "draw": draw},
+                partial(_play, question=question, won=won[draw], base=base, cost=cost),
+            )
+            for base, draw in product(self.base, self.draw)
+        ]
+        return best_of(candidates, validation, alpha)
+
+
+def wins(reward: NDArray[np.float64], draw: float) -> NDArray[np.float64]:
+    """float64[queries, arms]: how many other arms each one beats, and half of those it draws with.
+
+    Args:
+        reward: float64[queries, arms].
+        draw: differences up to this one are draws.
+    """
+    leads = (reward[:, [arm]] - reward for arm in range(reward.shape[1]))
+    points = [(lead > draw).sum(axis=1) + (abs(lead) <= draw).sum(axis=1) / 2 for lead in leads]
+    return np.stack(points, axis=1) - 0.5  # an arm draws with itself
+
+
+def _play(
+    seen: Seen,
+    question: NDArray[np.float32],
+    won: NDArray[np.float64],
+    base: float,
+    cost: NDArray[np.float64],
+) -> Play:
+    cosine = (unit(seen.question) @ question.T).astype(np.float64)
+    weight = base ** (cosine - cosine.max(axis=1, keepdims=True))
+    return strongest(seen, (weight @ won) / weight.sum(axis=1, keepdims=True), cost)
+
+
+@dataclass(frozen=True)
+class LinUCB:
+    """Grid: how much it explores, and how many features it looks at.
+
+    Attributes:
+        width: of the confidence bound in R (the source's alpha).
+        features: principal components beside a constant, at most as many as there are.
+    """
+
+    width: tuple[float, ...] = (0.3, 0.1, 1.0)
+    features: tuple[int, ...] = (16, 4, 64)
+    name: ClassVar[str] = "LinUCB"
+    source: ClassVar[str] = "Li et al. 2010, arXiv 1003.0146"
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """One pass over `train` for each setting; the setting by mean R on `validation`."""
+        order = rng.permutation(len(train))
+        mean, axes = principal_axes(unit(train.seen.question), max(self.features))
+        reward, features = train.reward(alpha)[order], _features(train.seen, mean, axes)[order]
+        candidates = []
+        for width, count in product(self.width, self.features):
+            theta = explore(features[:, : count + 1], reward, train.rate, width)
+            play = partial(
+                _bandit_play, mean=mean, axes=axes[:, :count], theta=theta, rate=train.rate
+            )
+            candidates.append(({"width": width, "features": count}, play))
+        return best_of(candidates, validation, alpha)
+
+
+def explore(
+    features: NDArray[np.float64],
+    reward: NDArray[np.float64],
+    rate: NDArray[np.float64],
+    width: float,
+) -> NDArray[np.float64]:
+    """float64[arms, features]: weights of each arm after one pass (algorithm 1 of the source).
+
+    Args:
+        features: float64[queries, features], in the order in which they come.
+        reward: float64[queries, arms]; one of each row is read.
+        rate: float64[arms], a token's price; of arms with equal bounds the cheapest is tried.
+        width: of the confidence bound.
+    """
+    arms, count = reward.shape[1], features.shape[1]
+    inverse, gained = np.tile(np.eye(count), (arms, 1, 1)), np.zeros((arms, count))
+    for query, seen in zip(features, reward, strict=True):
+        turned = inverse @ query
+        variance = turned @ query
+        bound = (gained * turned).sum(axis=1) + width * np.sqrt(variance)
+        arm = int(cheapest_best(bound[None], rate[None])[0])
+        # The inverse of a matrix to which query * query' was added (Sherman-Morrison).
+        inverse[arm] -= np.outer(turned[arm], turned[arm]) / (1 + variance[arm])
+        gained[arm] += seen[arm] * query
+    weights: NDArray[np.float64] = np.einsum("aij,aj->ai", inverse, gained)
+    return weights
+
+
+def principal_axes(
+    vectors: NDArray[np.float32], most: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean float64[dim] and axes float64[dim, count] on which the vectors have unit variance.
+
+    Args:
+        vectors: float32[n, dim].
+        most: axes at most; those without variance are left out.
+    """
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    _, size, axes = np.linalg.svd(vectors - mean, full_matrices=False)
+    kept = size[:most] > np.finfo(np.float32).eps * len(vectors)
+    deviation = size[:most][kept] / np.sqrt(len(vectors))
+    return mean, axes[:most][kept].T / deviation
+
+
+def _features(
+    seen: Seen, mean: NDArray[np.float64], axes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """float64[queries, 1 + axes]: a constant and the place on each axis."""
+    return np.hstack([np.ones((len(seen), 1)), (unit(seen.question) - mean) @ axes])
+
+
+def _bandit_play(
+    seen: Seen,
+    mean: NDArray[np.float64],
+    axes: NDArray[np.float64],
+    theta: NDArray[np.float64],
+    rate: NDArray[np.float64],
+) -> Play:
+    return strongest(seen, _features(seen, mean, axes) @ theta.T, rate)

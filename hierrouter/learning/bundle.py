@@ -1,0 +1,185 @@
+"""What a policy needs to route live questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierrouter.engines import IMPORTED
+from hierrouter.engines.generator import Engines
+from hierrouter.evaluation.budget import Ceilings
+from hierrouter.learning.trained import Origin
+from hierrouter.pools.files import stored_pool
+from hierrouter.pools.pool import OPENAI, Identity, Pool, keys_sent
+from hierrouter.replay.stored_pool import opened_pool
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.writer import write_atomically
+
+FILE = "live.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What stands in `live.json`; models whose answers were imported cannot be asked.
+
+    Attributes:
+        pool: the models, with the instructions they are given.
+        identities: what each resolved to when it was collected, by name.
+        ceilings: what calls cost at most on the train fold; None where there was none.
+    """
+
+    pool: Pool
+    identities: Mapping[str, Identity]
+    ceilings: Ceilings | None
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether every model can be called, so that the pool can route live questions."""
+        return all(model.backend != IMPORTED for model in self.pool.models)
+
+
+def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
+    """What a policy that learned from a tree needs.
+
+    Args:
+        cache: the folder that the tree was opened from.
+        tree: all folds, or those that training sees.
+        pool: as in `hierrouter.replay.opening.Selection`.
+
+    Raises:
+        CacheError: nothing there, or damaged.
+    """
+    plan = CacheReader(cache).latest_plan()
+    opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
+    learned_from = tree.split("train")
+    ceilings = Ceilings.of(learned_from) if len(learned_from) else None
+    return Bundle(opened.pool, opened.identities, ceilings)
+
+
+def save_bundle(bundle: Bundle, folder: Path) -> None:
+    """Write it into the folder of the policy, replacing what is there.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    found = {
+        "format": FORMAT,
+        **json.loads(bundle.pool.to_json(bundle.identities)),
+        "ceilings": _told(bundle.ceilings),
+    }
+    text = json.dumps(found, sort_keys=True, indent=2, allow_nan=False)
+    write_atomically(folder / FILE, f"{text}\n".encode())
+
+
+def load_bundle(folder: Path) -> Bundle | None:
+    """The bundle of the policy in a folder; None where it has none.
+
+    A network of a sweep has that of the sweep, one or two folders above.
+
+    Raises:
+        InputError: it is damaged, or of another format.
+    """
+    file = bundle_file(folder)
+    if file is None:
+        return None
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
+    try:
+        found = json.loads(text)
+        if found["format"] != FORMAT:
+            raise InputError(
+                f"{FILE} has format {found['format']!r:.20}, this version reads {FORMAT}: {file}; "
+                "train again with this version"
+            )
+        pool, identities = stored_pool(text, str(file))
+        return Bundle(pool, identities, _ceilings(found["ceilings"]))
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise InputError(f"{FILE} is damaged: {file}; train again, or give --pool") from error
+
+
+def require_pool(origin: Origin, pool: Pool) -> None:
+    """Refuse a pool whose models are not those that a policy's actions mean.
+
+    Raises:
+        InputError: other names, another order or another number of hops.
+    """
+    names = tuple(model.name for model in pool.models)
+    if names != origin.models or pool.hops != origin.hops:
+        wanted = f"{', '.join(origin.models)}; {origin.hops} hops"
+        raise InputError(
+            f"the pool is not the policy's: {', '.join(names)}; {pool.hops} hops, "
+            f"it learned with {wanted}; give that pool, or train again"
+        )
+
+
+def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
+    """A run may come from others, see `keys_sent`.
+
+    Raises:
+        InputError: a model wants a key from the environment.
+    """
+    for name, address in keys_sent(bundle.pool.models):
+        raise InputError(
+            f"{FILE} would send {name} to {address}: {folder}; say so yourself with --pool"
+        )
+
+
+def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
+    """Refuse models that are not those of the answers that a policy learned from.
+
+    What a server has loaded nobody can tell from here, and where another engine answers than did at
+    that time, its names of weights are other ones: both are taken as they are.
+
+    Raises:
+        InputError: a model has other weights.
+        WorldError: it cannot be found.
+    """
+    for spec in pool.models:
+        known = bundle.identities.get(spec.name, {})
+        if "weights" not in known or spec.backend == OPENAI:
+            continue
+        now = engines(spec.backend).identify(spec)
+        same_engine = now.get("engine", "").split()[:1] == known.get("engine", "").split()[:1]
+        if same_engine and now.get("weights") != known["weights"]:
+            raise InputError(
+                f"model {spec.name} has other weights than the one that the policy learned with: "
+                f"{spec.model}; give those, or collect and train again"
+            )
+
+
+def bundle_file(folder: Path) -> Path | None:
+    """Where the bundle of the policy in a folder is; None where it has none."""
+    around = (folder, *folder.absolute().parents[:2])
+    return next((place / FILE for place in around if (place / FILE).is_file()), None)
+
+
+def _told(ceilings: Ceilings | None) -> dict[str, list[int]] | None:
+    if ceilings is None:
+        return None
+    return {"longest": ceilings.longest.tolist(), "growth": ceilings.growth.tolist()}
+
+
+def _ceilings(found: Any) -> Ceilings | None:
+    if found is None:
+        return None
+    longest, growth = (np.array(found[name], dtype=np.int64) for name in ("longest", "growth"))
+    if longest.shape != growth.shape or longest.ndim != 1:
+        raise ValueError("ceilings of different lengths")
+    return Ceilings(longest, growth)

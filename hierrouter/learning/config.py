@@ -1,0 +1,251 @@
+"""The numbers of a training run, and its objective."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+from hierrouter_cache.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What every algorithm needs to know, and the router it trains.
+
+    Attributes:
+        preset: name of the preset these numbers come from.
+        epochs: length of the training; what an epoch is, the algorithm says.
+        learning_rate: Adam's, after the warm-up.
+        adam_eps: Adam's epsilon.
+        warmup_steps: gradient steps over which the learning rate rises from 0.
+        decay: let the learning rate fall to 0 at the end, in a straight line.
+        evaluate_every: epochs between exact evaluations, of which the best is kept.
+        patience: evaluations without a better one after which the training ends; 0 is never.
+        checkpoint_every: epochs between two points from which the training can be resumed.
+        hidden: width of both layers of the router.
+        stage_dim: length of the learned stage embedding.
+        scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
+            components weigh as much as those of the other inputs.
+        plain_start: all layers start as torch makes them, the first one as one map of its whole
+            input; otherwise the heads start small and orthogonal.
+        embedding_noise: length of the random vector added to the embedding of each state visited,
+            drawn anew on each visit of the training; keeps a router from learning single
+            questions by heart.
+        standardise_reward: take from each reward the mean over all routes of its query, and
+            divide by the standard deviation of the train fold. The best policy stays the best;
+            what the queries differ in and routes do not is no noise any more.
+    """
+
+    algo: ClassVar[str]
+
+    preset: str = "default"
+    epochs: int
+    learning_rate: float = 3e-3
+    adam_eps: float = 1e-5
+    warmup_steps: int = 0
+    decay: bool = True
+    evaluate_every: int = 1
+    patience: int = 0
+    checkpoint_every: int = 5
+    hidden: int = 128
+    stage_dim: int = 16
+    scale_embedding: bool = True
+    plain_start: bool = False
+    embedding_noise: float = 1.0
+    standardise_reward: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(TrainConfig):
+    """Settings of PPO (paper appendix B).
+
+    An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
+    these. A learning-rate step is one mini-batch.
+
+    Attributes:
+        iterations: iterations an epoch.
+        rollouts: episodes an iteration.
+        minibatches: parts into which an iteration's transitions are cut.
+        update_epochs: passes over an iteration's transitions.
+        gamma: discount a hop.
+        gae_lambda: lambda of generalised advantage estimation.
+        clip: the probability ratio is clipped to 1 +- `clip`.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus at the start.
+        entropy_end: its weight at the end; in between a straight line.
+        max_grad_norm: gradients are cut to this length.
+    """
+
+    algo: ClassVar[str] = "ppo"
+
+    epochs: int = 48
+    iterations: int = 1
+    rollouts: int = 1024
+    minibatches: int = 32
+    update_epochs: int = 2
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    value_coefficient: float = 0.1
+    entropy_coefficient: float = 0.1
+    entropy_end: float = 0.0
+    max_grad_norm: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactConfig(TrainConfig):
+    """Settings of learning by enumeration.
+
+    An epoch is one pass over the train fold, or several where it is small.
+
+    Attributes:
+        queries: whole trees a gradient step.
+        steps: gradient steps an epoch, at least.
+        temperature: of the improved policy that the first steps move towards, in standard
+            deviations of the reward.
+        return_weight: weight of the expected return, on which the last steps climb.
+    """
+
+    algo: ClassVar[str] = "exact"
+
+    epochs: int = 16
+    queries: int = 32
+    steps: int = 50
+    temperature: float = 0.1
+    return_weight: float = 1.0
+
+
+PRESETS: dict[tuple[str, str], TrainConfig] = {
+    ("default", "ppo"): PPOConfig(),
+    ("default", "exact"): ExactConfig(),
+    # "8 iterations, 128 rollouts per iteration" and "200 epochs" are both the paper's; we read
+    # an epoch as 8 iterations. Its "batch size of 96" contradicts 16 mini-batches of 128 two-hop
+    # episodes (16 transitions each); the mini-batches are what PPO is configured by.
+    ("paper", "ppo"): PPOConfig(
+        preset="paper",
+        epochs=200,
+        iterations=8,
+        rollouts=128,
+        minibatches=16,
+        update_epochs=4,
+        gamma=0.99,
+        value_coefficient=0.5,
+        entropy_coefficient=0.01,
+        entropy_end=0.01,
+        max_grad_norm=0.3,
+        learning_rate=1e-4,
+        adam_eps=1e-4,
+        warmup_steps=100,
+        decay=False,
+        evaluate_every=3,
+        hidden=256,
+        scale_embedding=False,
+        plain_start=True,
+        embedding_noise=0.0,
+        standardise_reward=False,
+    ),
+}
+# One network for every alpha learns more, and is valued at every alpha of a grid.
+SWEEP = ExactConfig(epochs=30, evaluate_every=5)
+ALGORITHMS: dict[str, type[TrainConfig]] = {"ppo": PPOConfig, "exact": ExactConfig}
+
+
+def preset(name: str, algo: str = "ppo") -> TrainConfig:
+    """The preset of this name for an algorithm.
+
+    Raises:
+        InputError: there is no such algorithm, or it has no such preset.
+    """
+    if algo not in ALGORITHMS:
+        raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(ALGORITHMS))}")
+    known = sorted(preset for preset, of in PRESETS if of == algo)
+    if name not in known:
+        raise InputError(f"unknown preset: {name}; known for {algo}: {', '.join(known)}")
+    return PRESETS[name, algo]
+
+
+def algorithm(name: str | None, budget: object, max_cost: object, alpha: object) -> str:
+    """The algorithm to train with: PPO, and enumeration for a budget.
+
+    Args:
+        name: as asked for; None where nobody said.
+        budget, max_cost, alpha: as asked for; None where nobody said.
+
+    Raises:
+        InputError: a budget with what contradicts it.
+    """
+    if budget is None:
+        return name or "ppo"
+    if name not in (None, "exact"):
+        raise InputError(
+            f"a budget needs a router for every alpha: --budget with --algo {name}; "
+            "leave --algo out"
+        )
+    for flag, value in (("--max-cost", max_cost), ("--alpha", alpha)):
+        if value is not None:
+            raise InputError(f"--budget and {flag} contradict each other; give one of them")
+    return "exact"
+
+
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def shortened(config: Config, epochs: int | None) -> Config:
+    """The same settings for so many epochs; None leaves them.
+
+    Raises:
+        InputError: fewer than 1.
+    """
+    if epochs is None:
+        return config
+    if epochs < 1:
+        raise InputError(f"epochs must be at least 1, got {epochs}")
+    return replace(config, epochs=epochs)
+
+
+def train_config(
+    name: str, algo: str, budget: float | None = None, epochs: int | None = None
+) -> TrainConfig:
+    """The settings of a training; a budget needs a network for every alpha.
+
+    Raises:
+        InputError: an unknown preset or algorithm.
+    """
+    chosen = preset(name, algo)
+    return shortened(chosen if budget is None else SWEEP, epochs)
+
+
+def sweep_config(name: str, algo: str, epochs: int | None = None) -> TrainConfig:
+    """The settings of a sweep; see `train_config`."""
+    chosen = preset(name, algo)
+    return shortened(SWEEP if algo == "exact" else chosen, epochs)
+
+
+MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The decision problem, apart from the data (paper section 3.1).
+
+    Attributes:
+        alpha: cost penalty of the reward R = Q - alpha * C.
+        allow_stop: whether an episode may end before L calls (paper appendix A).
+        max_cost: what one query may cost at most, in price * token; None is no limit. Calls that
+            could exceed it are not chosen, see `hierrouter.evaluation.budget`.
+
+    Raises:
+        InputError: a number is not finite or below 0, or alpha is above `MAX_ALPHA`.
+    """
+
+    alpha: float
+    allow_stop: bool = False
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("max_cost", self.max_cost)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be a finite number >= 0, got {value}")
+        if self.alpha > MAX_ALPHA:
+            raise InputError(f"alpha must be at most 1e9, got {self.alpha}")

@@ -1,0 +1,213 @@
+"""A router that knows when to hand over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.deferral import (
+    Deferrable,
+    DeferralPoint,
+    best_point,
+    in_doubt,
+    point_within,
+)
+from hierrouter.evaluation.outcome import Outcome, ending, greedy, single_calls
+from hierrouter.learning.loop import choosing_fold, training_folds
+from hierrouter.learning.network import action_values, in_chunks, live_states, state_table
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.tree import RouteTree
+
+SHRINKAGE = 0.1  # of the ridge regression, times the mean variance of a feature
+
+
+@dataclass(frozen=True)
+class GainHead:
+    """Expected gain of going on over handing over, linear in the router's features.
+
+    Attributes:
+        weight: float64[L, hidden], of each stage.
+        bias: float64[L].
+    """
+
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+
+    def __call__(
+        self, features: NDArray[np.float64], stage: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """float64[...]: R of going on less R of handing over, as expected.
+
+        Args:
+            features: float64[..., hidden].
+            stage: int64[...].
+        """
+        gain: NDArray[np.float64] = (features * self.weight[stage]).sum(axis=-1) + self.bias[stage]
+        return gain
+
+
+@dataclass(frozen=True)
+class Deferral:
+    """A router, and when its queries go to a stronger model.
+
+    Attributes:
+        trained: the router; it takes its most probable action, or hands over.
+        stronger: name of the model that is called directly.
+        head: how sure the router is; None is the probability of its likeliest action.
+        threshold: a query is handed over where confidence is below it.
+        point: what that gives on the fold that chose the threshold.
+        chosen_on: name of that fold; empty where the threshold was given.
+    """
+
+    trained: TrainedRouter
+    stronger: str
+    head: GainHead | None
+    threshold: float
+    point: DeferralPoint | None = None
+    chosen_on: str = ""
+
+    def on(self, fold: RouteTree) -> Deferrable:
+        """The router on a fold, for any threshold.
+
+        Raises:
+            InputError: the tree is not one this router can read, or has no such direct call.
+        """
+        probabilities = self.trained.probabilities(fold)
+        table = greedy(probabilities, fold.base_rate)
+        return Deferrable(
+            tree=fold,
+            endings=ending(self.trained.actions, table),
+            confidence=self._confidence(fold, probabilities),
+            stronger=direct_call(fold, self.stronger),
+        )
+
+    def outcome(self, fold: RouteTree) -> Outcome:
+        """The exact outcome on a fold at the threshold.
+
+        Raises:
+            InputError: as `on`.
+        """
+        return self.on(fold).outcome(self.threshold)
+
+    @torch.no_grad()
+    def hands_over(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> bool:
+        """Whether the query is handed over at one live state; see `TrainedRouter.decide`.
+
+        A head does not look at `prompts`: what the router expects to gain is read off its features.
+        """
+        if self.head is None:
+            chances = self.trained.decide(embedding, path, cost, prompts)
+            return bool(in_doubt(chances, self.threshold))
+        unmasked = np.ones((1, self.trained.actions.count), dtype=np.bool_)  # none is read
+        here = live_states(embedding[None], [len(path)], [cost], unmasked)
+        seen = self.trained.router.features(here)
+        gain = self.head(seen.double().numpy(), np.array([len(path)]))
+        return bool(gain[0] < self.threshold)
+
+    def _confidence(
+        self, fold: RouteTree, probabilities: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        if self.head is None:
+            largest: NDArray[np.float64] = probabilities.max(axis=2)
+            return largest
+        return self.head(features(self.trained, fold), fold.routes.depth()[: fold.routes.states])
+
+
+def calibrated(
+    trained: TrainedRouter,
+    tree: RouteTree,
+    stronger: str,
+    share: float | None = None,
+    head: bool = True,
+) -> Deferral:
+    """The deferral whose threshold is best on the validation fold.
+
+    Args:
+        tree: all folds; without a validation fold the train fold chooses.
+        stronger: one of `tree.direct.models`.
+        share: hand over as many as possible up to this share; None is what gives the highest R at
+            the router's alpha.
+        head: fit a head; otherwise the probability of the likeliest action tells confidence.
+
+    Raises:
+        InputError: no such direct call, a share outside [0, 1], or nothing to fit on.
+    """
+    if share is not None and not 0 <= share <= 1:
+        raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
+    learn_from, choose_on = training_folds(tree)
+    fitted = fit_head(trained, learn_from, stronger) if head else None
+    deferral = Deferral(trained, stronger, fitted, -np.inf)
+    curve = deferral.on(choose_on).curve(trained.alpha)
+    point = best_point(curve) if share is None else point_within(curve, share)
+    return replace(deferral, threshold=point.threshold, point=point, chosen_on=choosing_fold(tree))
+
+
+def fit_head(trained: TrainedRouter, fold: RouteTree, stronger: str) -> GainHead:
+    """Ridge regression of what going on gains, over the states that the router visits."""
+    visited = Deferral(trained, stronger, None, -np.inf).on(fold).deciding > 0
+    seen, gain = features(trained, fold), gain_of_going_on(trained, fold, stronger)
+    heads = []
+    for stage in range(fold.hops):
+        level = fold.routes.level(stage)
+        here = visited[:, level]
+        if not here.any():  # the router always stops earlier: nobody will ask, but on other folds
+            here = np.ones_like(here)
+        heads.append(_ridge(seen[:, level][here], gain[:, level][here]))
+    return GainHead(
+        np.stack([weight for weight, _ in heads]), np.array([bias for _, bias in heads])
+    )
+
+
+def gain_of_going_on(trained: TrainedRouter, fold: RouteTree, stronger: str) -> NDArray[np.float64]:
+    """float64[queries, states]: exact R of the greedy policy from each state, less handing over."""
+    alpha = trained.alpha
+    table = greedy(trained.probabilities(fold), fold.base_rate)
+    reward = torch.from_numpy(fold.node_reward(alpha))
+    values = action_values(trained.actions, torch.from_numpy(table), reward).numpy()
+    handed = direct_call(fold, stronger).reward(alpha)[:, None]
+    spent = alpha * fold.cost[:, : fold.routes.states]
+    gain: NDArray[np.float64] = (values * table).sum(axis=2) - (handed - spent)
+    return gain
+
+
+def features(trained: TrainedRouter, fold: RouteTree) -> NDArray[np.float64]:
+    """float64[queries, states, hidden]: what the router's heads read at every state."""
+    table = state_table(fold, trained.objective, trained.ceilings)
+    found: NDArray[np.float64] = in_chunks(trained.router.features, table).double().numpy()
+    return found.reshape(len(fold), fold.routes.states, -1)
+
+
+def direct_call(tree: RouteTree, name: str) -> Outcome:
+    """The outcome of one direct call on every query.
+
+    Raises:
+        InputError: the tree has no direct call of this model.
+    """
+    calls = {call.name: call for call in single_calls(tree)}
+    if name not in calls:
+        raise InputError(
+            f"no direct call of this model: {name}; {suggestion(name, calls)}".rstrip("; ")
+        )
+    return calls[name]
+
+
+def _ridge(
+    inputs: NDArray[np.float64], target: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Weights, float64[hidden], and bias, for inputs float64[n, hidden]."""
+    mean, middle = inputs.mean(axis=0), float(target.mean())
+    moments = (inputs - mean).T @ (inputs - mean)
+    size = SHRINKAGE * (np.trace(moments) / len(moments) or 1.0)
+    wanted = (inputs - mean).T @ (target - middle)
+    weight: NDArray[np.float64] = np.linalg.solve(moments + size * np.eye(len(moments)), wanted)
+    return weight, middle - float(mean @ weight)

@@ -1,0 +1,318 @@
+"""A policy over features of models, for pools that change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, greedy, policy_outcome
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.enumeration import Enumeration
+from hierrouter.learning.loop import Snapshot, TrainingFold, Watch, best_iterate, training_folds
+from hierrouter.learning.network import NEVER, States, best_and_random_values, state_table
+from hierrouter.learning.trained import Origin
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree, sub_pool
+
+
+@dataclass(frozen=True)
+class Known:
+    """The train fold of a pool, as a policy looks things up in it.
+
+    Attributes:
+        fold: the queries and their states.
+        reward: float32[queries, nodes], what an episode pays, centred by query and scaled.
+    """
+
+    fold: TrainingFold
+    reward: Tensor
+
+    @classmethod
+    def of(cls, tree: RouteTree, objective: Objective) -> Known:
+        """What the fold `tree` tells about its models.
+
+        Raises:
+            InputError: the fold is empty.
+        """
+        if not len(tree):
+            raise InputError(
+                "nothing is known of the models: the train fold is empty; collect more queries"
+            )
+        fold = TrainingFold.of(tree, objective)
+        reward = fold.episode_reward(objective.alpha, standardise=True)
+        return cls(fold, torch.from_numpy(reward.astype(np.float32)))
+
+    @cached_property
+    def embedding(self) -> Tensor:
+        """float32[states, queries, dim]: what is seen at each state."""
+        table = self.fold.table
+        by_query = table.embedding(slice(None)).reshape(len(self.reward), table.per_query, -1)
+        return by_query.transpose(0, 1).contiguous()
+
+    @cached_property
+    def values(self) -> Tensor:
+        """float32[states, queries, A, 2]: see `best_and_random_values`."""
+        values = best_and_random_values(self.fold.actions, self.reward)
+        return values.transpose(0, 1).contiguous()
+
+
+SHARPNESS = 10.0  # at the start: how much more the most similar questions count
+FEATURES = 4  # of an action: with the best and with random choices afterwards; less the pool's best
+
+
+@dataclass(frozen=True)
+class FeaturedShape:
+    """What must be known to build the network; the size of the pool is not part of it.
+
+    Attributes:
+        hops: L.
+        dim: length of an embedding.
+        rank: length of the vectors that are compared.
+        hidden: width of the scorer.
+    """
+
+    hops: int
+    dim: int
+    rank: int = 64
+    hidden: int = 32
+
+
+class FeaturedRouter(nn.Module):
+    """Attention over the train questions, then a shared scorer of each action.
+
+    Two states are alike by the cosine of their embeddings, after a learned linear map. At each
+    state only the train questions at the same node are looked at: those that have been asked of
+    the same models in the same order.
+    """
+
+    def __init__(self, shape: FeaturedShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.projection = nn.Parameter(torch.empty(shape.rank, shape.dim))
+        nn.init.orthogonal_(self.projection)
+        self.sharpness = nn.Parameter(torch.full((shape.hops,), math.log(SHARPNESS)))
+        self.scorer = nn.Sequential(
+            nn.Linear(FEATURES + shape.hops, shape.hidden),
+            nn.Tanh(),
+            nn.Linear(shape.hidden, 1),
+        )
+
+    def forward(self, states: States, known: Known, itself: Tensor | None = None) -> Tensor:
+        """Logits float32[queries, S, A] of whole trees.
+
+        Args:
+            states: the S states of one query after those of another.
+            known: what is known of the models.
+            itself: int64[queries], positions of the queries where they are those of `known`; they
+                are not looked up themselves.
+        """
+        routes = known.fold.actions.routes
+        by_query = (len(states.stage) // routes.states, routes.states, -1)
+        embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
+        logits = [
+            self.at_state(embedding[:, state], state, stage, known, itself)
+            for state, stage in enumerate(routes.depth()[: routes.states].tolist())
+        ]
+        return torch.stack(logits, dim=1).masked_fill(~legal, NEVER)
+
+    def at_state(
+        self, embedding: Tensor, state: int, stage: int, known: Known, itself: Tensor | None = None
+    ) -> Tensor:
+        """Logits float32[n, A] of queries at the same state, float32[n, dim]; none is masked."""
+        attention = self._attention(embedding, known.embedding[state], stage, itself)
+        expected = torch.einsum("nq,qaf->naf", attention, known.values[state])
+        to_best = expected - expected.amax(dim=1, keepdim=True)
+        stage_bits = torch.eye(self.shape.hops)[stage].expand(*expected.shape[:2], -1)
+        logits: Tensor = self.scorer(torch.cat([expected, to_best, stage_bits], dim=2))[..., 0]
+        return logits
+
+    def _attention(
+        self, embedding: Tensor, others: Tensor, stage: int, itself: Tensor | None
+    ) -> Tensor:
+        """float32[n, train queries], rows sum to 1."""
+        here, there = (
+            nn.functional.normalize(vectors @ self.projection.T, dim=1)
+            for vectors in (embedding, others)
+        )
+        similarity = self.sharpness[stage].exp() * (here @ there.T)
+        if itself is not None:
+            similarity = similarity.scatter(1, itself[:, None], NEVER)
+        return torch.softmax(similarity, dim=1)
+
+
+FEATURED = ExactConfig(epochs=8)
+CHUNK = 512  # queries looked up at once
+
+
+@dataclass(frozen=True)
+class TrainedFeatured:
+    """A policy for pools that change, and where it comes from.
+
+    Attributes:
+        network: the network, frozen.
+        objective: what it was trained for.
+        origin: where it comes from; its models are those of the training.
+        history: exact greedy R on the validation fold at each evaluation.
+    """
+
+    network: FeaturedRouter
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+
+    def probabilities(self, tree: RouteTree, known: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, states, A]: the stochastic policy at every state.
+
+        Args:
+            tree: of any pool.
+            known: the train fold of the same pool.
+
+        Raises:
+            InputError: another view, encoder or number of hops than it was trained on, `known` is
+                of another pool, or nothing is known of the models.
+        """
+        if known.models != tree.models:
+            raise InputError(
+                f"what is known is of other models: {', '.join(known.models)}; the tree has "
+                f"{', '.join(tree.models)}; give the train fold of the same pool"
+            )
+        for fold in (tree, known):
+            replace(self.origin, models=tree.models).check_matches(fold, self.network.shape.dim)
+        return _probabilities(self.network, tree, Known.of(known, self.objective), self.objective)
+
+    def outcome(self, tree: RouteTree, known: RouteTree) -> Outcome:
+        """The exact outcome of the greedy policy on every query; see `probabilities`."""
+        table = greedy(self.probabilities(tree, known), tree.base_rate)
+        actions = Actions(tree.routes, self.objective.allow_stop)
+        return policy_outcome(tree, actions, table, ROUTER, "router")
+
+    @torch.no_grad()
+    def decide(
+        self, embedding: NDArray[np.float32], path: tuple[int, ...], known: Known
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state.
+
+        Args:
+            embedding: float32[dim], the encoder's vectors of the view.
+            path: the models called so far, by number in the pool of `known`; fewer than L.
+            known: what is known of the models.
+        """
+        state = known.fold.tree.routes.node(path)
+        seen = torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None]
+        logits = self.network.at_state(seen, state, len(path), known)[0].double()
+        legal = torch.from_numpy(known.fold.actions.legal()[state])
+        chances: NDArray[np.float64] = torch.softmax(logits.masked_fill(~legal, -np.inf), 0).numpy()
+        return chances
+
+
+def train_featured(
+    tree: RouteTree,
+    objective: Objective,
+    config: ExactConfig = FEATURED,
+    seed: int = 0,
+    watch: Watch | None = None,
+    resumed: Snapshot | None = None,
+) -> TrainedFeatured:
+    """Train on the fold "train", keep the iterate that is best on the fold "validation".
+
+    Args:
+        tree: all folds, of the pool as it is now.
+        objective: what to train for; the cost of a query must not be limited.
+        config: settings of the training; the width of its router is not looked at.
+        seed: of everything random.
+        watch: who is told.
+        resumed: where to go on; everything else must be as it was.
+
+    Raises:
+        InputError: there is nothing to train on, the cost of a query is limited, or the training
+            diverged.
+    """
+    if objective.max_cost is not None:
+        raise InputError("max_cost cannot be kept in pools that change; train for one pool")
+    folds = training_folds(tree)
+    pools = [Known.of(pool, objective) for pool in pools_of(folds[0])]
+
+    def value(network: FeaturedRouter, fold: RouteTree) -> float:
+        table = _probabilities(network, fold, pools[0], objective, itself=fold is folds[0])
+        choice = greedy(table, fold.base_rate)
+        outcome = policy_outcome(fold, pools[0].fold.actions, choice, "", "router")
+        return float(outcome.reward(objective.alpha).mean())
+
+    def start() -> FeaturedLearner:
+        network = FeaturedRouter(FeaturedShape(tree.hops, tree.dim))
+        return FeaturedLearner(network, pools, config, np.random.default_rng(seed))
+
+    network, best = best_iterate(start, value, folds, config, seed, watch, resumed)
+    return TrainedFeatured(
+        network=network,
+        objective=objective,
+        origin=Origin.of(tree, config, seed),
+        history=tuple(best.history),
+    )
+
+
+def pools_of(tree: RouteTree) -> list[RouteTree]:
+    """The tree, then those without one of its models; a pool has at least two."""
+    if len(tree.models) < 3:
+        return [tree]
+    smaller = ([kept for kept in tree.models if kept != name] for name in tree.models)
+    return [tree, *(sub_pool(tree, kept) for kept in smaller)]
+
+
+class FeaturedLearner(Enumeration):
+    """Policy improvement on whole trees; each step in a pool drawn at random.
+
+    Args:
+        router: trained in place.
+        pools: what is known of the models of each; all have the same queries.
+        config: the numbers.
+        rng: source of the order of the queries, the pools and the noise.
+    """
+
+    def __init__(
+        self,
+        router: FeaturedRouter,
+        pools: Sequence[Known],
+        config: ExactConfig,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(router.parameters(), len(pools[0].reward), config, rng)
+        self.router = router
+        self._pools = pools
+
+    def epoch(self) -> None:
+        """One gradient step on each batch of queries, in one of the pools."""
+        for query in self._batches():
+            pool = self._pools[int(self._rng.integers(len(self._pools)))]
+            self._step(torch.from_numpy(query), pool)
+
+    def _step(self, query: Tensor, known: Known) -> None:
+        states = self._visit(known.fold, query)
+        logits = self.router(states, known, query)
+        legal = states.legal.reshape(logits.shape)
+        self._descend(known.fold.actions, logits, legal, known.reward[query])
+
+
+@torch.no_grad()
+def _probabilities(
+    network: FeaturedRouter,
+    tree: RouteTree,
+    known: Known,
+    objective: Objective,
+    itself: bool = False,
+) -> NDArray[np.float64]:
+    """float64[queries, states, A]; `itself` says that the tree's queries are those of `known`."""
+    table = state_table(tree, objective)
+    logits = [
+        network(table.trees(query), known, query if itself else None)
+        for query in torch.split(torch.arange(len(tree)), CHUNK)
+    ]
+    probabilities: NDArray[np.float64] = torch.softmax(torch.cat(logits).double(), dim=2).numpy()
+    return probabilities

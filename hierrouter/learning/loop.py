@@ -1,0 +1,375 @@
+"""Epoch after epoch: the loop around every training, its folds and its optimiser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hierrouter.engines.devices import torch_threads
+from hierrouter.evaluation.budget import Ceilings
+from hierrouter.evaluation.outcome import Actions, greedy
+from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.learning.network import Router, StateTable, action_probabilities, state_table
+from hierrouter.replay.env import walk
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+
+
+def make_adam(
+    parameters: Iterable[nn.Parameter], config: TrainConfig, steps: int
+) -> torch.optim.Adam:
+    """Adam whose learning rate follows `config` over `steps` gradient steps."""
+    adam = torch.optim.Adam(
+        list(parameters), lr=config.learning_rate, eps=config.adam_eps, fused=True
+    )
+
+    def schedule(*_: object) -> None:
+        factor = _factor(steps_made(adam), steps, config)
+        for group in adam.param_groups:
+            group["lr"] = config.learning_rate * factor
+
+    adam.register_step_pre_hook(schedule)
+    return adam
+
+
+def steps_made(adam: torch.optim.Adam) -> int:
+    """Gradient steps so far, as Adam itself counts them."""
+    first = adam.param_groups[0]["params"][0]
+    return int(adam.state[first]["step"]) if first in adam.state else 0
+
+
+def _factor(step: int, steps: int, config: TrainConfig) -> float:
+    rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    falling = 1 - step / steps if config.decay else 1.0
+    return rising * max(falling, 0.0)
+
+
+def adam_tensors(adam: torch.optim.Adam) -> dict[str, Tensor]:
+    """Moments and step counts by parameter number; empty before the first step."""
+    return {
+        f"{number}.{name}": value
+        for number, moments in adam.state_dict()["state"].items()
+        for name, value in moments.items()
+    }
+
+
+def restore_adam(adam: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
+    """Put back what `adam_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value.clone()  # Adam works in place
+    adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})
+
+
+def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
+    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
+
+    Raises:
+        InputError: there is nothing to train on.
+    """
+    learn_from = tree.split("train")
+    if not len(learn_from):
+        raise InputError("no query to train on: the train fold is empty; collect more queries")
+    chooser = choosing_fold(tree)
+    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
+
+
+def choosing_fold(tree: RouteTree) -> str:
+    """Name of the fold that chooses: "validation", or "train" where there is none."""
+    return "validation" if "validation" in tree.splits else "train"
+
+
+@dataclass(frozen=True)
+class TrainingFold:
+    """One fold of a tree.
+
+    Attributes:
+        tree: its queries.
+        actions: what may be done.
+        table: its states as tensors.
+    """
+
+    tree: RouteTree
+    actions: Actions
+    table: StateTable
+
+    @classmethod
+    def of(
+        cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
+    ) -> TrainingFold:
+        """The fold `tree`; for the ceilings see `state_table`."""
+        actions = Actions(tree.routes, objective.allow_stop)
+        return cls(tree, actions, state_table(tree, objective, ceilings))
+
+    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
+        """float64[queries, nodes]: what an episode pays that ends at a node.
+
+        Args:
+            standardise: take from each reward the mean of its query over all nodes at which an
+                episode can end, and divide by the standard deviation over all of them.
+        """
+        reward = self.tree.node_reward(alpha)
+        if not standardise:
+            return reward
+        ends = self.actions.endings
+        centred = reward - reward[:, ends].mean(axis=1, keepdims=True)
+        standard: NDArray[np.float64] = centred / (centred[:, ends].std() or 1.0)
+        return standard
+
+    def value(self, router: Router, alpha: float) -> float:
+        """Exact mean R of the greedy policy; only states that it comes to are looked at."""
+
+        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
+            chances = action_probabilities(router, self.table, torch.from_numpy(state))
+            choice: NDArray[np.int64] = greedy(chances, self.tree.base_rate).argmax(axis=1)
+            return choice
+
+        reward = self.tree.node_reward(alpha)
+        walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
+        return float(walked.reward.sum(axis=1).mean())
+
+
+def fold_pair(
+    trees: tuple[RouteTree, RouteTree], objective: Objective, ceilings: Ceilings | None = None
+) -> tuple[TrainingFold, TrainingFold]:
+    """What `training_folds` gave, as tensors; the same fold twice where one does both."""
+    learn_from, choose_on = trees
+    fold = TrainingFold.of(learn_from, objective, ceilings)
+    if choose_on is learn_from:
+        return fold, fold
+    return fold, TrainingFold.of(choose_on, objective, ceilings)
+
+
+# Epochs done, epochs in all, value on the train fold, value on validation.
+OnEpoch = Callable[[int, int, float, float], None]
+Weights = dict[str, Tensor]
+Fold = TypeVar("Fold")
+Network = TypeVar("Network", bound=nn.Module)
+Network_co = TypeVar("Network_co", bound=nn.Module, covariant=True)
+
+
+class Learner(Protocol[Network_co]):
+    """Improves a router, one epoch after the other; can be put away and taken up again."""
+
+    @property
+    def router(self) -> Network_co:
+        """What is trained, in place."""
+        ...
+
+    def epoch(self) -> None:
+        """Train for one epoch.
+
+        Raises:
+            FloatingPointError: the router's numbers are not finite any more.
+        """
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that the next epoch depends on, but for the router's weights."""
+        ...
+
+    def counters(self) -> dict[str, Any]:
+        """The rest of it, as JSON values: the states of random generators."""
+        ...
+
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+        """Put back what `tensors` and `counters` gave; the next epoch is then the same one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A training between two epochs: all that the rest of it depends on.
+
+    Attributes:
+        epoch: epochs done.
+        tensors: weights now and at the best evaluation, and what the learner needs.
+        counters: the rest, as JSON values.
+    """
+
+    epoch: int
+    tensors: dict[str, Tensor]
+    counters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told of a training in progress.
+
+    Attributes:
+        on_epoch: called after each evaluation.
+        on_snapshot: called every `checkpoint_every` epochs.
+    """
+
+    on_epoch: OnEpoch = lambda done, total, train, validation: None
+    on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+
+
+def best_iterate(
+    start: Callable[[], Learner[Network]],
+    value: Callable[[Network, Fold], float],
+    folds: tuple[Fold, Fold],
+    config: TrainConfig,
+    seed: int,
+    watch: Watch | None = None,
+    resumed: Snapshot | None = None,
+) -> tuple[Network, Best]:
+    """The network of a whole training, frozen, with the weights that are best on validation.
+
+    Args:
+        start: makes the network and its learner; torch's generator is seeded then.
+        value: of a network on a fold, exactly.
+        folds: to learn from, and to choose the iterate on. Where they are one it is valued once.
+        config: the numbers.
+        seed: of everything random.
+        watch: who is told.
+        resumed: where to go on.
+
+    Raises:
+        InputError: the training diverged.
+    """
+
+    def values() -> tuple[float, float]:
+        learn_from, choose_on = folds
+        train = value(network, learn_from)
+        return train, train if choose_on is learn_from else value(network, choose_on)
+
+    with reproducible(seed):
+        learner = start()
+        network = learner.router
+        best = run_epochs(learner, config, values, watch, resumed)
+    network.load_state_dict(best.weights)
+    return network.requires_grad_(False).eval(), best
+
+
+def run_epochs(
+    learner: Learner[nn.Module],
+    config: TrainConfig,
+    values: Callable[[], tuple[float, float]],
+    watch: Watch | None = None,
+    resumed: Snapshot | None = None,
+) -> Best:
+    """Epoch after epoch, with evaluations in between; returns the best iterate.
+
+    Args:
+        values: exact values of the learner's router as it is, on train and on validation.
+
+    Raises:
+        InputError: the training diverged.
+    """
+    watch = watch or Watch()
+    best = Best(weights_of(learner.router))
+    done = _restore(learner, best, resumed) if resumed else 0
+    while done < config.epochs and not (config.patience and best.since >= config.patience):
+        done += 1
+        _run_epoch(learner, done)
+        last = done == config.epochs
+        if last or done % config.evaluate_every == 0:
+            train, validation = values()
+            best.offer(learner.router, train, validation)
+            watch.on_epoch(done, config.epochs, train, validation)
+        if not last and done % config.checkpoint_every == 0:
+            watch.on_snapshot(_snapshot(learner, best, done))
+    return best
+
+
+def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
+    """One epoch; a network that is lost is neither valued nor kept."""
+    try:
+        learner.epoch()
+        finite = all(bool(value.isfinite().all()) for value in learner.router.state_dict().values())
+    except FloatingPointError:
+        finite = False
+    if not finite:
+        raise InputError(
+            f"training diverged in epoch {number}: the network's numbers are not finite (NaN); "
+            "lower learning_rate"
+        )
+
+
+def _snapshot(learner: Learner[nn.Module], best: Best, epoch: int) -> Snapshot:
+    tensors = {f"learner.{name}": value.clone() for name, value in learner.tensors().items()}
+    tensors |= {f"now.{name}": value for name, value in weights_of(learner.router).items()}
+    tensors |= {f"best.{name}": value for name, value in best.weights.items()}
+    kept = {}
+    if best.history:
+        kept = {"train": best.train, "validation": best.validation, "kept": best.kept}
+    counters = {
+        "learner": learner.counters(),
+        "best": {**kept, "history": list(best.history), "since": best.since},
+    }
+    return Snapshot(epoch, tensors, counters)
+
+
+def _restore(learner: Learner[nn.Module], best: Best, snapshot: Snapshot) -> int:
+    """Put everything back where it was; returns the epochs done."""
+    learner.router.load_state_dict(part_of(snapshot.tensors, "now"))
+    learner.restore(part_of(snapshot.tensors, "learner"), snapshot.counters["learner"])
+    best.weights = part_of(snapshot.tensors, "best")
+    for name, value in deepcopy(snapshot.counters["best"]).items():
+        setattr(best, name, value)
+    return snapshot.epoch
+
+
+def part_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Those that are called `name.` and something; by that."""
+    start = f"{name}."
+    return {
+        key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)
+    }
+
+
+@dataclass
+class Best:
+    """The best iterate so far; before the first evaluation, the one at the start.
+
+    Attributes:
+        weights: its weights.
+        train, validation: its values.
+        history: value on validation at each evaluation.
+        since: evaluations without a better one.
+        kept: index in `history` of its own; None before the first, and where a training went on
+            from a snapshot that does not tell.
+    """
+
+    weights: Weights
+    train: float = -math.inf
+    validation: float = -math.inf
+    history: list[float] = field(default_factory=list)
+    since: int = 0
+    kept: int | None = None
+
+    def offer(self, module: nn.Module, train: float, validation: float) -> None:
+        """Keep the weights of `module` if they are better."""
+        self.history.append(validation)
+        self.since += 1
+        if (validation, train) > (self.validation, self.train):
+            self.train, self.validation, self.since = train, validation, 0
+            self.kept = len(self.history) - 1
+            self.weights = weights_of(module)
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """A copy of the weights."""
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """Seed torch's global generator, which new layers draw from, on one thread; restore after.
+
+    One thread, because sums are added up in another order on another number of threads.
+    """
+    with torch.random.fork_rng(devices=[]), torch_threads(1):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,412 @@
+"""The paper's router as a torch module, and the states it reads."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hierrouter.evaluation.budget import Ceilings, affordable
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter_cache.tree import RouteTree
+
+
+class States(NamedTuple):
+    """Some states, a row each (paper section 3.1: s_t = (c_t, l_t, C_t)).
+
+    Attributes:
+        embedding: float32[n, dim], the frozen encoder's vectors of what is seen of c_t.
+        stage: int64[n], l_t.
+        cost: float32[n], C_t in price * token.
+        legal: bool[n, A], what may be chosen; see `Actions.legal`.
+    """
+
+    embedding: Tensor
+    stage: Tensor
+    cost: Tensor
+    legal: Tensor
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """All states of a tree, in the order of state numbers: `query * states + node`.
+
+    Attributes:
+        vectors: for each part of the view float32[rows, width], those of the tree.
+        row: for each part int64[queries * states], row of its vectors.
+        stage: int64[queries * states].
+        cost: float32[queries * states].
+        legal: bool[queries * states, A].
+        per_query: S, the states of a query.
+    """
+
+    vectors: tuple[Tensor, ...]
+    row: tuple[Tensor, ...]
+    stage: Tensor
+    cost: Tensor
+    legal: Tensor
+    per_query: int
+
+    def __len__(self) -> int:
+        return len(self.stage)
+
+    def embedding(self, state: Tensor | slice) -> Tensor:
+        """float32[n, dim]: the vectors of all parts, side by side."""
+        parts = zip(self.vectors, self.row, strict=True)
+        seen = [vectors[row[state]] for vectors, row in parts]
+        if len(seen) == 1:
+            return seen[0]
+        return torch.cat([torch.empty(len(self.stage[state]), 0), *seen], dim=1)
+
+    def rows(self, state: Tensor | slice) -> States:
+        """Some states by number."""
+        return States(self.embedding(state), self.stage[state], self.cost[state], self.legal[state])
+
+    def trees(self, query: Tensor) -> States:
+        """All states of some queries, int64[n], those of one query after those of another."""
+        state = query[:, None] * self.per_query + torch.arange(self.per_query)
+        return self.rows(state.ravel())
+
+
+def state_table(
+    tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
+) -> StateTable:
+    """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
+
+    Args:
+        objective: what may be done.
+        ceilings: what calls may cost at most, needed where the objective limits the cost of a
+            query.
+
+    Raises:
+        ValueError: ceilings are needed, and are not given.
+    """
+    states, queries = tree.routes.states, len(tree)
+    actions = Actions(tree.routes, objective.allow_stop)
+    if objective.max_cost is not None and ceilings is None:
+        raise ValueError(
+            "a limit on the cost of a query needs `ceilings`, the most a call may cost"
+        )
+    if objective.max_cost is None or ceilings is None:
+        legal = np.broadcast_to(actions.legal(), (queries, states, actions.count))
+    else:
+        legal = affordable(ceilings, tree, objective.max_cost, actions)
+    return StateTable(
+        vectors=tuple(torch.from_numpy(part.vectors) for part in tree.parts),
+        row=tuple(torch.from_numpy(part.row.ravel()) for part in tree.parts),
+        stage=torch.from_numpy(np.tile(tree.routes.depth()[:states], queries)),
+        cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
+        legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
+        per_query=states,
+    )
+
+
+def live_states(
+    embedding: NDArray[np.float32],
+    stage: Sequence[int],
+    cost: Sequence[float],
+    legal: NDArray[np.bool_],
+) -> States:
+    """Some states that are being decided on now, a row each.
+
+    Args:
+        embedding: float32[n, dim], the encoder's vectors of the view.
+        stage: n numbers of calls made so far.
+        cost: n costs so far, in price * token.
+        legal: bool[n, A].
+    """
+    return States(
+        embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
+        stage=torch.tensor(stage),
+        cost=torch.tensor(cost, dtype=torch.float32),
+        legal=torch.from_numpy(legal),
+    )
+
+
+class NoisyTable:
+    """A table as a router in training sees it: with noise on the embeddings of visited states.
+
+    Noise is drawn when a state is visited, and stays so until it is visited again: rollouts and
+    the updates on them read the same numbers, as PPO's ratio demands.
+
+    Args:
+        table: the states without noise.
+        length: expected length of the noise vector; 0 is none.
+        rng: source of the noise.
+    """
+
+    def __init__(self, table: StateTable, length: float, rng: np.random.Generator) -> None:
+        self._table = table
+        self._length = length
+        self._rng = rng
+        self._place = torch.zeros(len(table), dtype=torch.int64)
+        self._seen: list[Tensor] = []
+
+    def begin(self) -> None:
+        """Forget what was visited: a new iteration begins."""
+        self._seen = []
+
+    def visit(self, state: Tensor) -> States:
+        """The rows of some states, int64[n], with new noise."""
+        if not self._length:
+            return self._table.rows(state)
+        visited, distinct = sum(len(rows) for rows in self._seen), torch.unique(state)
+        self._seen.append(noisy(self._table.embedding(distinct), self._length, self._rng))
+        self._place[distinct] = torch.arange(visited, visited + len(distinct))
+        return self.rows(state)
+
+    def rows(self, state: Tensor) -> States:
+        """The rows of states that have been visited, with the noise they were seen with."""
+        table = self._table
+        if not self._length:
+            return table.rows(state)
+        if len(self._seen) > 1:
+            self._seen = [torch.cat(self._seen)]
+        embedding = self._seen[0][self._place[state]]
+        return States(embedding, table.stage[state], table.cost[state], table.legal[state])
+
+
+def noisy(embedding: Tensor, length: float, rng: np.random.Generator) -> Tensor:
+    """float32[n, dim]: embeddings with a random vector of about this length added to each."""
+    n, dim = embedding.shape
+    if not length or not dim:
+        return embedding
+    noise = rng.standard_normal((n, dim), dtype=np.float32)
+    noise *= np.float32(length / math.sqrt(dim))
+    return embedding + torch.from_numpy(noise)
+
+
+# States pushed through the network at once when a whole tree is evaluated.
+CHUNK = 16_384
+# The logit of what must not be chosen: its probability is 0, and no sum becomes NaN.
+NEVER = -1e9
+
+
+@dataclass(frozen=True)
+class RouterShape:
+    """What must be known to build a router.
+
+    Attributes:
+        actions: A, M or 2M.
+        hops: L.
+        dim: length of an embedding; 0 where no text is seen.
+        hidden: width of both layers.
+        stage_dim: length of the learned stage embedding.
+        embedding_scale: factor on embeddings.
+        cost_scale: costs are divided by it.
+        plain_start: how a new router starts, see `TrainConfig`.
+    """
+
+    actions: int
+    hops: int
+    dim: int
+    hidden: int
+    stage_dim: int
+    embedding_scale: float
+    cost_scale: float
+    plain_start: bool
+
+    @property
+    def weights(self) -> int:
+        """How many numbers a router learns, biases aside."""
+        width = self.dim + self.stage_dim + 1 + self.hidden + self.actions + 1
+        return self.hops * self.stage_dim + self.hidden * width
+
+
+def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
+    """The router to train on `tree` with the settings `config`."""
+    return RouterShape(
+        actions=actions.count,
+        hops=tree.hops,
+        dim=tree.dim,
+        hidden=config.hidden,
+        stage_dim=config.stage_dim,
+        embedding_scale=math.sqrt(tree.dim) if config.scale_embedding else 1.0,
+        cost_scale=cost_scale(tree),
+        plain_start=config.plain_start,
+    )
+
+
+class Router(nn.Module):
+    """Embedding, learned stage embedding and cost, concatenated; two layers, two heads.
+
+    The first layer is written as the sum of one map of the embedding and one of the rest. It is
+    the same function as one map of the concatenation, but no gradient is computed towards the
+    frozen embedding. With a plain start it also starts as one map would, and the heads as torch
+    makes them: where embeddings are not scaled, small heads and a loud stage would drown the text
+    for many epochs.
+    """
+
+    def __init__(self, shape: RouterShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.stage = nn.Embedding(shape.hops, shape.stage_dim)
+        # torch warns where there is nothing to initialise.
+        make = nn.Linear if shape.dim else _empty
+        self.context = make(shape.dim, shape.hidden, bias=False)
+        self.progress = nn.Linear(shape.stage_dim + 1, shape.hidden)
+        self.second = nn.Linear(shape.hidden, shape.hidden)
+        plain = shape.plain_start
+        self.policy = _head(shape.hidden, shape.actions, gain=None if plain else 0.01)
+        self.value = _head(shape.hidden, 1, gain=None if plain else 1.0)
+        if plain:
+            _start_as_one(self.context, self.progress)
+
+    def first(self, states: States) -> Tensor:
+        """float32[n, hidden]: the first layer, before its nonlinearity."""
+        cost = states.cost[:, None] / self.shape.cost_scale
+        progress = torch.cat([self.stage(states.stage), cost], dim=1)
+        context = self.shape.embedding_scale * self.context(states.embedding)
+        first: Tensor = context + self.progress(progress)
+        return first
+
+    def features(self, states: States) -> Tensor:
+        """float32[n, hidden]: what both heads read."""
+        return torch.tanh(self.second(torch.tanh(self.first(states))))
+
+    def logits(self, features: Tensor, legal: Tensor) -> Tensor:
+        """float32[n, A]; `NEVER` where an action is not legal, bool[n, A]."""
+        logits: Tensor = self.policy(features).masked_fill(~legal, NEVER)
+        return logits
+
+    def forward(self, states: States) -> tuple[Tensor, Tensor]:
+        """Logits float32[n, A] and values float32[n]."""
+        features = self.features(states)
+        return self.logits(features, states.legal), self.value(features)[:, 0]
+
+
+def _empty(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        return nn.Linear(inputs, outputs, bias=bias)
+
+
+@torch.no_grad()
+def _start_as_one(context: nn.Linear, progress: nn.Linear) -> None:
+    """Draw both maps anew as torch draws one map of the concatenation of their inputs."""
+    bound = 1 / math.sqrt(context.in_features + progress.in_features)
+    for values in (context.weight, progress.weight, progress.bias):
+        values.uniform_(-bound, bound)
+
+
+def _head(inputs: int, outputs: int, gain: float | None) -> nn.Linear:
+    """A linear layer that starts orthogonal, close to uniform with a small gain; None: as torch."""
+    layer = nn.Linear(inputs, outputs)
+    if gain is None:
+        return layer
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def cost_scale(tree: RouteTree) -> float:
+    """Root mean square of the costs at which decisions are due, the root's 0 left out."""
+    cost = tree.cost[:, 1 : tree.routes.states]
+    return float(np.sqrt(np.square(cost).mean())) if cost.any() else 1.0
+
+
+def action_probabilities(
+    router: Router, table: StateTable, state: Tensor | None = None
+) -> NDArray[np.float64]:
+    """float64[n, A]: the policy at some states of the table, int64[n], or at all of them."""
+    logits = in_chunks(lambda states: router(states)[0], table, state)
+    probabilities: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
+    return probabilities
+
+
+@torch.no_grad()
+def in_chunks(
+    network: Callable[[States], Tensor], table: StateTable, state: Tensor | None = None
+) -> Tensor:
+    """What a network makes of some states of the table, int64[n], or of all of them.
+
+    Args:
+        network: gives a row for each state.
+    """
+    states = torch.arange(len(table)) if state is None else state
+    parts = states.split(CHUNK)  # type: ignore[no-untyped-call]
+    return torch.cat([network(table.rows(part)) for part in parts])
+
+
+# From a level and Q of its states, [queries, states of the level, A, ...], to the states' values.
+StateValue = Callable[[int, Tensor], Tensor]
+
+
+def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
+    """Q(s, a) of every action at every state: the expected reward after it, exactly.
+
+    Args:
+        actions: what may be done.
+        probabilities: float32[queries, states, A], the policy that is followed afterwards.
+        reward: float32[queries, nodes], paid where an episode ends.
+
+    Returns:
+        float32[queries, states, A].
+    """
+    level = actions.routes.level
+    return _backed_up(
+        actions, reward, lambda depth, values: (probabilities[:, level(depth)] * values).sum(dim=2)
+    )
+
+
+def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
+    """Q(s, a) where the best action is always taken afterwards, and where random ones are.
+
+    Args:
+        actions: what may be done.
+        reward: float32[queries, nodes], paid where an episode ends.
+
+    Returns:
+        float32[queries, states, A, 2]; before the last call the two are the same.
+    """
+
+    def state_value(_: int, values: Tensor) -> Tensor:
+        return torch.stack([values[..., 0].amax(dim=2), values[..., 1].mean(dim=2)], dim=2)
+
+    return _backed_up(actions, reward[:, :, None].expand(-1, -1, 2), state_value)
+
+
+def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
+    """The value of a policy on each query, float32[queries].
+
+    Args:
+        actions: what may be done.
+        probabilities: float32[queries, states, A].
+        reward: float32[queries, nodes], paid where an episode ends.
+    """
+    routes, queries = actions.routes, len(reward)
+    reached, total = torch.ones(queries, 1), torch.zeros(queries)
+    for level in range(routes.hops):
+        decided = reached[:, :, None] * probabilities[:, routes.level(level)]
+        reached = decided[:, :, : routes.models].reshape(queries, -1)
+        if actions.allow_stop:
+            stopped = decided[:, :, routes.models :].reshape(queries, -1)
+            total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
+    return total + (reached * reward[:, routes.leaves]).sum(dim=1)
+
+
+def _backed_up(actions: Actions, reward: Tensor, state_value: StateValue) -> Tensor:
+    """Backward induction: Q of every action, where a state is worth what `state_value` says.
+
+    Args:
+        reward: float32[queries, nodes, ...], several kinds of reward side by side or one.
+    """
+    routes, queries = actions.routes, len(reward)
+    levels: list[Tensor] = []
+    value = reward[:, routes.leaves]
+    for level in reversed(range(routes.hops)):
+        values = value.reshape(queries, -1, routes.models, *value.shape[2:])
+        if actions.allow_stop:
+            stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
+            values = torch.cat([values, stopping], dim=2)
+        levels.append(values)
+        value = state_value(level, values)
+    return torch.cat(levels[::-1], dim=1)

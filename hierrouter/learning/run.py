@@ -1,0 +1,518 @@
+"""A training from its folder to what it reached: resumed, saved, ready for live questions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.budget import optimum_at_mean_cost
+from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import (
+    finished,
+    forget_snapshot,
+    load_snapshot,
+    remove_drafts,
+    router_at,
+    save_checkpoint,
+    save_snapshot,
+    training_named,
+)
+from hierrouter.learning.conditioned import TrainedSweep, train_sweep
+from hierrouter.learning.config import (
+    ExactConfig,
+    Objective,
+    TrainConfig,
+    algorithm,
+    sweep_config,
+    train_config,
+)
+from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
+from hierrouter.learning.runs import resumable
+from hierrouter.learning.sweep import (
+    Sweep,
+    automatic_grid,
+    finish_sweep,
+    load_sweep,
+    meet_budget,
+    member_folder,
+)
+from hierrouter.learning.trained import (
+    Origin,
+    TrainedRouter,
+    UnderLimit,
+    require_reachable,
+    under_limit,
+)
+from hierrouter.learning.training import train as train_once
+from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
+from hierrouter.replay.opening import training_tree
+from hierrouter.replay.tree import Tree
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+
+# Told the label of a training, epochs done, epochs in all, value on train, value on validation.
+Progress = Callable[[str, int, int, float, float], None]
+Policy = TypeVar("Policy", TrainedRouter, TrainedSweep)
+
+
+def _alone(label: str, epochs: int, folder: Path) -> AbstractContextManager[OnEpoch]:
+    return nullcontext(Watch().on_epoch)
+
+
+@dataclass(frozen=True)
+class RunWatch:
+    """Who is told of a run; nobody by default.
+
+    Attributes:
+        on_folder: told the run's folder before anything is trained.
+        on_note: told in a line what is not done again, goes on, or was chosen.
+        training: entered for the time of each training with its label, its epochs and its folder;
+            what it gives is told of each evaluation.
+    """
+
+    on_folder: Callable[[Path], None] = lambda folder: None
+    on_note: Callable[[str], None] = lambda line: None
+    training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = _alone
+
+    @classmethod
+    def of(cls, progress: Progress | None) -> RunWatch:
+        """One who is told of evaluations only."""
+        if progress is None:
+            return cls()
+        tell = progress
+
+        def training(label: str, epochs: int, folder: Path) -> AbstractContextManager[OnEpoch]:
+            return nullcontext(lambda *values: tell(label, *values))
+
+        return cls(training=training)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a router reaches on the validation fold, and how far that is from the bounds.
+
+    Attributes:
+        reward: mean R.
+        fixed: that of the fixed route that is best on the train fold.
+        oracle: that of the best routes in hindsight.
+        limit: how it keeps a limit on the cost of each query; None without one.
+    """
+
+    reward: float
+    fixed: float
+    oracle: float
+    limit: UnderLimit | None = None
+
+    @classmethod
+    def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
+        """What a router reaches on a tree with a validation fold."""
+        fold, alpha, stop = tree.split("validation"), trained.alpha, trained.objective.allow_stop
+        fixed = best_fixed_route(tree.split("train"), alpha, fold, stop)
+        return cls(
+            reward=float(trained.outcome(fold).reward(alpha).mean()),
+            fixed=float(fixed.reward(alpha).mean()),
+            oracle=float(oracle(fold, alpha, stop).reward(alpha).mean()),
+            limit=None if trained.objective.max_cost is None else under_limit(trained, fold),
+        )
+
+    def __str__(self) -> str:
+        line = (
+            f"R {self.reward:.3f} on validation (best fixed route {self.fixed:.3f}, "
+            f"oracle {self.oracle:.3f})"
+        )
+        found = self.limit
+        if found is None:
+            return line
+        return (
+            f"{line}; {found.share_over:.1%} of queries cost more than {found.limit:g}, "
+            f"{found.impossible:.1%} have no route within it; "
+            f"with hindsight R is at most {found.bound:.3f}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished training in its folder; anything that takes a path takes it.
+
+    Attributes:
+        folder: where the router lies.
+        trained: the router.
+        reached: what it reaches on validation; None where it was only loaded.
+    """
+
+    folder: Path
+    trained: TrainedRouter
+    reached: Reached | None = None
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> Run:
+        """The router in a folder.
+
+        Args:
+            tree: that it learned from, to say what it reaches.
+
+        Raises:
+            InputError: there is none, or it is not for this tree.
+        """
+        trained = router_at(Path(folder), None)
+        return cls(Path(folder), trained, Reached.by(trained, tree) if tree else None)
+
+    @property
+    def alpha(self) -> float:
+        """The price of cost it was trained for."""
+        return self.trained.alpha
+
+    @property
+    def algo(self) -> str:
+        """How it learned, "ppo" or "exact"."""
+        return self.trained.origin.config.algo
+
+    @property
+    def actions(self) -> Actions:
+        """What it chooses from."""
+        return self.trained.actions
+
+    def outcome(self, tree: RouteTree) -> Outcome:
+        """Its exact outcome on every query of a tree; see `TrainedRouter.outcome`."""
+        return self.trained.outcome(tree)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        origin = self.trained.origin
+        found = told(self.trained.objective, origin.config, self.trained.budget)
+        reached = f"; {self.reached}" if self.reached else ""
+        return f"Run({self.folder}: {found}, seed {origin.seed}{reached})"
+
+
+@dataclass(frozen=True, repr=False)
+class SweepRun:
+    """A finished sweep in its folder; anything that takes a path takes it.
+
+    Attributes:
+        folder: where its routers lie.
+        sweep: the routers.
+        table: what they reach at each alpha, as text.
+    """
+
+    folder: Path
+    sweep: Sweep
+    table: str = ""
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> SweepRun:
+        """The sweep in a folder; see `Run.load`."""
+        sweep = load_sweep(Path(folder))
+        return cls(Path(folder), sweep, sweep_table(sweep, tree) if tree else "")
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The grid, ascending."""
+        return self.sweep.alphas
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"SweepRun({self.folder})\n{self.table}".rstrip()
+
+
+def train(
+    tree: Tree,
+    *,
+    alpha: float | None = None,
+    algo: str | None = None,
+    preset: str = "default",
+    allow_stop: bool = False,
+    seed: int = PAPER_SEED,
+    epochs: int | None = None,
+    out: str | Path | None = None,
+    budget: float | None = None,
+    max_cost: float | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Learn a router from the folds "train" and "validation"; no model is called.
+
+    The validation fold chooses the checkpoint. Given the same `out` again, an interrupted training
+    goes on where it was.
+
+    Args:
+        tree: all folds; the test fold is not read.
+        alpha: price of cost in R = Q - alpha * C; default 0.005.
+        algo: "ppo" samples episodes (the default), "exact" enumerates the tree.
+        preset: training hyperparameters, "default" or "paper".
+        allow_stop: the router may stop before the last hop.
+        seed: of everything that is drawn.
+        epochs: length of the training; default: the preset's.
+        out: the run's folder; default: a new one below `runs`.
+        budget: mean cost of a query, instead of alpha: the alpha that meets it is looked for.
+        max_cost: most that one query may cost.
+        progress: told (label, epochs done, epochs in all, R on train, R on validation).
+
+    Raises:
+        InputError: something does not fit together, or there is too little to learn from.
+        CacheLocked: another process is at work in `out`.
+        WorldError: the disk is full or failed.
+    """
+    config = train_config(preset, algorithm(algo, budget, max_cost, alpha), budget, epochs)
+    objective = Objective(PAPER_ALPHA if alpha is None else alpha, allow_stop, max_cost)
+    learned_from, folder = training_tree(tree), None if out is None else Path(out)
+    require_possible(learned_from, budget, objective)
+    watch = RunWatch.of(progress)
+    return train_run(learned_from, objective, config, seed, budget, folder, watch)
+
+
+def sweep(
+    tree: Tree,
+    alphas: str | Sequence[float] = "auto",
+    *,
+    algo: str = "exact",
+    preset: str = "default",
+    allow_stop: bool = False,
+    seeds: int = 1,
+    seed: int = PAPER_SEED,
+    epochs: int | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> SweepRun:
+    """Learn routers for many alphas: by default one network that is told alpha.
+
+    Args:
+        alphas: prices of cost; "auto" takes them from the data's break-points.
+        algo: "exact" trains one network for all alphas, "ppo" one for each.
+        seeds: how many trainings, from `seed` on.
+
+    The other arguments and the errors are those of `train`.
+    """
+    config = sweep_config(preset, algo, epochs)
+    learned_from = training_tree(tree)
+    if isinstance(alphas, str):
+        if alphas != "auto":
+            raise InputError(f"alphas are numbers, or auto: {alphas:.60}; e.g. alphas=[0, 0.005]")
+        grid = automatic_grid(learned_from, allow_stop)
+    else:
+        grid = tuple(sorted({Objective(float(alpha)).alpha for alpha in alphas}))
+    if not grid or seeds < 1:
+        raise InputError(f"nothing to train: {len(grid)} alphas, {seeds} seeds; give at least one")
+    each, folder = range(seed, seed + seeds), None if out is None else Path(out)
+    return sweep_run(learned_from, grid, config, each, allow_stop, folder, RunWatch.of(progress))
+
+
+def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
+    """Refuse what no policy can keep to on validation, before anything is trained.
+
+    Raises:
+        InputError: with what is possible.
+    """
+    fold = tree.split("validation")
+    if budget is not None:
+        optimum_at_mean_cost(fold, budget, objective.allow_stop)
+    require_reachable(fold, objective)
+
+
+def train_run(
+    tree: Tree,
+    objective: Objective,
+    config: TrainConfig,
+    seed: int,
+    budget: float | None,
+    out: Path | None,
+    watch: RunWatch,
+) -> Run:
+    """A run of `train`, from its folder to its checkpoint.
+
+    Args:
+        tree: of `training_tree`.
+        budget: as in `train`; instead of the objective's alpha.
+
+    Raises:
+        HierRouterError: as `train`.
+    """
+    asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
+    with begun("train", asked, out, watch) as folder:
+        keep_for_live(tree, folder)
+        if budget is None:
+            trained = train_router(tree, objective, config, seed, folder, watch)
+        else:
+            trained = within_budget(tree, budget, objective, config, seed, folder, watch)
+    return Run(folder, trained, Reached.by(trained, tree))
+
+
+def sweep_run(
+    tree: Tree,
+    grid: tuple[float, ...],
+    config: TrainConfig,
+    seeds: Sequence[int],
+    allow_stop: bool,
+    out: Path | None,
+    watch: RunWatch,
+) -> SweepRun:
+    """A run of `sweep-alpha`, from its folder to its summary; see `train_run`."""
+    objective = Objective(grid[0], allow_stop)
+    named = training_named(Origin.of(tree, config, seeds[0]), objective, grid)
+    with begun("sweep-alpha", {**named, "seeds": list(seeds)}, out, watch) as folder:
+        keep_for_live(tree, folder)
+        found = train_members(tree, grid, config, seeds, allow_stop, folder, watch)
+    return SweepRun(folder, found, sweep_table(found, tree))
+
+
+@contextmanager
+def begun(command: str, asked: dict[str, Any], out: Path | None, watch: RunWatch) -> Iterator[Path]:
+    """The folder of a run, without what killed saves left there; see `runs.resumable`."""
+    with resumable(command, asked, out) as folder:
+        remove_drafts(folder)
+        watch.on_folder(folder)
+        yield folder
+
+
+def keep_for_live(tree: Tree, folder: Path) -> None:
+    """Put beside a policy what it needs to route live questions, if its models can be asked."""
+    bundle = bundle_of(tree.root, tree, tree.pool)
+    if bundle.can_be_asked:
+        save_bundle(bundle, folder)
+
+
+def train_router(
+    tree: RouteTree,
+    objective: Objective,
+    config: TrainConfig,
+    seed: int,
+    folder: Path,
+    watch: RunWatch,
+) -> TrainedRouter:
+    """Train for one alpha and save the checkpoint; what is there already is not done again."""
+    return _once(
+        f"train {objective.alpha:g}",
+        training_named(Origin.of(tree, config, seed), objective),
+        folder,
+        lambda told, resumed: train_once(tree, objective, config, seed, told, resumed),
+        watch,
+    )
+
+
+def train_alphas(
+    tree: RouteTree,
+    alphas: tuple[float, ...],
+    objective: Objective,
+    config: ExactConfig,
+    seed: int,
+    folder: Path,
+    watch: RunWatch,
+) -> TrainedSweep:
+    """Train one network for every alpha and save it; what is there is not done again."""
+    return _once(
+        f"train seed {seed}",
+        training_named(Origin.of(tree, config, seed), objective, alphas),
+        folder,
+        lambda told, resumed: train_sweep(tree, alphas, objective, config, seed, told, resumed),
+        watch,
+    )
+
+
+def _once(
+    label: str,
+    named: dict[str, Any],
+    folder: Path,
+    start: Callable[[Watch, Snapshot | None], Policy],
+    watch: RunWatch,
+) -> Policy:
+    """The training in `folder` to its end, from wherever it is."""
+    if found := finished(folder, named):
+        watch.on_note(f"{label}: already there, {folder}")
+        forget_snapshot(folder)
+        return found  # type: ignore[return-value]
+    folder.mkdir(parents=True, exist_ok=True)
+    resumed = load_snapshot(folder, named)
+    if resumed:
+        watch.on_note(f"{label}: goes on after epoch {resumed.epoch}")
+    with watch.training(label, named["config"]["epochs"], folder) as on_epoch:
+        trained = start(
+            Watch(on_epoch, lambda snapshot: save_snapshot(snapshot, named, folder)), resumed
+        )
+    save_checkpoint(trained, folder)
+    forget_snapshot(folder)
+    return trained
+
+
+def within_budget(
+    tree: RouteTree,
+    budget: float,
+    objective: Objective,
+    config: TrainConfig,
+    seed: int,
+    folder: Path,
+    watch: RunWatch,
+) -> TrainedRouter:
+    """Train for every alpha, keep the router of the smallest one that meets the budget."""
+    assert isinstance(config, ExactConfig)
+    fold = tree.split("validation")
+    best = optimum_at_mean_cost(fold, budget, objective.allow_stop).outcome
+    grid = automatic_grid(tree, objective.allow_stop)
+    every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
+    trained = meet_budget(every, tree, budget)
+    save_checkpoint(trained, folder)
+    reached = trained.outcome(fold)
+    watch.on_note(
+        f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
+        f"at C {reached.cost.mean():.3f}; with hindsight at most Q {best.quality.mean():.3f}"
+    )
+    return trained
+
+
+def train_members(
+    tree: RouteTree,
+    grid: tuple[float, ...],
+    config: TrainConfig,
+    seeds: Sequence[int],
+    allow_stop: bool,
+    folder: Path,
+    watch: RunWatch,
+) -> Sweep:
+    """Train with every seed at every alpha; what is there is not trained again."""
+
+    def network(seed: int, config: ExactConfig) -> TrainedSweep:
+        place, objective = member_folder(folder, seed), Objective(grid[0], allow_stop)
+        return train_alphas(tree, grid, objective, config, seed, place, watch)
+
+    def router(seed: int, alpha: float) -> TrainedRouter:
+        place, objective = member_folder(folder, seed, alpha), Objective(alpha, allow_stop)
+        return train_router(tree, objective, config, seed, place, watch)
+
+    members: list[TrainedSweep | tuple[TrainedRouter, ...]] = [
+        network(seed, config)
+        if isinstance(config, ExactConfig)
+        else tuple(router(seed, alpha) for alpha in grid)
+        for seed in seeds
+    ]
+    found = Sweep(grid, tuple(members))
+    finish_sweep(folder, found, seeds)
+    return found
+
+
+def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
+    """Alpha, quality, cost and reward, means over the seeds, on the fold that chose the weights."""
+    name = "validation" if "validation" in tree.splits else "train"
+    fold = tree.split(name)
+    lines = [f"alpha      Q      C      R    ({name} fold)"]
+    for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
+        reached = mean_outcome([router.outcome(fold) for router in routers])
+        lines.append(
+            f"{alpha:<8.4g}{reached.quality.mean():6.3f}{reached.cost.mean():7.3f}"
+            f"{reached.reward(alpha).mean():7.3f}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def told(objective: Objective, config: TrainConfig, budget: float | None = None) -> str:
+    """What is trained and how, in words."""
+    price = f"alpha {objective.alpha:g}" if budget is None else f"mean cost {budget:g}"
+    stop = ", may stop early" if objective.allow_stop else ""
+    limit = "" if objective.max_cost is None else f", at most {objective.max_cost:g} a query"
+    return f"{price}{stop}{limit}, {config.algo}, preset {config.preset}"

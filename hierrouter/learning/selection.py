@@ -1,0 +1,379 @@
+"""Which finished run a command shows, why, and how often the test fold was looked at."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hierrouter import __version__
+from hierrouter.learning.checkpoint import DESCRIPTION, SUMMARY, description_of, router_at
+from hierrouter.learning.runs import DONE, RUNS, finished_runs
+from hierrouter.learning.sweep import Sweep, load_sweep
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.paper import PAPER_ALPHA
+from hierrouter.pools.pool import price_table
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+
+
+@dataclass(frozen=True)
+class LearnedRun:
+    """A finished run, as far as it says where it comes from.
+
+    Attributes:
+        folder: of the run.
+        view: of the state, see `hierrouter.replay.opening`.
+        encoder: name of the encoder.
+        same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
+            nobody can tell of a run that read another one.
+    """
+
+    folder: Path
+    view: str
+    encoder: str
+    same_tree: bool
+
+    def sees(self, tree: RouteTree) -> bool:
+        """Whether it reads the states as they are opened."""
+        return (self.view, self.encoder) == (tree.view, tree.encoder)
+
+
+def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
+    """The newest finished run that learned from this very tree, seen in this way.
+
+    Where there is none, the newest one that learned from it under other prices.
+
+    Args:
+        command: "train" or "sweep-alpha".
+        alpha: runs for this alpha come before newer ones for another.
+    """
+    fits = (run for run in _runs(tree, command, alpha) if run.same_tree and run.sees(tree))
+    return next((run.folder for run in fits), None)
+
+
+def overlooked_run(tree: RouteTree, command: str, alpha: float | None = None) -> LearnedRun | None:
+    """The run that `latest_run` would return if it looked at neither view nor encoder.
+
+    Returns:
+        None where that is the very run it returns, or there is none. Where no run is known to have
+        learned from this tree, the newest one that read another encoder.
+    """
+    runs = _runs(tree, command, alpha)
+    certain = [run for run in runs if run.same_tree]
+    candidates = certain or [run for run in runs if run.encoder != tree.encoder]
+    first = next(iter(candidates), None)
+    return None if first is None or first.sees(tree) else first
+
+
+def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
+    """The newest finished run of `train --algo exact` that is otherwise as `trained` is.
+
+    Args:
+        tree: its view and encoder are those wanted.
+    """
+    wanted = {
+        "algo": "exact",
+        "fingerprint": trained.origin.fingerprint,
+        "objective": asdict(trained.objective),
+        "view": tree.view,
+        "encoder": tree.encoder,
+    }
+    for run in finished_runs("train"):
+        said = description_of(run)
+        if all(said.get(name) == value for name, value in wanted.items()):
+            return run
+    return None
+
+
+def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun]:
+    """All finished ones; same prices first, then the same alpha, then the newest."""
+
+    def unfit(item: tuple[Path, Mapping[str, Any]]) -> tuple[bool, bool]:
+        said = item[1]
+        other_alpha = said.get("objective", {}).get("alpha") != alpha
+        return said["fingerprint"] != tree.fingerprint, alpha is not None and other_alpha
+
+    described = ((run, description_of(run)) for run in finished_runs(command))
+    found = sorted((item for item in described if item[1]), key=unfit)  # stable: newest first
+    return [
+        LearnedRun(
+            run,
+            str(said["view"]),
+            str(said["encoder"]),
+            tree.same_content(str(said["fingerprint"])),
+        )
+        for run, said in found
+    ]
+
+
+LOG = "test_looks.jsonl"
+UNTOLD = ("time", "version")  # the same look at another time shows nothing new
+# No link is followed and nothing is waited for: a run's folder may come from elsewhere.
+SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def log_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> list[str]:
+    """Write a look into the log of each run that was looked at, where it is not there yet.
+
+    Args:
+        runs: folders of runs, or checkpoints in them.
+        command: that looks.
+        look: what is looked at, JSON values; equal ones are the same look.
+
+    Returns:
+        What could not be written, in words; a log that fails stops no command.
+    """
+    folders = sorted({_folder(run) for run in runs})
+    told = {"command": command, "routers": [_name(folder) for folder in folders], **look}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    line = _line({"time": now, "version": __version__, **told})
+    failures = []
+    for folder in folders:
+        try:
+            if _line(told) not in looks_in(folder):
+                _append(folder / LOG, line.encode())
+        except OSError as error:
+            failures.append(
+                f"this look at the test fold is not logged: {folder / LOG}: {error.strerror}"
+            )
+    return failures
+
+
+def count_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
+    """Different looks at the test fold that were logged.
+
+    Args:
+        tree: runs that learned from it, under whichever prices, are counted.
+        run: of the router shown, or its checkpoint; None where there is none.
+
+    Returns:
+        this_router: looks at the routers in `run`; all_routers: at these and those of every
+        finished run on the same content.
+    """
+    own = looks_in(_folder(run)) if run else set()
+    others = (
+        looks_in(log.parent)
+        for command in DONE
+        for other in finished_runs(command)
+        if tree.same_content(str(description_of(other).get("fingerprint")))
+        for log in other.rglob(LOG)
+    )
+    return {"this_router": len(own), "all_routers": len(own.union(*others))}
+
+
+def looks_in(folder: Path) -> set[str]:
+    """The different looks in the log of a folder; a line that is torn or foreign is none."""
+    found = set()
+    for line in _read(folder / LOG).splitlines():
+        try:
+            look = json.loads(line)
+            found.add(_line({name: look[name] for name in look.keys() - set(UNTOLD)}))
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            continue
+    return found
+
+
+def _folder(run: Path) -> Path:
+    return run if run.is_dir() else run.parent
+
+
+def _name(folder: Path) -> str:
+    """The folder's own name and a digest of what it holds: it may move, and be copied."""
+    for told in (DESCRIPTION, SUMMARY):
+        try:
+            digest = hashlib.sha256((folder / told).read_bytes()).hexdigest()
+            return f"{folder.resolve().name} {digest[:12]}"
+        except OSError:
+            continue
+    return folder.resolve().name
+
+
+def _line(look: Mapping[str, Any]) -> str:
+    return json.dumps(look, sort_keys=True)
+
+
+def _read(log: Path) -> bytes:
+    """What is in a log; nothing where it cannot be read."""
+    try:
+        with os.fdopen(os.open(log, os.O_RDONLY | SAFELY), "rb") as file:
+            return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except OSError:
+        return b""
+
+
+def _append(log: Path, line: bytes) -> None:
+    """One line in one write: whole beside those of other processes.
+
+    Raises:
+        OSError: it is no file, or the disk is full or failed.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | SAFELY
+    with os.fdopen(os.open(log, flags, 0o666), "r+b", buffering=0) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        torn = found.st_size > 0 and os.pread(file.fileno(), 1, found.st_size - 1) != b"\n"
+        file.write(b"\n" * torn + line + b"\n")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The router that a command shows.
+
+    Attributes:
+        run: where it lies; the sweep's folder for a sweep's router. None where there is none.
+        trained: the router; None where nothing has learned from the tree.
+        alpha: cost penalty it is shown at.
+        sweep_run: folder of the sweep that was read; None where none was, or there is none.
+        sweep: that sweep.
+        remarks: sentences, without a full stop, on what a reader would not expect.
+    """
+
+    run: Path | None
+    trained: TrainedRouter | None
+    alpha: float
+    sweep_run: Path | None = None
+    sweep: Sweep | None = None
+    remarks: tuple[str, ...] = ()
+
+    def required(self) -> tuple[Path, TrainedRouter]:
+        """Where the router lies, and the router.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self.run is None or self.trained is None:
+            raise InputError(
+                f"no router was trained on this tree: none in {RUNS}; run `hierrouter train`, or "
+                "give --checkpoint"
+            )
+        return self.run, self.trained
+
+
+def shown_router(
+    tree: RouteTree,
+    alpha: float | None,
+    checkpoint: Path | None = None,
+    sweep_run: Path | None = None,
+    with_sweep: bool = False,
+) -> Shown:
+    """The newest router that learned from the tree; a sweep's, where no other is for this alpha.
+
+    Args:
+        tree: all folds.
+        alpha: None is the alpha that the router was trained for.
+        checkpoint: the user's choice; no other router is shown for it.
+        sweep_run: the user's choice, instead of the latest sweep.
+        with_sweep: read the sweep even where its router is not shown.
+
+    Raises:
+        InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
+    """
+    run = checkpoint or latest_run(tree, "train", alpha)
+    trained = router_at(run, alpha) if run else None
+    value = trained.alpha if trained and alpha is None else alpha
+    value = PAPER_ALPHA if value is None else value
+    remarks = [] if checkpoint else overlooked(tree, "train", alpha)
+    is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
+    sweep = None
+    if is_lacking or with_sweep:
+        remarks += [] if sweep_run else overlooked(tree, "sweep-alpha")
+        sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
+        sweep = load_sweep(sweep_run) if sweep_run else None
+    if is_lacking and sweep and (found := sweep.like(trained, value)):
+        run, trained = sweep_run, found
+        remarks.append(
+            f"no run of `train` for alpha {value:g} on this tree; the sweep's network is shown, "
+            f"seed {found.origin.seed}"
+        )
+    if trained:
+        trained.origin.check_matches(tree, trained.router.shape.dim)
+        remarks += differences_of(trained, value, tree)
+    else:
+        remarks.append("no router trained on this tree; baselines only (`hierrouter train`)")
+    return Shown(run, trained, value, sweep_run, sweep, tuple(remarks))
+
+
+def overlooked(tree: RouteTree, command: str, alpha: float | None = None) -> list[str]:
+    """Names the run that would be shown if the tree were seen in another way; see `latest_runs`.
+
+    Args:
+        command: "train" or "sweep-alpha".
+    """
+    other = overlooked_run(tree, command, alpha)
+    if other is None:
+        return []
+    flags = [f"--state {other.view}"] if other.view != tree.view else []
+    flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
+    which = "it learned" if other.same_tree else "if it learned"
+    return [
+        f"{other.folder} is not shown: {which} from this tree, seen in another way; "
+        f"add {' '.join(flags)} to see it"
+    ]
+
+
+def differences_of(
+    trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
+) -> tuple[str, ...]:
+    """How a router is shown otherwise than it was trained.
+
+    Args:
+        alpha: that it is shown at.
+        tree: that it is shown on; None where there is none.
+    """
+    said = []
+    fingerprint = trained.origin.fingerprint
+    if tree is not None and fingerprint != tree.fingerprint:
+        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
+        said.append(f"the router was trained {what} than shown here")
+    if trained.alpha != alpha:
+        said.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
+    return tuple(said)
+
+
+def provenance(
+    tree: RouteTree,
+    cache: Path,
+    trained_in: Path | None,
+    trained: TrainedRouter | None,
+    swept_in: Path | None,
+    price_lists: Mapping[str, RouteTree],
+) -> dict[str, object]:
+    """What was read, and how the router was made.
+
+    Args:
+        cache: the folder that the tree was opened from.
+        trained_in: the folder of the router; None where there is none.
+        swept_in: that of the sweep.
+        price_lists: the same tree under several price lists, by name.
+    """
+    return {
+        "version": __version__,
+        "cache": str(cache),
+        "tree": tree.fingerprint,
+        "prices": price_table(tree),
+        "price_lists": {name: price_table(priced) for name, priced in price_lists.items()},
+        "left_out": tree.left_out,
+        "context_free": tree.context_free,
+        "checkpoint": str(trained_in) if trained_in else None,
+        "sweep": str(swept_in) if swept_in else None,
+        "seed": trained.origin.seed if trained else None,
+        "algo": trained.origin.config.algo if trained else None,
+        "preset": trained.origin.config.preset if trained else None,
+        "encoder": tree.encoder,
+        "view": tree.view,
+        "trained_alpha": trained.alpha if trained else None,
+        "allow_stop": trained.objective.allow_stop if trained else None,
+        "max_cost": trained.objective.max_cost if trained else None,
+        "budget": trained.budget if trained else None,
+        "trained_on": trained.origin.fingerprint if trained else None,
+        "test_looks": count_looks(tree, trained_in),
+    }

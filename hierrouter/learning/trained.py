@@ -1,0 +1,313 @@
+"""A trained router, and how it keeps a limit on cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hierrouter import __version__
+from hierrouter.evaluation.budget import (
+    Ceilings,
+    affordable,
+    affordable_at,
+    masked_optimum,
+    optimum_under_budget,
+    share_over,
+    within,
+)
+from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, ending, from_endings, greedy
+from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.learning.network import Router, action_probabilities, live_states, state_table
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes, RouteTree
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a policy comes from: what it reads, calls, and was trained with.
+
+    Attributes:
+        models: M names; action a calls `models[a % M]`.
+        hops: L.
+        rate: M pairs, cost of a token in and of a token out at the time of training.
+        encoder: name of the encoder whose embeddings are read.
+        view: which texts these are of, see `hierrouter.replay.opening`.
+        config: settings of the training.
+        seed: seed of the training.
+        fingerprint: of the tree it was trained on.
+        version: of hierrouter, at the time of training.
+    """
+
+    models: tuple[str, ...]
+    hops: int
+    rate: tuple[tuple[float, float], ...]
+    encoder: str
+    view: str
+    config: TrainConfig
+    seed: int
+    fingerprint: str
+    version: str
+
+    @classmethod
+    def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
+        """A training on `tree`, today."""
+        return cls(
+            models=tree.models,
+            hops=tree.hops,
+            rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
+            encoder=tree.encoder,
+            view=tree.view,
+            config=config,
+            seed=seed,
+            fingerprint=tree.fingerprint,
+            version=__version__,
+        )
+
+    @property
+    def routes(self) -> Routes:
+        """The shape of the trees that the policy walks."""
+        return Routes(len(self.models), self.hops)
+
+    @property
+    def base_rate(self) -> NDArray[np.float64]:
+        """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
+        mean: NDArray[np.float64] = np.array(self.rate).mean(axis=1)
+        return mean
+
+    def check_matches(self, tree: RouteTree, dim: int) -> None:
+        """Make sure that a policy of this origin can read the states of `tree`.
+
+        Args:
+            dim: length of the embeddings that it reads.
+
+        Raises:
+            InputError: other models, hops, view, encoder or length of embedding.
+        """
+        remedy = "train again on this cache, or give the checkpoint that belongs to it"
+        if self.models != tree.models:
+            raise InputError(
+                f"checkpoint is for other models: {len(self.models)} models"
+                f" ({', '.join(self.models)}), the cache has {len(tree.models)}"
+                f" ({', '.join(tree.models)}); {remedy}"
+            )
+        if self.hops != tree.hops:
+            raise InputError(
+                f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
+            )
+        if self.view != tree.view:
+            raise InputError(
+                f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
+                f" open it with --state {self.view}"
+            )
+        if dim != tree.dim:
+            raise InputError(
+                f"checkpoint reads embeddings of {dim} numbers"
+                f" ({self.encoder}), the cache has {tree.dim}; {remedy}"
+            )
+        if self.encoder != tree.encoder:
+            raise InputError(
+                f"checkpoint reads another encoder: {self.encoder}, opened was {tree.encoder};"
+                f" open it with --encoder {self.encoder}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainedRouter:
+    """The weights of the best iterate and everything needed to use and to reproduce them.
+
+    Attributes:
+        router: the network, frozen.
+        objective: what it was trained for.
+        origin: where it comes from.
+        history: exact greedy R on the validation fold at each evaluation; empty for a router that
+            was read off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
+        ceilings: what calls may cost at most, where the objective limits the cost of a query.
+        budget: mean cost of a query, in price * token, that alpha was chosen to keep within; None
+            where alpha was given.
+        kept: index in `history` of the iterate that was kept; None where it is not known.
+    """
+
+    router: Router
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+    ceilings: Ceilings | None = None
+    budget: float | None = None
+    kept: int | None = None
+
+    @property
+    def alpha(self) -> float:
+        """The cost penalty it was trained for."""
+        return self.objective.alpha
+
+    @property
+    def actions(self) -> Actions:
+        """What it chooses from."""
+        return Actions(self.origin.routes, self.objective.allow_stop)
+
+    def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, states, A]: the stochastic policy at every state.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        self.origin.check_matches(tree, self.router.shape.dim)
+        table = state_table(tree, self.objective, self.ceilings)
+        probabilities = action_probabilities(self.router, table)
+        return probabilities.reshape(len(tree), tree.routes.states, -1)
+
+    def outcome(self, tree: RouteTree) -> Outcome:
+        """The exact outcome of the greedy policy on every query of `tree`.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        return from_endings(tree, self.endings(tree), ROUTER, "router")
+
+    def endings(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, nodes]: where the greedy policy ends, 1 at one node of each query.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
+
+    @torch.no_grad()
+    def decide_each(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+        prompts: Sequence[NDArray[np.int64] | None],
+    ) -> NDArray[np.float64]:
+        """float64[n, A]: the stochastic policy at some live states, worked out together.
+
+        Args:
+            embedding: float32[n, dim], the encoder's vectors of the view.
+            paths: of each state, as `decide` has it.
+            costs: of each state.
+            prompts: of each state.
+
+        Raises:
+            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
+                are none.
+        """
+        known = zip(paths, costs, prompts, strict=True)
+        legal = np.stack([self._legal(*one) for one in known])
+        states = live_states(embedding, [len(path) for path in paths], costs, legal)
+        logits, _ = self.router(states)
+        chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
+        return chances
+
+    def decide(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state.
+
+        Args:
+            embedding: float32[dim], the encoder's vectors of the view.
+            path: the models called so far, by number; fewer than L.
+            cost: C so far, in price * token.
+            prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
+                counts them; needed, and read, only where the objective limits the cost of a query.
+                Calls are priced as at the time of training.
+
+        Raises:
+            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
+                are none.
+        """
+        found: NDArray[np.float64] = self.decide_each(embedding[None], [path], [cost], [prompts])[0]
+        return found
+
+    def choose(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> int:
+        """The action to take next: the greedy policy at one live state; see `decide`."""
+        probabilities = self.decide(embedding, path, cost, prompts)
+        return int(greedy(probabilities, self.origin.base_rate).argmax())
+
+    def _legal(
+        self, path: tuple[int, ...], cost: float, prompts: NDArray[np.int64] | None
+    ) -> NDArray[np.bool_]:
+        """bool[A]: what may be chosen at one live state."""
+        limit, actions = self.objective.max_cost, self.actions
+        if limit is None:
+            legal: NDArray[np.bool_] = actions.legal()[actions.routes.node(path)]
+            return legal
+        if self.ceilings is None:
+            raise ValueError("a limit on the cost of a query needs `ceilings` of the router")
+        if prompts is None:
+            raise ValueError("a limit on the cost of a query needs `prompts`, the tokens of each")
+        rate = np.array(self.origin.rate)
+        return affordable_at(self.ceilings, actions, rate, limit, path, prompts, cost)
+
+
+@dataclass(frozen=True)
+class UnderLimit:
+    """What a limit on each query does to a router.
+
+    Attributes:
+        limit: greatest C of a query, in price * token.
+        share_over: share of queries that cost more; the limit rests on the longest answers of the
+            train fold, and new ones can be longer.
+        impossible: share of queries without any route within it.
+        bound: mean R of the best routes within the limit, knowing all answers; of the cheapest
+            route where none is.
+        masked: the same among the calls that the mask leaves, which are not within the limit where
+            no call is sure to be.
+    """
+
+    limit: float
+    share_over: float
+    impossible: float
+    bound: float
+    masked: float
+
+
+def under_limit(trained: TrainedRouter, fold: RouteTree) -> UnderLimit:
+    """Value a limited router on a fold, exactly.
+
+    Args:
+        trained: its objective has a `max_cost`.
+    """
+    objective, actions, ceilings = trained.objective, trained.actions, trained.ceilings
+    if objective.max_cost is None or ceilings is None:
+        raise ValueError("the router was trained without a limit on the cost of a query")
+    limit, alpha = objective.max_cost, objective.alpha
+    allowed = affordable(ceilings, fold, limit, actions)
+    best = optimum_under_budget(fold, limit, alpha, objective.allow_stop)
+    return UnderLimit(
+        limit=limit,
+        share_over=share_over(fold, trained.endings(fold), limit),
+        impossible=float((~within(fold.cost[:, actions.endings], limit).any(axis=1)).mean()),
+        bound=float(best.reward(alpha).mean()),
+        masked=float(masked_optimum(fold, actions, allowed, alpha).reward(alpha).mean()),
+    )
+
+
+def require_reachable(fold: RouteTree, objective: Objective) -> None:
+    """Refuse a limit that no query of a fold can be answered within.
+
+    Raises:
+        InputError: there is no such query.
+    """
+    if objective.max_cost is None:
+        return
+    cost = fold.cost[:, Actions(fold.routes, objective.allow_stop).endings]
+    if not within(cost, objective.max_cost).any():
+        raise InputError(
+            f"no query can be answered that cheaply: a limit of {objective.max_cost:g}; "
+            f"the cheapest route of all costs {cost.min():.4g}"
+        )

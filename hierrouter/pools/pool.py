@@ -1,0 +1,511 @@
+"""A pool of models: what may be called, where it is served, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from ipaddress import ip_address
+from math import isfinite
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.keys import step_key
+from hierrouter_cache.tree import Rate, Routes, RouteTree
+from hierrouter_cache.walk import TreeSpec
+
+POOL = "pool"
+SIZE = "size"
+# The paper's list (appendix B) for its models of 3, 8 and 14 billion parameters; its model of 1.5
+# billion stands there with 0.002 instead of 0.0015.
+RATE_PER_BILLION = 0.001
+BILLION = 1e9
+FEWEST_PARAMETERS = 1e3  # less is a count in billions, written as a plain number
+UNITS = {"b": 1e9, "m": 1e6}
+# A size in a name stands between delimiters: `-3B-`, `_7b`, `-8x7B`; not `v0.1b2`.
+SIZE_IN_NAME = re.compile(
+    r"(?<![A-Za-z0-9.])(?:(\d{1,9})x)?(\d{1,9}(?:\.\d+)?)([bm])(?![A-Za-z0-9])", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Price:
+    """The rate of one model.
+
+    Attributes:
+        rate: cost per token in and out.
+        source: who says so: "pool", "price file NAME", "--price", or "size (3B)".
+    """
+
+    rate: Rate
+    source: str
+
+
+def size_in(name: str) -> float | None:
+    """Parameters of a model by its name: `x-3B-Instruct` is 3e9, `8x7B` 56e9, `350M` 350e6.
+
+    None where the name tells no size; of several sizes the first one counts.
+    """
+    found = SIZE_IN_NAME.search(name)
+    if not found:
+        return None
+    experts, number, unit = found.groups()
+    return int(experts or 1) * float(number) * UNITS[unit.lower()] or None
+
+
+def price_by_size(parameters: float) -> Price:
+    """The heuristic price of a model (paper section 3.1): 0.001 per token and billion parameters.
+
+    Args:
+        parameters: how many the model has.
+    """
+    rate = Rate.base(_rounded(RATE_PER_BILLION * parameters / BILLION))
+    return Price(rate, f"{SIZE} ({_size_name(parameters)})")
+
+
+def rate_from(value: Any, what: str, where: str) -> float:
+    """A rate that a person wrote, per token.
+
+    Raises:
+        InputError: it is no number, negative, NaN or infinite.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{what} must be a number, got {value!r:.40}: {where}")
+    try:
+        rate = float(value)
+    except OverflowError:
+        rate = math.inf
+    if not math.isfinite(rate) or rate < 0:
+        raise InputError(f"{what} must be finite and >= 0, got {rate}: {where}")
+    return rate + 0.0  # not -0.0
+
+
+def parameters_from(value: Any, where: str) -> float:
+    """A number of parameters that a person wrote: 3.0e9 or "3B".
+
+    Raises:
+        InputError: it is neither.
+    """
+    if isinstance(value, str):
+        found = SIZE_IN_NAME.fullmatch(value.strip()) and size_in(value)
+        if not found:
+            raise InputError(f'parameters must be like "3B" or 3.0e9, got {value!r:.40}: {where}')
+        return found
+    count = rate_from(value, "parameters", where)
+    if count < FEWEST_PARAMETERS:
+        raise InputError(f'parameters must be like "3B" or 3.0e9, got {count:g}: {where}')
+    return count
+
+
+def guesses(tree: RouteTree) -> str | None:
+    """A sentence that names the models whose price is by their size alone, or None."""
+    guessed = [
+        f"price of {name} unknown: {rate:g} per token by its {source}"
+        for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True)
+        if (source := tree.priced_by.get(name, "")).startswith(SIZE)
+    ]
+    return f"{', '.join(guessed)}; give base_rate or --price" if guessed else None
+
+
+def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:
+    """JSON values: the rates of every model of a tree, per token, and where they are from."""
+    return {
+        name: {"in": rate[0], "out": rate[1], "source": tree.priced_by.get(name, POOL)}
+        for name, rate in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+    }
+
+
+def rates_of(prices: Mapping[str, Price]) -> dict[str, Rate]:
+    """The rates alone, by model."""
+    return {name: price.rate for name, price in prices.items()}
+
+
+def _size_name(parameters: float) -> str:
+    unit, scale = ("B", BILLION) if parameters >= BILLION else ("M", UNITS["m"])
+    return f"{parameters / scale:.4g}{unit}"
+
+
+def _rounded(rate: float) -> float:
+    """Without the last bits of a product: 0.003 for 3 billion."""
+    return float(f"{rate:.12g}")
+
+
+OPENAI = "openai"  # the backend of models that a server answers for
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+KEY = re.compile(r"[!-~]+")  # what an HTTP header takes
+URL = re.compile(r"[!-~]+")
+MOST_CALLERS = 1_000
+MOST_ATTEMPTS = 20
+LONGEST_TIMEOUT_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where an OpenAI-compatible server is and how it is called.
+
+    Attributes:
+        base_url: up to and with the version, e.g. `http://127.0.0.1:8000/v1`; empty where the
+            command line names it.
+        api_key_env: the environment variable that holds the key; None where none is wanted.
+        deployment: names what is served, for the model's identity; None is the base_url. With
+            a name of its own a server keeps its answers when it moves to another address.
+        answers_as: the model that answers must name; None is the one that is asked for.
+        tokenizer: folder or hub id; counts tokens where the server sends no usage.
+        concurrency: calls under way at once.
+        timeout_s: seconds for one call, from the connection to the last byte.
+        attempts: how often one call is made before it has failed.
+        insecure: send the key over plain http to another machine.
+    """
+
+    base_url: str = ""
+    api_key_env: str | None = None
+    deployment: str | None = None
+    answers_as: str | None = None
+    tokenizer: str | None = None
+    concurrency: int = 16
+    timeout_s: float = 600.0
+    attempts: int = 5
+    insecure: bool = False
+
+    @property
+    def address(self) -> str:
+        """host:port, for messages."""
+        parts = urlsplit(self.base_url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return f"{_bracketed(parts.hostname or '')}:{port}"
+
+    def check(self, place: str) -> None:
+        """Refuse what cannot be called, or not safely.
+
+        Args:
+            place: where the endpoint stands, for messages.
+
+        Raises:
+            InputError: with the field and what is expected there; never with a secret.
+        """
+        self._check_numbers(place)
+        for name in ("deployment", "answers_as", "tokenizer"):
+            if getattr(self, name) == "":
+                raise InputError(f"{name} must not be empty: {place}")
+        if self.api_key_env is not None:
+            _require_variable(self.api_key_env, place)
+        if not self.base_url:
+            return
+        parts = _checked_url(self.base_url, place)
+        risky = parts.scheme == "http" and not is_loopback(parts.hostname or "")
+        if self.api_key_env and risky and not self.insecure:
+            raise InputError(
+                f"the key in {self.api_key_env} would go over plain http: {place}; "
+                "use https, or insecure = true (--insecure)"
+            )
+
+    def _check_numbers(self, place: str) -> None:
+        if not 1 <= self.concurrency <= MOST_CALLERS:
+            raise InputError(
+                f"concurrency must be 1 to {MOST_CALLERS}, got {self.concurrency}: {place}"
+            )
+        if not 1 <= self.attempts <= MOST_ATTEMPTS:
+            raise InputError(f"attempts must be 1 to {MOST_ATTEMPTS}, got {self.attempts}: {place}")
+        if not (isfinite(self.timeout_s) and 0 < self.timeout_s <= LONGEST_TIMEOUT_S):
+            raise InputError(
+                f"timeout_s must be above 0 and at most {LONGEST_TIMEOUT_S:g} seconds, "
+                f"got {self.timeout_s:g}: {place}"
+            )
+
+    def key(self, place: str) -> str | None:
+        """The key, from the environment; None where none is wanted.
+
+        Raises:
+            InputError: see `key_in`.
+        """
+        return None if self.api_key_env is None else key_in(self.api_key_env, place)
+
+
+def key_in(variable: str, place: str) -> str:
+    """The key that an environment variable holds.
+
+    Args:
+        place: what wants it, for messages.
+
+    Raises:
+        InputError: no variable has this name, it is not set, or it holds what no header takes.
+    """
+    _require_variable(variable, place)
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise InputError(f"{variable} is not set: {place}; it must hold the API key")
+    if not KEY.fullmatch(value):
+        raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
+    return value
+
+
+def _require_variable(name: str, place: str) -> None:
+    """Without repeating it: a key may have been given in its place."""
+    if not VARIABLE.fullmatch(name):
+        raise InputError(
+            f"api_key_env must be the name of an environment variable: {place}; not the key itself"
+        )
+
+
+def _checked_url(url: str, place: str) -> SplitResult:
+    """The parts of a base_url; nothing of it is repeated in a message before it is known clean."""
+    example = "e.g. http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url)
+        host = parts.port != 0 and parts.hostname
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https"):
+        raise InputError(f"base_url must be http:// or https:// and a host: {place}; {example}")
+    if parts.username is not None or parts.password is not None:
+        raise InputError(f"base_url must hold no user and password: {place}; use api_key_env")
+    if parts.query or parts.fragment:
+        raise InputError(f"base_url must end after the path: {place}; {example}")
+    if _is_link_local(host):
+        raise InputError(f"base_url {host} is a link-local http address: {place}; {example}")
+    return parts
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # some machines ask a server where names below it lead
+
+
+def _is_link_local(host: str) -> bool:
+    """Where clouds serve credentials to whoever asks."""
+    try:
+        return ip_address(host).is_link_local
+    except ValueError:
+        return False
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+MAX_NODES = 10_000
+MAX_HOPS = 20
+# What a report calls its own policies, and the end of a route of fewer calls, `first>stop`.
+RESERVED = ("hierrouter", "oracle", "random", "stop")
+# What a step key says of a model besides its generation settings and the instruction.
+Identity = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a model decodes.
+
+    Attributes:
+        max_new_tokens: the response is cut there and marked `length`.
+        temperature: 0 is greedy; above, one response is drawn, and kept for good.
+        top_p: draw only among the likeliest tokens that together have this probability.
+        seed: another one draws another response.
+    """
+
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What decides a response, for its key: greedy decoding knows no top_p and no seed."""
+        if self.temperature == 0:
+            return {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model of a pool.
+
+    Attributes:
+        name: how routes and tables call it.
+        model: hub id, local folder, or `testbed:NAME`.
+        base_rate: cost per token, in and out (paper section 3.1 and appendix B).
+        backend: who runs it.
+        revision: branch, tag or commit on the hub; None is the default branch.
+        dtype: a torch dtype by name, or "auto" for the checkpoint's own.
+        device: auto, cpu, cuda, cuda:N, or balanced over all GPUs; for local engines.
+        batching: static or continuous; for local engines.
+        endpoint: the server that answers, for backend "openai".
+        generation: decoding settings.
+        rate_in: cost per prompt token, where there is no `base_rate`.
+        rate_out: cost per generated token, likewise.
+        parameters: how many the model has; they make its price where no rate is given.
+    """
+
+    name: str
+    model: str
+    base_rate: float | None = None
+    backend: str = "transformers"
+    revision: str | None = None
+    dtype: str = "auto"
+    generation: Generation = field(default_factory=Generation)
+    rate_in: float | None = None
+    rate_out: float | None = None
+    parameters: float | None = None
+    device: str = "auto"
+    batching: str = "static"
+    endpoint: Endpoint | None = None
+
+    def price(self, place: str = "") -> Price:
+        """The rate that is given; else by the number of parameters, as given or in a name.
+
+        Args:
+            place: where the model stands, for the message.
+
+        Raises:
+            InputError: there is neither.
+        """
+        if self.base_rate is not None:
+            return Price(Rate.base(self.base_rate), POOL)
+        if self.rate_in is not None and self.rate_out is not None:
+            return Price(Rate(self.rate_in, self.rate_out), POOL)
+        parameters = self.parameters or size_in(self.name) or size_in(Path(self.model).name)
+        if parameters is None:
+            raise InputError(
+                f"base_rate is missing and no name tells a size: {place or f'model {self.name}'}; "
+                'give base_rate, rate_in and rate_out, or parameters = "3B"'
+            )
+        return price_by_size(parameters)
+
+
+def keys_sent(models: Iterable[ModelSpec]) -> Iterator[tuple[str, str]]:
+    """(variable, address) of each model whose server is sent a key from the environment.
+
+    A pool that was stored may come from others: it must not decide which secret goes where.
+    """
+    for model in models:
+        if model.backend == OPENAI and model.endpoint and model.endpoint.api_key_env:
+            yield model.endpoint.api_key_env, model.endpoint.address
+
+
+@dataclass(frozen=True)
+class Pool:
+    """M candidate models, L hops, the stage instructions, and larger models to compare with.
+
+    Attributes:
+        models: the candidates; action a calls `models[a]`.
+        hops: L.
+        stage_prompts: instruction of each stage; the last one serves all later stages.
+        references: models outside the pool, called directly only.
+        context_free: later hops are independent answers that saw no earlier one, as imported
+            from a table of single calls.
+    """
+
+    models: tuple[ModelSpec, ...]
+    hops: int
+    stage_prompts: tuple[str, ...]
+    references: tuple[ModelSpec, ...] = ()
+    context_free: bool = False
+
+    @property
+    def routes(self) -> Routes:
+        """The shape of the tree."""
+        return Routes(len(self.models), self.hops)
+
+    @property
+    def everyone(self) -> tuple[ModelSpec, ...]:
+        """Candidates and references, in the order of the direct calls."""
+        return self.models + self.references
+
+    def instruction(self, level: int) -> str:
+        """The stage instruction at depth `level`, counted from 0."""
+        return self.stage_prompts[min(level, len(self.stage_prompts) - 1)]
+
+    def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
+        """The pool as content keys.
+
+        Args:
+            identities: what each model resolved to, by name.
+        """
+
+        def step(model: ModelSpec, instruction: str) -> str:
+            return step_key(identities[model.name], model.generation.settings, instruction)
+
+        return TreeSpec(
+            models=tuple(model.name for model in self.models),
+            steps=tuple(
+                tuple(step(model, self.instruction(level)) for model in self.models)
+                for level in range(self.hops)
+            ),
+            direct=tuple((model.name, step(model, "")) for model in self.everyone),
+        )
+
+    def rates(self) -> dict[str, Rate]:
+        """The rate of every model, references included, by name."""
+        return rates_of(self.prices())
+
+    def prices(self) -> dict[str, Price]:
+        """The price of every model, references included, by name."""
+        return {model.name: model.price() for model in self.everyone}
+
+    def sub_pool(self, models: Sequence[str] | None, hops: int | None) -> Pool:
+        """Fewer models, in the order given, or fewer hops; None leaves them as they are.
+
+        Raises:
+            InputError: a model that is not in the pool, or more hops than it has.
+        """
+        names = [model.name for model in self.models]
+        chosen = self.models
+        if models is not None:
+            for name in models:
+                if name not in names:
+                    raise InputError(
+                        f"unknown model: {name}; {suggestion(name, names)}".rstrip("; ")
+                    )
+            require_distinct(list(models), "--models")
+            chosen = tuple(self.models[names.index(name)] for name in models)
+        if hops is not None and not 1 <= hops <= self.hops:
+            raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
+        return replace(self, models=chosen, hops=hops or self.hops)
+
+    def to_json(self, identities: Mapping[str, Identity]) -> str:
+        """The pool and what its models resolved to, as stored with a plan."""
+        return json.dumps({"pool": asdict(self), "identities": dict(identities)}, sort_keys=True)
+
+
+def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
+    """The inverse of `Pool.to_json`; a plan of others is for `pool_file.stored_pool`."""
+    stored = json.loads(text)
+    raw = stored["pool"]
+    pool = Pool(
+        models=tuple(_stored_model(model) for model in raw["models"]),
+        hops=raw["hops"],
+        stage_prompts=tuple(raw["stage_prompts"]),
+        references=tuple(_stored_model(model) for model in raw["references"]),
+        context_free=raw.get("context_free", False),
+    )
+    return pool, stored["identities"]
+
+
+def require_distinct(names: Sequence[str], where: str) -> None:
+    """Refuse a name that stands twice; `where` says in the message where.
+
+    Raises:
+        InputError: with the name.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"duplicate model {name}: {where}; names must differ")
+
+
+def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
+    """A plan of an earlier version lacks the fields that came later."""
+    endpoint = raw.get("endpoint")
+    return ModelSpec(
+        **{
+            **raw,
+            "generation": Generation(**raw["generation"]),
+            "endpoint": None if endpoint is None else Endpoint(**endpoint),
+        }
+    )

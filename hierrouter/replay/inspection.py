@@ -1,0 +1,260 @@
+"""What is in a cache, whether it is sound, and what a reader must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hierrouter.pools.files import stored_pool
+from hierrouter.questions.query import stored_choices
+from hierrouter.questions.scoring import SCORERS
+from hierrouter.replay.stored_pool import opened_pool, planned_pool
+from hierrouter_cache.embeddings import embedding_fault, embedding_files, require_sound
+from hierrouter_cache.errors import CacheError, DamagedPart, InputError
+from hierrouter_cache.keys import Row, digest, part_fault, row_fault
+from hierrouter_cache.parts import FORMAT, examine
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.sql import ask
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.walk import Forest, walk
+
+COUNTS = 1e-3  # of R: what prices must move it by to be worth a thought
+
+
+def data_notes(tree: RouteTree) -> list[str]:
+    """What a reader must know of the data."""
+    notes = []
+    if tree.context_free:
+        notes.append(
+            "Later hops are independent answers of the models, as imported: "
+            "no model saw an earlier answer."
+        )
+    if tree.left_out:
+        notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+    return notes
+
+
+def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
+    """Whether alpha is so small for these prices that cost decides nothing.
+
+    Args:
+        tree: the queries that a router learns from, or is shown on.
+        alpha: of R = Q - alpha * C.
+    """
+    cost = tree.cost[:, tree.routes.leaves]
+    spread = float(np.mean(cost.max(axis=1) - cost.min(axis=1)))
+    if not alpha or not spread or alpha * spread >= COUNTS:
+        return []
+    return [
+        f"At alpha {alpha:g} cost decides next to nothing: between the cheapest and the dearest "
+        f"route of a query it moves R by {alpha * spread:.1g}. It moves R by 0.1 at alpha "
+        f"{0.1 / spread:.1g}; `sweep-alpha` chooses alphas for these prices."
+    ]
+
+
+OnRows = Callable[[int, int], None]
+
+
+def cache_info(
+    root: Path,
+    pool: str | None = None,
+    models: Sequence[str] | None = None,
+    hops: int | None = None,
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    """Counts for the queries of the last collection, and its pool or another one.
+
+    Args:
+        root: the cache's folder.
+        pool, models, hops: what the trees are counted for, see `opened_pool`.
+        incomplete: name the queries that lack something.
+
+    Returns:
+        format, queries, nodes (found of the trees, root excluded), direct (single-model calls
+        found), complete_queries, missing_nodes, missing_direct, failed_calls (by status), calls
+        (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops
+        saw no answer), a fingerprint of pool and queries; with `incomplete` under that name a
+        list of {query, missing_nodes, missing_direct}.
+
+    Raises:
+        CacheError: nothing there, or damaged.
+        InputError: an unknown pool, model or number of hops.
+    """
+    return _counts(CacheReader(root), pool, models, hops, incomplete)
+
+
+def _counts(
+    reader: CacheReader,
+    pool: str | None = None,
+    models: Sequence[str] | None = None,
+    hops: int | None = None,
+    incomplete: bool = False,
+) -> dict[str, Any]:
+    plan = reader.latest_plan()
+    opened = opened_pool(plan.pool, pool, models, hops)
+    forest = walk(reader, opened.spec, plan.queries)
+    named = {"incomplete": _incomplete(reader, forest)} if incomplete else {}
+    datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
+    return {
+        "format": FORMAT,
+        "queries": len(forest.keys),
+        "nodes": int(np.count_nonzero(forest.tree.found[:, 1:])),
+        "direct": int(np.count_nonzero(forest.direct.found)),
+        "complete_queries": int(np.count_nonzero(forest.complete)),
+        "missing_nodes": int(np.count_nonzero(~forest.tree.found)),
+        "missing_direct": int(np.count_nonzero(~forest.direct.found)),
+        "failed_calls": failed_calls(reader),
+        "calls": reader.number("SELECT count(DISTINCT key) FROM calls_rows"),
+        "parts": len(reader.parts),
+        "bytes": sum(part.path.stat().st_size for part in reader.parts),
+        "models": [model.name for model in opened.pool.models],
+        "datasets": sorted(set(datasets.to_pylist())),
+        "context_free": opened.pool.context_free,
+        "fingerprint": digest([opened.pool.to_json(opened.identities), list(forest.keys)]),
+        **named,
+    }
+
+
+def ask_cache(root: Path, question: str) -> pa.Table:
+    """The answer to one SELECT over the pool and queries of the last collection.
+
+    Raises:
+        InputError: see `hierrouter_cache.sql.ask`, which lists the views.
+        CacheError: nothing there, or damaged.
+    """
+    reader = CacheReader(root)
+    plan = reader.latest_plan()
+    pool, identities = planned_pool(plan.pool)
+    return ask(reader, pool.tree_spec(identities), plan.queries, pool.rates(), question)
+
+
+def _incomplete(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
+    """What each query lacks that lacks something, in the order of the plan."""
+    lacking = forest.select(np.flatnonzero(~forest.complete))
+    names = reader.queries(lacking.keys, ("dataset", "id")).to_pylist()
+    nodes = np.count_nonzero(~lacking.tree.found, axis=1).tolist()
+    direct = np.count_nonzero(~lacking.direct.found, axis=1).tolist()
+    return [
+        {"query": f"{name['dataset']}/{name['id']}", "missing_nodes": n, "missing_direct": d}
+        for name, n, d in zip(names, nodes, direct, strict=True)
+    ]
+
+
+def failed_calls(reader: CacheReader) -> dict[str, int]:
+    """How many calls have failed, by their last status, and were not answered since."""
+    rows = reader.sql(
+        "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
+        "GROUP BY status ORDER BY status"
+    )
+    return dict(zip(rows["status"].to_pylist(), rows["n"].to_pylist(), strict=True))
+
+
+def damaged_files(root: Path) -> list[str]:
+    """Name and fault of every damaged part and embedding file, a line each.
+
+    Raises:
+        NoCache: nothing was collected at `root`.
+    """
+    parts = [f"{part.path.name}: {why}" for part, why in examine(root).items() if why]
+    return parts + [
+        f"{file.path.name}: {why}"
+        for file in embedding_files(root)
+        if (why := embedding_fault(file))
+    ]
+
+
+def verify_cache(
+    root: Path, rescore: bool = False, on_rows: OnRows = lambda rows, total: None
+) -> list[str]:
+    """Check every file of a cache, and what its rows mean.
+
+    Args:
+        root: the cache's folder.
+        rescore: compute every score again.
+        on_rows: told (rows just checked, rows of all parts).
+
+    Returns:
+        What was checked and found, a line each.
+
+    Raises:
+        DamagedPart: a damaged file, see `damaged_files` for all of them; or values that no
+            collection writes.
+        CacheError: nothing there, or changed meanwhile.
+    """
+    reader = CacheReader(root)
+    vectors = embedding_files(root)
+    for file in vectors:
+        require_sound(file)
+    checked = _check_rows(reader, on_rows)
+    info = _counts(reader)
+    orphans = reader.number(
+        "SELECT count(*) FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
+        "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context",
+    )
+    lines = [
+        f"{info['parts']} parts: every byte as its name says",
+        f"{checked} rows: every key is that of the row's content",
+        f"{len(vectors)} embedding files: every byte as its name says",
+        f"{info['complete_queries']} of {info['queries']} queries complete, "
+        f"{info['missing_nodes']} nodes missing",
+        f"{orphans} orphans: calls whose parent answer or question is not in the cache",
+    ]
+    if rescore:
+        lines += _check_scores(reader)
+    return lines
+
+
+def _check_rows(reader: CacheReader, on_rows: OnRows) -> int:
+    """Look at every row of every part, the ones that are not served too; returns how many."""
+    total = sum(part.rows for part in reader.parts)
+    for part in reader.parts:
+        try:
+            fault = part_fault(part, _row_fault, lambda rows: on_rows(rows, total))
+        except FileNotFoundError:
+            raise CacheError(
+                f"the cache was compacted meanwhile: {reader.root}; verify it again"
+            ) from None
+        if fault:
+            raise DamagedPart(
+                f"damaged part: {part.path.name}: {fault}; no version of this program wrote it, "
+                "move it out of parts/ and collect again"
+            )
+    return total
+
+
+def _row_fault(kind: str, row: Row) -> str | None:
+    fault = row_fault(kind, row)
+    if fault is None and kind == "plans":
+        try:
+            stored_pool(row["pool"], "its pool")
+        except InputError as error:
+            return str(error)
+    return fault
+
+
+def _check_scores(reader: CacheReader) -> list[str]:
+    current = {scorer.key: scorer for scorer in SCORERS.values()}
+    rows = reader.sql(
+        "SELECT DISTINCT s.call, s.scorer, s.value, c.response, q.answers, q.choices FROM scores s "
+        'JOIN calls c ON c.key = s.call JOIN queries q ON q."references" = s."references"'
+    ).to_pylist()
+    ours = [row for row in rows if row["scorer"] in current]
+    for row in ours:
+        value = current[row["scorer"]](
+            row["response"], row["answers"], stored_choices(row["choices"])
+        )
+        if value != row["value"]:
+            raise DamagedPart(
+                f"score {row['scorer']} of call {row['call']} is {row['value']}, "
+                "not what its response gives; no version of this program stored it"
+            )
+    lines = [f"{len(ours)} scores: as computed again from the responses"]
+    if others := len(rows) - len(ours):
+        lines.append(
+            f"{others} scores of other versions, users' functions or imports: not computed again"
+        )
+    return lines

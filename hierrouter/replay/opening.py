@@ -1,0 +1,428 @@
+"""Open a cache as a tree, with everything that is derived from its texts."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
+from hierrouter.engines.generator import context_text
+from hierrouter.paper import PAPER_SCORER
+from hierrouter.pools.files import given_prices, prices_of
+from hierrouter.pools.pool import Price, rates_of
+from hierrouter.questions.scoring import GIVEN
+from hierrouter.questions.scoring import scorer as scorer_named
+from hierrouter.questions.sources import dataset_called, is_file
+from hierrouter.questions.testbed import FAMILIES
+from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
+from hierrouter.replay.tree import Tree
+from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
+from hierrouter_cache.errors import IncompleteTree, InputError, suggestion
+from hierrouter_cache.keys import text_digest
+from hierrouter_cache.reader import CacheReader, first_match
+from hierrouter_cache.tree import AnyTree, StatePart, repriced
+from hierrouter_cache.walk import (
+    Forest,
+    State,
+    TreeSpec,
+    holes,
+    load_tree,
+    newest_answers,
+    states,
+    walk,
+)
+
+CONTEXT, QUESTION, ANSWER = "context", "question", "answer"  # kinds of text
+
+VIEWS: dict[str, tuple[str, ...]] = {
+    "context": (CONTEXT,),  # the paper's
+    "query+answer": (QUESTION, ANSWER),
+    "query": (QUESTION,),
+    "stage": (),
+}
+DEFAULT_VIEW = "context"
+
+
+def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str, ...]:
+    """The texts that a policy sees of a state, stored or live.
+
+    A state's embedding is the encoder's vectors of these texts, one after the other.
+
+    Args:
+        view: one of `VIEWS`.
+        question: text of the query.
+        responses: the answers so far, oldest first.
+
+    Raises:
+        InputError: an unknown view.
+    """
+    texts = {
+        CONTEXT: context_text(question, responses),
+        QUESTION: question,
+        ANSWER: responses[-1] if responses else "",
+    }
+    return tuple(texts[kind] for kind in text_kinds(view))
+
+
+def text_kinds(view: str) -> tuple[str, ...]:
+    """What kind of text each part of a state's embedding is of.
+
+    Raises:
+        InputError: an unknown view.
+    """
+    if view not in VIEWS:
+        raise InputError(f"unknown state view: {view}; {suggestion(view, VIEWS)}".rstrip("; "))
+    return VIEWS[view]
+
+
+TEXTS_PER_FILE = 16_384
+FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
+
+OnTexts = Callable[[int, int], None]
+
+
+def embed_states(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    encoder: Encoder,
+    view: str = DEFAULT_VIEW,
+    on_texts: OnTexts = lambda done, total: None,
+) -> tuple[StatePart, ...]:
+    """What the view shows of every state of these trees, as vectors.
+
+    Args:
+        reader: an open cache.
+        spec: the pool as content keys.
+        forest: what was found, without holes.
+        encoder: computes what is missing.
+        view: one of `views.VIEWS`.
+        on_texts: told (done, total) after each file, for each part anew.
+
+    Raises:
+        InputError: an unknown view.
+    """
+    kinds = text_kinds(view)
+    return tuple(
+        _part(reader, spec, forest, encoder, view, number, on_texts) for number in range(len(kinds))
+    )
+
+
+def _part(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    encoder: Encoder,
+    view: str,
+    number: int,
+    on_texts: OnTexts,
+) -> StatePart:
+    """The text of every state that stands at place `number` among those that the view shows."""
+    kind = text_kinds(view)[number]
+    alone = kind == ANSWER
+    names = _names(reader, spec, forest, kind)
+    store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
+    missing = store.missing(names.T)
+    done = 0
+    for found in _files(reader, spec, forest, names, missing):
+        texts = [state_texts(view, state.question, state.responses)[number] for state in found]
+        contexts_of = [state.context for state in found]
+        digests = [text_digest(text) for text in texts] if alone else contexts_of
+        store.append(digests, encoder.encode(texts))
+        done += len(found)
+        on_texts(done, len(missing))
+    return StatePart(store.vectors(), store.rows(names))
+
+
+def _files(
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    names: NDArray[np.uint64],
+    missing: NDArray[np.uint64],
+) -> Iterator[list[State]]:
+    """A state for each of the missing names, as many at a time as go into one file."""
+    size = FILES_HELD * TEXTS_PER_FILE
+    for start in range(0, len(missing), size):
+        where = first_match(missing[start : start + size], names.ravel())
+        contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
+        held = states(reader, spec, forest, contexts)
+        for at in range(0, len(held), TEXTS_PER_FILE):
+            yield held[at : at + TEXTS_PER_FILE]
+
+
+def _names(reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str) -> NDArray[np.uint64]:
+    """uint64[queries, states]: hash of the digest that stands for the text of each state."""
+    contexts = forest.tree.outcome[:, : spec.routes.states]
+    if kind == ANSWER:
+        return newest_answers(reader, spec, forest)
+    return np.broadcast_to(contexts[:, :1], contexts.shape) if kind == QUESTION else contexts
+
+
+OnDone = Callable[[str, int, int], None]
+ACCURACY = "accuracy"  # tells right from wrong beside any Q
+LEARNED_FROM = ("train", "validation")  # folds that a training may read
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which part of a cache to open, and how; the defaults are what was collected last.
+
+    Attributes:
+        pool: a pool's name or TOML file; None is the pool of the last collection.
+        models: names of some of the pool's models, in action order; None is all of them.
+        hops: at most the pool's number of hops; None is all of them.
+        datasets: names among those collected; None is all of them.
+        limit: at most so many queries a dataset, the first ones.
+        encoder: name of the encoder.
+        view: what a policy sees of a state's texts; see `collect.views`.
+        scorer: name of Q.
+        prices: prices that replace those of the pool, by model; see `price_lists`.
+        allow_incomplete: leave out queries whose trees have holes, instead of refusing.
+    """
+
+    pool: str | None = None
+    models: Sequence[str] | None = None
+    hops: int | None = None
+    datasets: Sequence[str] | None = None
+    limit: int | None = None
+    encoder: str = BUILT_IN
+    view: str = DEFAULT_VIEW
+    scorer: str = PAPER_SCORER
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    allow_incomplete: bool = False
+
+
+def open(
+    cache: str | os.PathLike[str],
+    *,
+    prices: str | Path | Mapping[str, Any] | None = None,
+    models: str | Sequence[str] | None = None,
+    hops: int | None = None,
+    datasets: str | Sequence[str] | None = None,
+    limit: int | None = None,
+    scorer: str = PAPER_SCORER,
+    encoder: str = BUILT_IN,
+    state: str = DEFAULT_VIEW,
+    pool: str | Path | None = None,
+    allow_incomplete: bool = False,
+    progress: OnDone | None = None,
+) -> Tree:
+    """What was collected last in a cache, or a part of it.
+
+    Args:
+        cache: its folder.
+        prices: a TOML file, or by model cost per token or {"in": ..., "out": ...}; models that are
+            not named keep the pool's price.
+        models, datasets: some of them, as a list or as "a,b"; None is all.
+        hops: the first so many; None is all.
+        limit: at most so many queries of each dataset.
+        scorer: name of Q, or `module:function`.
+        encoder: "hashed-ngrams", "paper", or a sentence-transformers model.
+        state: what a policy sees: "context", "query+answer", "query" or "stage".
+        pool: name or TOML file; None is the pool of the last collection.
+        allow_incomplete: leave out queries whose trees have holes, instead of refusing.
+        progress: told ("embed" or "score", done, total) while something is derived.
+
+    Raises:
+        CacheError: nothing there, damaged, or incomplete for this pool.
+        InputError: a name that is not known, or a number that does not fit.
+    """
+    selection = Selection(
+        pool=None if pool is None else str(pool),
+        models=listed(models),
+        hops=hops,
+        datasets=listed(datasets),
+        limit=limit,
+        encoder=encoder,
+        view=state,
+        scorer=scorer,
+        prices=given_prices(prices),
+        allow_incomplete=allow_incomplete,
+    )
+    return open_tree(Path(cache), selection, progress or _nobody)
+
+
+def listed(names: str | Sequence[str] | None) -> list[str] | None:
+    """Names as a list: `a,b` or a sequence; None stays None."""
+    if isinstance(names, str):
+        return [name.strip() for name in names.split(",")]
+    return None if names is None else list(names)
+
+
+def _nobody(what: str, done: int, total: int) -> None:
+    """Whoever is not told."""
+
+
+def open_tree(
+    root: Path,
+    selection: Selection | None = None,
+    on_done: OnDone = _nobody,
+) -> Tree:
+    """The dense arrays of what was collected last, or of a part of it.
+
+    Args:
+        root: the cache's folder.
+        selection: what to open.
+        on_done: told ("embed" or "score", done, total) while something is derived.
+
+    Raises:
+        CacheError: nothing there, damaged, or incomplete for this pool.
+        InputError: a dataset that was not collected, or an unknown pool, model, encoder,
+            scorer or view.
+    """
+    selection = selection or Selection()
+    return open_trees(root, selection, [selection.prices], on_done)[0]
+
+
+def open_trees(
+    root: Path,
+    selection: Selection,
+    price_lists: Sequence[Mapping[str, Price]],
+    on_done: OnDone = _nobody,
+) -> list[Tree]:
+    """The same tree under each of several price lists; the cache is read once.
+
+    Args:
+        price_lists: at least one; they stand for `selection.prices`.
+
+    Raises:
+        HierRouterError: as `open_tree`.
+    """
+    text_kinds(selection.view)  # refused before anything is read
+    scorer = scorer_named(selection.scorer)
+    # Where Q is what the source of an import said, right and wrong are too.
+    accuracy = GIVEN if scorer is GIVEN else scorer_named(ACCURACY)
+    reader = CacheReader(root)
+    plan = reader.latest_plan()
+    opened = opened_pool(plan.pool, selection.pool, selection.models, selection.hops)
+    pool, spec = opened.pool, opened.spec
+    known = [model.name for model in opened.stored.everyone]
+    prices = [prices_of(pool, given, known) for given in price_lists]
+    forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
+    whole = _whole(forest, root, opened, selection)
+    encoder = load_encoder(selection.encoder)
+    quality = score_forest(reader, whole, scorer, _told(on_done, "score"))
+    right = quality
+    if accuracy.key != scorer.key:
+        right = score_forest(reader, whole, accuracy, _told(on_done, "score"))
+    loaded = load_tree(
+        reader,
+        spec,
+        whole,
+        embed_states(reader, spec, whole, encoder, selection.view, _told(on_done, "embed")),
+        encoder.description,
+        rates_of(prices[0]),
+        quality,
+        right,
+        scorer.name,
+    )
+    known_of_it = {
+        "left_out": len(forest.keys) - len(whole.keys),
+        "context_free": pool.context_free,
+        "encoder": selection.encoder,
+        "view": selection.view,
+    }
+    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
+    tree = Tree(**{**arrays, **known_of_it}, root=root, pool=selection.pool)
+    return [_priced(tree, table) for table in prices]
+
+
+def _priced(tree: Tree, prices: Mapping[str, Price]) -> Tree:
+    """The tree under these prices, and who gave them."""
+    sources = {name: prices[name].source for name in tree.direct.models}
+    return replace(repriced(tree, rates_of(prices)), priced_by=sources)
+
+
+def _told(on_done: OnDone, what: str) -> Callable[[int, int], None]:
+    return lambda done, total: on_done(what, done, total)
+
+
+def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection) -> Forest:
+    """The queries whose trees have no holes.
+
+    Raises:
+        IncompleteTree: there are others and they may not be left out, or there is no whole one.
+    """
+    rows = np.flatnonzero(forest.complete)
+    lack = holes(forest, opened.pool.routes)
+    if not lack or (selection.allow_incomplete and len(rows)):
+        return forest.select(rows)
+    again = f"`hierrouter collect --cache {root}" + (
+        f" --pool {selection.pool}`" if selection.pool else "`"
+    )
+    if opened.changed:
+        raise IncompleteTree(
+            f"not collected with this configuration: {root}: {opened.changed}; run {again}"
+        )
+    if not len(rows):
+        raise IncompleteTree(
+            f"no query is complete: {lack}; open fewer models or hops (--models, --hops), "
+            f"or {again}"
+        )
+    raise IncompleteTree(
+        f"the tree is incomplete: {lack}; {again} asks only for those, --allow-incomplete leaves "
+        "these queries out"
+    )
+
+
+def training_tree(tree: AnyTree) -> AnyTree:
+    """What a training may read: the queries to learn from and those that choose the checkpoint.
+
+    Nothing of the test fold is in it, neither scores nor costs. Its fingerprint is still that of
+    the whole tree, so that a report finds what was learned from it.
+
+    Raises:
+        InputError: no query to train on, or none to choose the checkpoint on.
+    """
+    train, validation = (tree.splits.count(name) for name in LEARNED_FROM)
+    if not train or not validation:
+        raise InputError(
+            f"too few queries to train on: {train} train, {validation} validation; at least 1 of "
+            "each is needed, collect more queries"
+        )
+    return tree.select(np.flatnonzero(np.isin(tree.splits, LEARNED_FROM)))
+
+
+def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> list[str]:
+    if selection.datasets is None and selection.limit is None:
+        return list(keys)
+    datasets = reader.queries(keys, ("dataset",))["dataset"].to_pylist()
+    collected = sorted(set(datasets))
+    wanted = collected if selection.datasets is None else _expand(selection.datasets, collected)
+    taken: Counter[str] = Counter()
+    chosen = []
+    for key, dataset in zip(keys, datasets, strict=True):
+        if dataset in wanted and taken[dataset] < (selection.limit or len(keys)):
+            taken[dataset] += 1
+            chosen.append(key)
+    return chosen
+
+
+def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
+    wanted: set[str] = set()
+    for name in names:
+        if not name:
+            raise InputError("empty dataset name: --datasets; separate names by one comma")
+        members = _members(name, collected)
+        if not members:
+            raise InputError(
+                f"dataset not in the cache: {name}; {suggestion(name, collected)}"
+                f"or run `hierrouter collect --datasets {name}`"
+            )
+        wanted |= members
+    return wanted
+
+
+def _members(name: str, collected: Sequence[str]) -> set[str]:
+    """The collected datasets that a name stands for: itself, that of a file, or the group."""
+    if name == "testbed":
+        return set(FAMILIES) & set(collected)
+    return {name, dataset_called(Path(name).stem if is_file(name) else name)} & set(collected)

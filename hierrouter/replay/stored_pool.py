@@ -1,0 +1,308 @@
+"""Which pool a cache is opened with, and the scores of its responses."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hierrouter.engines import identify
+from hierrouter.engines.identity import named_folder, saved_identity, served_identity
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import (
+    MAX_HOPS,
+    MAX_NODES,
+    OPENAI,
+    Endpoint,
+    Identity,
+    ModelSpec,
+    Pool,
+    pool_from_json,
+    require_distinct,
+)
+from hierrouter.questions.query import stored_choices
+from hierrouter.questions.scoring import Scorer, score_all
+from hierrouter_cache.errors import CacheError, CacheLocked
+from hierrouter_cache.locks import collector_lock
+from hierrouter_cache.parts import SCORES
+from hierrouter_cache.reader import CacheReader, StoredCall
+from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_scores
+from hierrouter_cache.writer import PartWriter, writable
+
+# Fields of a model that say which one it is, and what else can differ in its identity.
+SOURCE = ("model", "revision", "dtype", "backend", "batching")
+RESOLVED = ("weights", "deployment", "answers_as", "tokenizer")
+
+
+@dataclass(frozen=True)
+class OpenedPool:
+    """The pool to open.
+
+    Attributes:
+        pool: its models and hops; `context_free` is that of its models.
+        identities: what each model resolves to, by name.
+        stored: the pool of the plan.
+        changed: which models are not called as they were collected; empty where all are.
+    """
+
+    pool: Pool
+    identities: Mapping[str, Identity]
+    stored: Pool
+    changed: str
+
+    @property
+    def spec(self) -> TreeSpec:
+        """The pool as content keys."""
+        return self.pool.tree_spec(self.identities)
+
+
+def opened_pool(
+    plan: str,
+    name: str | None = None,
+    models: Sequence[str] | None = None,
+    hops: int | None = None,
+) -> OpenedPool:
+    """The plan's pool, or the one of this name or file, or a part of either.
+
+    Args:
+        plan: the pool of a plan, as JSON.
+        name: a pool's name or TOML file; None is the plan's.
+        models: names of some models, in action order; None is all of them.
+        hops: at most the pool's; None is all of them.
+
+    Raises:
+        InputError: an unknown pool, model or number of hops, or a folder that is no model.
+        WorldError: a model that the plan does not know and that cannot be found.
+    """
+    stored, known = planned_pool(plan)
+    part = (stored if name is None else load_pool(name)).sub_pool(models, hops)
+    identities = known if name is None else _identities(part, stored, known)
+    opened = [identities[model.name] for model in part.models]
+    context_free = any(identity.get("context_free") == "yes" for identity in opened)
+    changed = _what_changed(stored, known, part, identities)
+    return OpenedPool(replace(part, context_free=context_free), identities, stored, changed)
+
+
+def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
+    """The pool of a cache's plan, and what its models resolved to.
+
+    Raises:
+        CacheError: the plan holds no such thing.
+    """
+    try:
+        pool, identities = pool_from_json(plan)
+        _require_a_pool(pool, identities)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise CacheError(
+            "the last plan holds no pool; not written by this program, find the part with "
+            "`hierrouter cache verify`"
+        ) from error
+    return pool, identities
+
+
+def _require_a_pool(pool: Pool, identities: Mapping[str, Identity]) -> None:
+    """Raise where a tree of it could not be opened, or would be too large; in full: `pool_file`."""
+    if type(pool.hops) is not int or not 1 <= pool.hops <= MAX_HOPS:
+        raise ValueError(pool.hops)
+    if not pool.models or pool.routes.calls > MAX_NODES:
+        raise ValueError(len(pool.models))
+    require_distinct([model.name for model in pool.everyone], "the last plan")
+    if not all(0 <= rate.tokens_in + rate.tokens_out < inf for rate in pool.rates().values()):
+        raise ValueError("a rate")
+    if not all(isinstance(identities[model.name], dict) for model in pool.everyone):
+        raise TypeError("an identity")
+    pool.tree_spec(identities)
+
+
+def _identities(pool: Pool, stored: Pool, known: Mapping[str, Identity]) -> dict[str, Identity]:
+    """What the models of `pool` resolve to; asks for the engine only where a model is new."""
+    before = {model.name: model for model in stored.everyone}
+    found = {
+        model.name: _without_engine(model, before.get(model.name), known) for model in pool.everyone
+    }
+    new = identify(model for model in pool.everyone if found[model.name] is None)
+    return {name: identity or new[name] for name, identity in found.items()}
+
+
+def _without_engine(
+    model: ModelSpec, before: ModelSpec | None, known: Mapping[str, Identity]
+) -> Identity | None:
+    """What a model resolves to; None where only its engine can say."""
+    if model.backend == OPENAI:
+        return served_identity(_with_address_of(before, model))
+    if before and _is_unseen(model, before):
+        return known[model.name]
+    content = saved_identity(model)
+    return next((item for item in known.values() if _content(item) == content), None)
+
+
+def _with_address_of(before: ModelSpec | None, model: ModelSpec) -> ModelSpec:
+    """Where a pool names no server, collecting was told one on the command line."""
+    endpoint = model.endpoint or Endpoint()
+    if endpoint.base_url or before is None or before.endpoint is None:
+        return model
+    return replace(model, endpoint=replace(endpoint, base_url=before.endpoint.base_url))
+
+
+def _is_unseen(model: ModelSpec, before: ModelSpec) -> bool:
+    """Whether it is the stored model but for its price, and not a folder that is here.
+
+    Such a one needs to be neither here nor reachable. The files of a folder may have changed.
+    """
+    if any(getattr(model, name) != getattr(before, name) for name in SOURCE):
+        return False
+    folder = named_folder(model)
+    return folder is None or not folder.is_dir()
+
+
+def _content(identity: Identity) -> Identity:
+    """What is left of it by an upgrade of the engine, or on another kind of device."""
+    return {name: text for name, text in identity.items() if name not in ("engine", "device")}
+
+
+def _what_changed(
+    stored: Pool, known: Mapping[str, Identity], pool: Pool, identities: Mapping[str, Identity]
+) -> str:
+    """Which models of `pool` are not called as they were when the cache was collected."""
+    before = {model.name: model for model in stored.everyone}
+    notes = []
+    for model in pool.everyone:
+        name = model.name
+        if name not in before:
+            notes.append(f"{name} is new")
+            continue
+        changes = _changes(before[name], model)
+        changes += [
+            part for part in RESOLVED if identities[name].get(part) != known[name].get(part)
+        ]
+        if changes:
+            notes.append(f"{name}: {', '.join(changes)} changed")
+    levels = range(min(pool.hops, stored.hops))
+    if any(pool.instruction(level) != stored.instruction(level) for level in levels):
+        notes.append("stage_prompts changed")
+    if pool.hops > stored.hops:
+        notes.append(f"{pool.hops} hops, collected were {stored.hops}")
+    return "; ".join(notes)
+
+
+def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
+    before, now = asdict(old.generation), new.generation.settings
+    changed = [name for name in now if before[name] != now[name]]
+    return changed + [name for name in SOURCE if getattr(old, name) != getattr(new, name)]
+
+
+FIRST_PART = 256
+LARGEST_PART = 131_072
+HELD = 1 << 20  # texts held at once; each time all parts are read for them
+SECONDS_PER_PART = 5.0
+OnScored = Callable[[int, int], None]
+Scored = tuple[StoredCall, Mapping[str, Any]]  # a call, and the row of its query
+
+
+def score_forest(
+    reader: CacheReader,
+    forest: Forest,
+    scorer: Scorer,
+    on_scored: OnScored = lambda done, total: None,
+) -> Scores:
+    """The value of every call of a forest; NaN only where a call is missing.
+
+    Args:
+        reader: the cache that the forest comes from.
+        forest: what was found.
+        scorer: gives the values.
+        on_scored: told (done, total) while values are computed.
+
+    Raises:
+        InputError: a user's scorer fails or gives something that is no number in [0, 1].
+    """
+    stored = stored_scores(reader, forest, scorer.key)
+    holes = [
+        np.argwhere(nodes.found & np.isnan(values))
+        for nodes, values in ((forest.tree, stored.tree), (forest.direct, stored.direct))
+    ]
+    if not any(len(places) for places in holes):
+        return stored
+    keys = np.concatenate(
+        [
+            nodes.key[tuple(places.T)]
+            for nodes, places in zip((forest.tree, forest.direct), holes, strict=True)
+        ]
+    )
+    position = np.concatenate([places[:, 0] for places in holes])
+    values = _compute(reader, forest, keys, position, scorer, on_scored)
+    tree, direct = stored.tree.copy(), stored.direct.copy()
+    tree[tuple(holes[0].T)] = values[: len(holes[0])]
+    direct[tuple(holes[1].T)] = values[len(holes[0]) :]
+    return Scores(tree, direct)
+
+
+def _compute(
+    reader: CacheReader,
+    forest: Forest,
+    keys: NDArray[np.uint64],
+    position: NDArray[np.int64],
+    scorer: Scorer,
+    on_scored: OnScored,
+) -> NDArray[np.float64]:
+    """float64[n]: the values of these calls against the answers of these queries; stores them."""
+    # A call that several nodes share is scored once for each set of references.
+    pairs = np.stack([keys, forest.references[position]], axis=1)
+    distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    values: list[float] = []
+    size = FIRST_PART
+    for start in range(0, len(distinct), HELD):
+        held = slice(start, start + HELD)
+        found = _texts(reader, distinct[held, 0], forest, position[first[held]])
+        while len(values) < start + len(found):
+            at = len(values) - start
+            part = found[at : at + size]
+            started = perf_counter()
+            values += _score_part(reader.root, scorer, part)
+            on_scored(len(values), len(distinct))
+            # A slow scorer's work is kept every few seconds, a quick one's in large parts.
+            rate = len(part) / max(perf_counter() - started, 1e-3)
+            size = min(LARGEST_PART, max(1, round(rate * SECONDS_PER_PART)))
+    return np.array(values)[where.ravel()]
+
+
+def _texts(
+    reader: CacheReader, calls: NDArray[np.uint64], forest: Forest, position: NDArray[np.int64]
+) -> list[Scored]:
+    """Each of these calls, with the row of its query, which stands at `position` in the forest."""
+    said = reader.texts(calls)
+    columns = ("answers", "choices", '"references"')
+    rows = reader.queries([forest.keys[row] for row in position], columns).to_pylist()
+    return [(said[number], row) for number, row in zip(calls, rows, strict=True)]
+
+
+def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[float]:
+    """The values of some calls, each with the row of its query, kept where that is possible.
+
+    It is not beside a collector, nor in a cache that cannot be written to.
+    """
+    values = score_all(
+        scorer,
+        [
+            (call.response, query["answers"], stored_choices(query["choices"]))
+            for call, query in part
+        ],
+    )
+    if writable(root):
+        columns = [
+            [call.key for call, _ in part],
+            [query["references"] for _, query in part],
+            [scorer.key] * len(part),
+            values,
+        ]
+        with contextlib.suppress(CacheLocked), collector_lock(root):
+            PartWriter(root).append("scores", pa.table(columns, schema=SCORES))
+    return values

@@ -1,0 +1,623 @@
+"""The usual routers beside the learned one: who is better and why, as tables and for other
+programs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.intervals import simultaneous_intervals
+from hierrouter.evaluation.policies import OwnPolicy
+from hierrouter.learning.baselines.answers import answers_for
+from hierrouter.learning.baselines.arms import Answers, Baseline, require_sets, usable_sets
+from hierrouter.learning.baselines.contest import (
+    ANYTIME,
+    TREE,
+    Contest,
+    Entry,
+    OnFitted,
+    contest,
+    look_of,
+)
+from hierrouter.learning.baselines.registry import baselines as baselines_named
+from hierrouter.learning.selection import Shown, provenance, shown_router
+from hierrouter.paper import PAPER_SEED
+from hierrouter.replay.opening import listed
+from hierrouter.replay.tree import Tree
+from hierrouter.reports.build import draws, estimates, stream_of_all
+from hierrouter.reports.evaluated import cost_unit
+from hierrouter.reports.report import ROWS, as_own, table_named
+from hierrouter.reports.results import COST_UNIT, Bootstrap
+from hierrouter.reports.values import Estimate
+from hierrouter.tables import (
+    Cell,
+    Column,
+    Line,
+    Table,
+    as_markdown,
+    digits_for,
+    interval_of,
+    json_text,
+    numbered,
+    one_line,
+)
+from hierrouter_cache.writer import write_atomically
+
+What = Literal["second hop", "adaptivity", "lead", "regret"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One policy over all queries of the fold.
+
+    Attributes:
+        entry: who it is.
+        accuracy: share of right answers.
+        quality, cost, reward: means of Q, C and R = Q - alpha * C.
+        difference: R(HierRouter) - R(policy); None for the router itself and without a router.
+        simultaneous: the same with intervals that hold for all baselines at once, see
+            `hierrouter.evaluation.intervals`; None for oracles, too, and where there is one query.
+    """
+
+    entry: Entry
+    accuracy: Estimate
+    quality: Estimate
+    cost: Estimate
+    reward: Estimate
+    difference: Estimate | None
+    simultaneous: Estimate | None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A difference in mean R between two policies; with one hop "lead" is the only one.
+
+    Attributes:
+        what: "second hop" is the best baseline of set B - the best of A, "adaptivity" is HierRouter
+            - the best of B, both among those that read no answer; "lead" is HierRouter - the best
+            baseline of all; "regret" is the oracle - a policy of the user's own.
+        chosen_on: the fold on which a baseline is the best one; of a regret, the fold shown.
+        first, second: names, a baseline's with its set: "kNN on B".
+        difference: R(first) - R(second) on the fold shown.
+    """
+
+    what: What
+    chosen_on: str
+    first: str
+    second: str
+    difference: Estimate
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Everything there is to show of a contest.
+
+    Attributes:
+        contest: where it comes from.
+        queries: how many the fold has.
+        bootstrap: how the intervals were made.
+        rows: one for each entry, in their order.
+        values: those with a missing side are left out.
+        scorer: name of Q.
+        cost_unit: what C is counted in.
+        provenance: where data and router come from; JSON values.
+    """
+
+    contest: Contest
+    queries: int
+    bootstrap: Bootstrap
+    rows: tuple[Standing, ...]
+    values: tuple[Value, ...]
+    scorer: str
+    cost_unit: str
+    provenance: Mapping[str, Any]
+
+
+def standings(
+    contest: Contest,
+    scorer: str,
+    provenance: Mapping[str, Any],
+    bootstrap: Bootstrap | None = None,
+    cost_unit: str = COST_UNIT,
+) -> Standings:
+    """Means, paired intervals, and the two values.
+
+    Args:
+        contest: at least one query.
+        bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
+    """
+    bootstrap = bootstrap or Bootstrap()
+    return Standings(
+        contest=contest,
+        queries=len(contest.datasets),
+        bootstrap=bootstrap,
+        rows=_rows(contest, bootstrap),
+        values=_values(contest, bootstrap),
+        scorer=scorer,
+        cost_unit=cost_unit,
+        provenance=provenance,
+    )
+
+
+def label(entry: Entry) -> str:
+    """A name that says which arms are chosen from: "kNN on B"."""
+    name = entry.outcome.name
+    return f"{name} on {entry.arms}" if entry.arms else name
+
+
+def _rows(contest: Contest, bootstrap: Bootstrap) -> tuple[Standing, ...]:
+    outcomes, router = [entry.outcome for entry in contest.entries], contest.router
+    reward = _rewards(contest)
+    figures = [
+        np.array([one.accuracy for one in outcomes]),
+        np.array([one.quality for one in outcomes]),
+        np.array([one.cost for one in outcomes]),
+        reward,
+        reward[router or 0] - reward,
+    ]
+    found = estimates(np.concatenate(figures), bootstrap, stream_of_all(contest.datasets))
+    simultaneous = _simultaneous(contest, bootstrap)
+    rows = []
+    for at, entry in enumerate(contest.entries):
+        accuracy, quality, cost, net, lead = found[at :: len(outcomes)]
+        difference = None if router in (None, at) else lead
+        rows.append(Standing(entry, accuracy, quality, cost, net, difference, simultaneous.get(at)))
+    return tuple(rows)
+
+
+def _rewards(contest: Contest) -> NDArray[np.float64]:
+    """float64[entries, queries]: R."""
+    return np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
+
+
+def _simultaneous(contest: Contest, bootstrap: Bootstrap) -> dict[int, Estimate]:
+    """R(HierRouter) - R(baseline) by the number of the entry, all intervals at once."""
+    members, reward = _baselines(contest, reading=True), _rewards(contest)
+    if contest.router is None or not members or reward.shape[1] < 2:
+        return {}
+    differences = reward[contest.router] - reward[members]
+    rng = draws(bootstrap, stream_of_all(contest.datasets))
+    low, high = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
+    bounds = zip(differences.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
+    return dict(zip(members, (Estimate(*numbers) for numbers in bounds), strict=True))
+
+
+def _values(contest: Contest, bootstrap: Bootstrap) -> tuple[Value, ...]:
+    """With the best baselines as the fold shown has them, and as validation has them."""
+    pairs: list[tuple[What, str, int, int]] = [
+        (what, fold, first, second)
+        for fold in dict.fromkeys((contest.split, "validation"))
+        for what, first, second in _compared(contest, fold)
+    ]
+    pairs += [("regret", contest.split, *pair) for pair in _lost(contest)]
+    if not pairs:
+        return ()
+    reward = _rewards(contest)
+    differences = np.array([reward[first] - reward[second] for _, _, first, second in pairs])
+    found = estimates(differences, bootstrap, stream_of_all(contest.datasets))
+    return tuple(
+        Value(what, fold, label(contest.entries[first]), label(contest.entries[second]), difference)
+        for (what, fold, first, second), difference in zip(pairs, found, strict=True)
+    )
+
+
+def _compared(contest: Contest, fold: str) -> Iterator[tuple[What, int, int]]:
+    """The two entries of each value, with the best baselines as this fold has them."""
+    worth = _worth(contest, fold)
+    blind, everybody = (_baselines(contest, reading) for reading in (False, True))
+    single, route = (
+        _best([at for at in blind if contest.entries[at].arms == arms], worth)
+        for arms in ("A", "B")
+    )
+    best = _best(everybody, worth)
+    several = contest.hops > 1
+    if several and route is not None and single is not None:
+        yield "second hop", route, single
+    if several and contest.router is not None and route is not None:
+        yield "adaptivity", contest.router, route
+    if contest.router is not None and best is not None:
+        yield "lead", contest.router, best
+
+
+def _lost(contest: Contest) -> Iterator[tuple[int, int]]:
+    """The oracle and each policy of the user's own; it may stop where that policy may."""
+    names = [entry.outcome.name for entry in contest.entries]
+    for at, entry in enumerate(contest.entries):
+        if entry.outcome.kind == "baseline" and not entry.arms:
+            yield names.index(ANYTIME if entry.settings["allow_stop"] else TREE), at
+
+
+def _baselines(contest: Contest, reading: bool) -> list[int]:
+    """Numbers of the baselines; with `reading` those that read answers, too."""
+    return [
+        at
+        for at, entry in enumerate(contest.entries)
+        if entry.outcome.kind == "baseline" and (reading or not entry.reads_answers)
+    ]
+
+
+def _worth(contest: Contest, fold: str) -> dict[int, tuple[float, float]]:
+    """Mean R of each entry on a fold, and what it costs less; those unknown there are left out."""
+    figures = [(one.validation, one.validation_cost) for one in contest.entries]
+    if fold == contest.split:
+        rewards = _rewards(contest).mean(axis=1).tolist()
+        costs = [float(one.outcome.cost.mean()) for one in contest.entries]
+        figures = list(zip(rewards, costs, strict=True))
+    return {
+        at: (reward, -cost)
+        for at, (reward, cost) in enumerate(figures)
+        if reward is not None and cost is not None
+    }
+
+
+def _best(members: Sequence[int], worth: Mapping[int, tuple[float, float]]) -> int | None:
+    """The entry with the highest mean R; ties: lower cost, then the first."""
+    known = [at for at in members if at in worth]
+    return max(known, key=worth.__getitem__, default=None)
+
+
+FORMAT = 1  # of the JSON; a higher number where a key is renamed, dropped or means another thing
+
+
+def long_table(standings: Standings) -> Table:
+    """Every field of every row, one line each: for spreadsheets and data frames."""
+    rows = [_flat(row) for row in standings.rows]
+    columns = tuple(Column(name, digits=9) for name in rows[0])
+    lines = tuple(Line("", tuple(row.values())) for row in rows)
+    return Table("Rows", columns, lines)
+
+
+def as_json(standings: Standings) -> str:
+    """One object, keys sorted, floats to 12 significant digits; see docs/compare.md."""
+    contest = standings.contest
+    found = {
+        "format": FORMAT,
+        "alpha": contest.alpha,
+        "split": contest.split,
+        "queries": standings.queries,
+        "sets": contest.sets,
+        "seed": contest.seed,
+        "scorer": standings.scorer,
+        "cost_unit": standings.cost_unit,
+        "bootstrap": {**asdict(standings.bootstrap), "cluster": "query"},
+        "rows": [{**_flat(row), "settings": row.entry.settings} for row in standings.rows],
+        "values": [_flat_value(value) for value in standings.values],
+        "notes": contest.notes,
+        "provenance": standings.provenance,
+    }
+    return json_text(found, "comparison")
+
+
+def _flat(row: Standing) -> dict[str, Cell]:
+    entry = row.entry
+    return {
+        "router": entry.outcome.name,
+        "arms": entry.arms,
+        "kind": entry.outcome.kind,
+        "reads_answers": entry.reads_answers,
+        **_spread("accuracy", row.accuracy),
+        **_spread("quality", row.quality),
+        **_spread("cost", row.cost),
+        **_spread("reward", row.reward),
+        **_spread("difference", row.difference),
+        **_spread("simultaneous", row.simultaneous),
+        "validation_reward": entry.validation,
+        "fit_cpu_seconds": entry.fit_seconds,
+        "settings": settings_text(entry.settings),
+        "source": entry.source,
+    }
+
+
+def _flat_value(value: Value) -> dict[str, Cell]:
+    return {
+        "value": value.what,
+        "chosen_on": value.chosen_on,
+        "first": value.first,
+        "second": value.second,
+        **_spread("difference", value.difference),
+    }
+
+
+def _spread(name: str, estimate: Estimate | None) -> dict[str, Cell]:
+    mean, low, high = (estimate.mean, estimate.low, estimate.high) if estimate else (None,) * 3
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """`neighbours 10, weights distance`."""
+    return ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return settings_text(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return " ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+LEARNED, BOUNDS = "Learned on the tree", "Bounds: chosen knowing all answers"
+BROUGHT = "Policies of your own"
+SETS = {"A": "Set A: one direct call", "B": "Set B: whole routes, chosen at once"}
+VALUES = {
+    "second hop": "second hop: best of B - best of A",
+    "adaptivity": "adaptivity: HierRouter - best of B",
+    "lead": "HierRouter - best of all",
+    "regret": "regret: oracle - policy",
+}
+VERSUS = 3  # columns of the first table that compare with the learned router
+SHORT = 48  # characters of settings in a table
+BLIND = (
+    "For the second hop and for adaptivity only those baselines count that choose before they have "
+    "seen any answer."
+)
+TOGETHER = (
+    "The intervals all at once hold for every baseline together. The best of many baselines on "
+    "the fold shown looks better than it is, so the difference to it looks smaller."
+)
+
+
+def contest_tables(standings: Standings) -> tuple[Table, ...]:
+    """All tables that have a row, numbered by their places, the one to read first first."""
+    return numbered(named_tables(standings).values())
+
+
+def named_tables(standings: Standings) -> dict[str, Table]:
+    """The same by name, without numbers."""
+    tables = {
+        "reward": reward_table(standings),
+        "quality": quality_table(standings),
+        "values": value_table(standings),
+        "settings": settings_table(standings),
+    }
+    return {name: table for name, table in tables.items() if table.rows}
+
+
+def reward_table(standings: Standings) -> Table:
+    """Q, C and R, and the paired difference to the learned router, if there is one."""
+    contest, level = standings.contest, standings.bootstrap.interval_title
+    columns = [
+        Column("Router"),
+        Column("Q", best="highest"),
+        Column("C", _cost_digits(standings), best="lowest"),
+        Column("R", 4, best="highest"),
+        Column(level, 4),
+        Column("HierRouter - router", 4, signed=True),
+        Column(level, 4, signed=True),
+        Column("all at once", 4, signed=True),
+    ]
+    lines = [
+        _line(
+            row,
+            row.quality.mean,
+            row.cost.mean,
+            row.reward.mean,
+            interval_of(row.reward),
+            row.difference.mean if row.difference else None,
+            interval_of(row.difference),
+            interval_of(row.simultaneous),
+        )
+        for row in standings.rows
+    ]
+    title = (
+        f"Net reward R = Q - {contest.alpha:g} C on {standings.queries} queries "
+        f"({contest.split} fold), Q is {standings.scorer}, C in {standings.cost_unit}"
+    )
+    if contest.router is None:
+        alone = [replace(line, cells=line.cells[:-VERSUS]) for line in lines]
+        return Table(title, tuple(columns[:-VERSUS]), tuple(alone), " ".join(contest.notes))
+    return Table(title, tuple(columns), tuple(lines), " ".join((*contest.notes, TOGETHER)))
+
+
+def quality_table(standings: Standings) -> Table:
+    """Quality, right answers and cost, with intervals."""
+    level = standings.bootstrap.interval_title
+    digits = _cost_digits(standings)
+    columns = (
+        Column("Router"),
+        Column("Q", best="highest"),
+        Column(level),
+        Column("right", best="highest"),
+        Column("C", digits, best="lowest"),
+        Column(level, digits),
+    )
+    lines = [
+        _line(
+            row,
+            row.quality.mean,
+            interval_of(row.quality),
+            row.accuracy.mean,
+            row.cost.mean,
+            interval_of(row.cost),
+        )
+        for row in standings.rows
+    ]
+    return Table("Quality, share of right answers, cost per query", columns, tuple(lines))
+
+
+def value_table(standings: Standings) -> Table:
+    """The value of the second hop and of adaptivity."""
+    columns = (
+        Column("Value in R"),
+        Column("of"),
+        Column("against"),
+        Column("difference", 4, signed=True),
+        Column(standings.bootstrap.interval_title, 4, signed=True),
+    )
+    lines = [
+        Line(
+            BROUGHT if value.what == "regret" else f"Best as the {value.chosen_on} fold has it",
+            (
+                VALUES[value.what],
+                value.first,
+                value.second,
+                value.difference.mean,
+                interval_of(value.difference),
+            ),
+        )
+        for value in standings.values
+    ]
+    title = "What a second hop is worth, and what seeing its first answer adds"
+    return Table(title, columns, tuple(lines), BLIND)
+
+
+def settings_table(standings: Standings) -> Table:
+    """What the validation fold chose, and what fitting took."""
+    columns = (
+        Column("Router"),
+        Column("R on validation", 4),
+        Column("CPU s", 2),
+        Column("settings"),
+    )
+    lines = [
+        _line(
+            row,
+            row.entry.validation,
+            row.entry.fit_seconds,
+            one_line(settings_text(row.entry.settings), SHORT),
+        )
+        for row in standings.rows
+        if row.entry.outcome.kind != "oracle"
+    ]
+    note = (
+        f"CPU seconds of fitting and tuning; seed {standings.contest.seed}. JSON and CSV have the "
+        "settings in full, and whose idea each router is."
+    )
+    return Table("Settings chosen on the validation fold", columns, tuple(lines), note)
+
+
+def _line(row: Standing, *cells: Cell) -> Line:
+    outcome = row.entry.outcome
+    group = {"router": LEARNED, "oracle": BOUNDS}.get(
+        outcome.kind, SETS.get(row.entry.arms, BROUGHT)
+    )
+    return Line(group, (outcome.name, *cells), ranked=outcome.kind != "oracle")
+
+
+def _cost_digits(standings: Standings) -> int:
+    return digits_for(row.cost.mean for row in standings.rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Compared:
+    """What a comparison found.
+
+    Attributes:
+        result: every figure, as plain values.
+        look: what was looked at, for the log of looks at the test fold; JSON values.
+    """
+
+    result: Standings
+    look: Mapping[str, Any]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a reader must not miss."""
+        return self.result.contest.notes
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """Every table by name; "rows" is the long one, a line for each router and set of arms."""
+        return {**named_tables(self.result), ROWS: long_table(self.result)}
+
+    def table(self, name: str = "reward") -> Table:
+        """One of `tables`.
+
+        Raises:
+            InputError: there is none of this name.
+        """
+        return table_named(name, self.tables)
+
+    def to_json(self) -> str:
+        """The comparison as one JSON object; its keys are a contract, see docs/compare.md."""
+        return as_json(self.result)
+
+    def write(self, folder: Path) -> Path:
+        """The JSON and the tables as Markdown in `folder`; returns the JSON."""
+        tables = "\n".join(as_markdown(table) for table in contest_tables(self.result))
+        write_atomically(folder / "compare.md", tables.encode())
+        page = folder / "compare.json"
+        write_atomically(page, self.to_json().encode())
+        return page
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+
+def compare(
+    tree: Tree,
+    run: str | os.PathLike[str] | None = None,
+    *,
+    alpha: float | None = None,
+    split: str = "test",
+    baselines: str | Sequence[str] | None = None,
+    sets: str | Sequence[str] = ("A", "B"),
+    policies: Sequence[Any] = (),
+    seed: int = PAPER_SEED,
+    progress: OnFitted | None = None,
+) -> Compared:
+    """Fit the baselines on the train fold, and compare them with the learned router.
+
+    Looks at the test fold are logged by the command line only.
+
+    Args:
+        tree: all folds.
+        run: of `train`, or its folder; default: the newest that learned from the tree.
+        alpha: price of cost; default: the one that the router was trained for.
+        split: the fold to compare on.
+        baselines: names, or `module:Class`, as a list or as "a,b"; None is all of ours.
+        sets: what they choose from: "A" one direct call, "B" whole routes.
+        policies: of your own, to be valued beside them; see `hierrouter.evaluation.policies`.
+        seed: of what baselines draw.
+        progress: told (done, total, name) after each fit.
+
+    Raises:
+        InputError: something does not fit together, or there is nothing to compare on.
+        CacheError: the cache that the tree was opened from is gone or damaged.
+    """
+    chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
+    answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
+    shown = shown_router(tree, alpha, None if run is None else Path(run))
+    own = as_own(policies)
+    return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
+
+
+def compared(
+    tree: Tree,
+    shown: Shown,
+    chosen: Sequence[Baseline],
+    sets: Sequence[str],
+    answers: Mapping[str, Answers] | None,
+    split: str,
+    seed: int,
+    on_fitted: OnFitted | None = None,
+    policies: Sequence[OwnPolicy] = (),
+) -> Compared:
+    """Hold the contest, and work out its intervals; see `contest` for the arguments and errors."""
+    held = contest(
+        tree,
+        shown.alpha,
+        chosen,
+        sets,
+        shown.trained,
+        split,
+        seed,
+        answers,
+        on_fitted or _nobody,
+        policies,
+    )
+    source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
+    result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
+    return Compared(result, look_of(held, chosen, policies))
+
+
+def _nobody(done: int, total: int, name: str) -> None:
+    """Whoever is not told."""

@@ -1,0 +1,206 @@
+"""A drawing: a matplotlib figure, its colours, and an SVG that fits any page."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from hierrouter.reports.results import Report, Row
+from hierrouter.tables import one_line
+
+# Stands for the page's text colour; nothing else may use it. In a file it is this near-black.
+INK = "#0a0b0c"
+# Okabe and Ito's colours, distinct for colour-blind readers, without black and yellow: both
+# would vanish on one of the two backgrounds.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
+ROUTER_COLOUR = "#d55e00"
+GREYS = ("#8c8c8c", "#b3b3b3", "#6e6e6e")
+HATCHES = ("", "///", "...", "xxx")
+
+WIDTH = 8.5  # inches
+LONGEST_LABEL = 26  # characters
+CHARACTER_INCHES = 0.085
+LEGEND_KEY_INCHES = 0.6
+
+_STYLE: Mapping[Any, Any] = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "font.family": "DejaVu Sans",  # ships with matplotlib: the layout is the same everywhere
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType: text that can be found and copied
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,  # a $ in a name is a $
+    "text.usetex": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that is ready to be shown or saved.
+
+    Attributes:
+        name: for files and ids: lower case, hyphens.
+        title: what a screen reader calls it.
+        caption: a line to stand above it.
+        description: what is to be seen, and where the numbers are.
+        figure: drawn inside `settings`, in which it has to be written, too.
+    """
+
+    name: str
+    title: str
+    caption: str
+    description: str
+    figure: Figure
+
+
+@contextmanager
+def settings(salt: str = "", letters: float = 10) -> Iterator[None]:
+    """Draw and write inside this: default settings whatever the user's matplotlibrc says.
+
+    Args:
+        salt: keeps the ids of two figures on one page apart.
+        letters: their size, in points.
+    """
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update({**_STYLE, "font.size": letters, "svg.hashsalt": salt})
+        # Layout asks for glyphs that the reader's own font will supply.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """A transparent figure of width x height inches with one pair of axes, lines behind them."""
+    figure, [axes] = panels(width, height, 1)
+    axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def panels(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]:
+    """A transparent figure with pairs of axes side by side, which share their rows."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    figure.patch.set_visible(False)
+    found: list[Axes] = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    for axes in found:
+        axes.patch.set_visible(False)
+    return figure, found
+
+
+def legend(figure: Figure) -> None:
+    """A legend above the axes, as many entries a row as fit."""
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    if not labels:
+        return
+    longest = max(len(label) for label in labels)
+    entry = LEGEND_KEY_INCHES + longest * CHARACTER_INCHES
+    columns = max(1, int(figure.get_figwidth() / entry))
+    figure.legend(loc="outside upper center", ncols=columns)
+
+
+def label(name: str) -> str:
+    """A name for an axis or a legend, which leaves out names that begin with an underscore."""
+    short = one_line(name, LONGEST_LABEL)
+    return f" {short}" if short.startswith("_") else short
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Fill of a bar or a point."""
+
+    colour: str
+    hatch: str = ""
+
+
+def fills_of(report: Report) -> Mapping[tuple[str, str], Fill]:
+    """One fill for each direct call and the router; a hatch where the colours are used up."""
+    fills: dict[tuple[str, str], Fill] = {}
+    for kind, colours in (("reference", GREYS), ("single", COLOURS), ("router", (ROUTER_COLOUR,))):
+        members = [row for row in report.overall if row.kind == kind]
+        for at, row in enumerate(members):
+            turn, number = divmod(at, len(colours))
+            fills[identity(row)] = Fill(colours[number], HATCHES[turn % len(HATCHES)])
+    return fills
+
+
+def identity(row: Row) -> tuple[str, str]:
+    """What a policy is known by; a direct call may be called like a route."""
+    return row.kind, row.policy
+
+
+PAGE_COLOUR = "currentColor"
+
+_TAG = re.compile(r"<[^<>]*>")
+_FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+
+def as_svg(drawing: Drawing, ink: str = PAGE_COLOUR, salt: str = "") -> str:
+    """The drawing as one `<svg>` element; title and description are read out to the blind.
+
+    Args:
+        ink: colour of text and axes.
+        salt: keeps its ids apart from those of the same drawing elsewhere on the page.
+    """
+    figure, sink = drawing.figure, io.StringIO()
+    with settings(salt + drawing.name):
+        figure.savefig(sink, format="svg")
+    width, height = (figure.get_size_inches() * 72).round(1).tolist()
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'font-family="{_FONT_FAMILY}" stroke-linejoin="round" stroke-linecap="butt">\n'
+        f"<title>{escape(drawing.title)}</title>\n<desc>{escape(drawing.description)}</desc>\n"
+        f"{_inside(sink.getvalue(), ink)}\n"
+    )
+
+
+def _inside(svg: str, ink: str) -> str:
+    """All that is inside of the outermost tag, and that tag's end."""
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    body = re.sub(r"<style\b.*?</style>|<metadata\b.*?</metadata>|<!--.*?-->", "", body, flags=re.S)
+    # In tags only: what looks like markup inside a label is text and stays as it is.
+    body = _TAG.sub(lambda tag: _portable(tag[0], ink), body)
+    wanted = frozenset(re.findall(r"[\"(]#([\w.-]+)", body))
+    body = _TAG.sub(lambda tag: _without_idle_id(tag[0], wanted), body)
+    return re.sub(r"\n\s*\n+", "\n", body).strip()
+
+
+def _portable(tag: str, ink: str) -> str:
+    """The tag without style attribute and XLink, in the colour `ink`."""
+    plain = re.sub(r' style="([^"]*)"', _as_attributes, tag)
+    return plain.replace("xlink:href=", "href=").replace(INK, ink)
+
+
+def _as_attributes(match: re.Match[str]) -> str:
+    """`style="fill: none; font-size: 10px"` as ` fill="none" font-size="10px"`, without fonts."""
+    attributes = []
+    for declaration in match[1].split(";"):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if name == "font":  # the shorthand of older matplotlib
+            name, value = "font-size", next(iter(re.findall(r"[\d.]+px", value)), "")
+        if value and name != "font-family":
+            attributes.append(f' {name}="{value}"')
+    return "".join(attributes)
+
+
+def _without_idle_id(tag: str, wanted: frozenset[str]) -> str:
+    """The tag without an id that nothing refers to: two figures on a page would both have it."""
+    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", tag)

@@ -1,0 +1,504 @@
+"""A page that lets a person play with a cache."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.budget import oracle_break_points
+from hierrouter.evaluation.outcome import single_calls
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings
+from hierrouter.learning.config import MAX_ALPHA
+from hierrouter.learning.selection import Shown, differences_of
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.paper import PAPER_ALPHA
+from hierrouter.replay.inspection import data_notes
+from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.reports.build import columns_of
+from hierrouter.reports.evaluated import cost_unit
+from hierrouter.reports.explain import worst_queries
+from hierrouter.reports.html import BASE_STYLES, content_security_policy, environment
+from hierrouter.reports.results import ALL
+from hierrouter.tables import safe_text
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import DirectCalls, RouteTree
+
+BETWEEN = 100  # positions beside those that somebody has asked for
+TAILS = 0.01  # share of the oracle's changes that lies below the range, and above it
+ROOM = 2.0  # the range reaches so many times further
+DIGITS = 3  # significant digits of a position
+
+
+def positions(
+    tree: RouteTree, split: str, sweep: Sweep | None, trained: TrainedRouter | None
+) -> tuple[float, ...]:
+    """0, the paper's alpha, those of sweep and router, and the range in which best routes change.
+
+    Args:
+        tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
+        split: the fold that is shown.
+        sweep: where it has a router for each alpha of its grid only, these are all positions.
+        trained: the router of a single run.
+
+    Returns:
+        ascending.
+    """
+    asked = {0.0, PAPER_ALPHA} | ({trained.alpha} if trained else set())
+    if sweep is None:
+        return tuple(sorted(asked | _between(tree, split, trained)))
+    wanted = asked | set(sweep.alphas) | _between(tree, split, trained)
+    return tuple(alpha for alpha in sorted(wanted) if sweep.has(alpha))
+
+
+def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
+    """Spread evenly over the logarithm of the range; none where no route ever changes."""
+    stop = trained is not None and trained.objective.allow_stop
+    train = tree.split("train")
+    changes = oracle_break_points(train if len(train) else tree.split(split), stop)
+    if not len(changes):
+        return set()
+    low, high = np.quantile(changes, (TAILS, 1 - TAILS))
+    spread = np.geomspace(low / ROOM, min(high * ROOM, MAX_ALPHA), BETWEEN)
+    return {float(f"{alpha:.{DIGITS}g}") for alpha in spread}
+
+
+TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
+
+
+def whole_numbers(values: NDArray[np.int64]) -> dict[str, str]:
+    """Numbers >= 0 in the smallest type; those of 2**32 and more as float64, exact up to 2**53.
+
+    Returns:
+        `type` and `data`, the values in C order.
+    """
+    largest = int(values.max(initial=0))
+    kind = TYPES[sum(largest >= limit for limit in (2**8, 2**16, 2**32))]
+    return _packed(values, kind)
+
+
+def numbers(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Floats, each to the last bit: the distinct ones, and for each value which of them it is.
+
+    Returns:
+        `values` and `code`, both packed.
+    """
+    distinct, code = np.unique(values, return_inverse=True)
+    return {"values": _packed(distinct, "<f8"), "code": whole_numbers(code.reshape(values.shape))}
+
+
+def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
+    data = np.ascontiguousarray(values, dtype=kind).tobytes()
+    return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
+
+
+Integers = NDArray[np.int64]
+OnDone = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A router on one fold, along a grid of alphas.
+
+    Attributes:
+        name: what the page calls it.
+        note: what it was trained for, in words.
+        allow_stop: whether it may end before L calls.
+        start: int64[queries], the node where it ends at the first alpha.
+        changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
+            none at the first.
+        node: for each alpha where these end, int64[n].
+    """
+
+    name: str
+    note: str
+    allow_stop: bool
+    start: Integers
+    changed: tuple[Integers, ...]
+    node: tuple[Integers, ...]
+
+    def at(self, position: int) -> Integers:
+        """int64[queries]: the node where each query ends at one alpha of the grid."""
+        found = self.start.copy()
+        for changed, node in zip(
+            self.changed[: position + 1], self.node[: position + 1], strict=True
+        ):
+            found[changed] = node
+        return found
+
+
+@dataclass(frozen=True)
+class Brought:
+    """A policy of the user's own on one fold; it was asked at one alpha.
+
+    Attributes:
+        name: what the page calls it.
+        note: what a reader must know of it, in words.
+        node: int64[queries], the node where it ends, the likeliest one if it draws.
+    """
+
+    name: str
+    note: str
+    node: Integers
+
+
+def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Brought:
+    """Where a policy of the user's own ends.
+
+    Raises:
+        InputError: it fails, or gives what is neither an action nor probabilities.
+    """
+    endings = policy_endings(fold, policy, alpha, allow_stop)
+    draws = bool((endings.max(axis=1) < 1).any())
+    note = f"{policy.name} was asked at alpha {alpha:g}, and does the same at every alpha here"
+    likeliest = ", where it draws, its likeliest route is shown" if draws else ""
+    return Brought(policy.name, f"{note}{likeliest}.", endings.argmax(axis=1))
+
+
+def of_sweep(
+    sweep: Sweep,
+    fold: RouteTree,
+    alphas: Sequence[float],
+    on_done: OnDone = lambda done, total: None,
+) -> Learned:
+    """The first seed's router at each alpha.
+
+    Args:
+        alphas: those that the sweep has a router for.
+        on_done: told (done, total) after each alpha.
+
+    Raises:
+        InputError: a sweep of another tree.
+    """
+
+    def endings() -> Iterator[Integers]:
+        for done, alpha in enumerate(alphas, start=1):
+            yield _endings(sweep.at(alpha)[0], fold)
+            on_done(done, len(alphas))
+
+    low, high = sweep.alphas[0], sweep.alphas[-1]
+    note = f"trained for alphas from {low:g} to {high:g} (sweep-alpha, seed {sweep.origin.seed})"
+    return _along("HierRouter, sweep", note, sweep.allow_stop, endings())
+
+
+def of_run(trained: TrainedRouter, fold: RouteTree, count: int) -> Learned:
+    """One router, the same at each of `count` alphas.
+
+    Raises:
+        InputError: a router of another tree.
+    """
+    endings = _endings(trained, fold)
+    note = f"trained at alpha {trained.alpha:g}, and the same router at every alpha"
+    stop = trained.objective.allow_stop
+    return _along("HierRouter, one alpha", note, stop, (endings for _ in range(count)))
+
+
+def _endings(router: TrainedRouter, fold: RouteTree) -> Integers:
+    found: Integers = router.endings(fold).argmax(axis=1)
+    return found
+
+
+def _along(name: str, note: str, allow_stop: bool, endings: Iterator[Integers]) -> Learned:
+    before = start = next(endings)
+    changed, nodes = [start[:0]], [start[:0]]
+    for now in endings:
+        changed.append(np.flatnonzero(now != before))
+        nodes.append(now[changed[-1]])
+        before = now
+    return Learned(name, note, allow_stop, start, tuple(changed), tuple(nodes))
+
+
+@dataclass(frozen=True)
+class Explored:
+    """One fold of a tree, and what learned routers do on it.
+
+    Attributes:
+        tree: all folds; what is chosen from data is chosen on "train".
+        split: the fold that is shown.
+        alphas: positions of the slider, ascending.
+        start: the position first shown.
+        learned: routers, the one first shown first; none where nothing has been trained.
+        texts: question, reference and answers, by position of the query in the fold.
+        notes: sentences that a reader must not miss.
+        brought: policies of the user's own.
+    """
+
+    tree: RouteTree
+    split: str
+    alphas: tuple[float, ...]
+    start: int
+    learned: tuple[Learned, ...]
+    texts: Mapping[int, Texts]
+    notes: tuple[str, ...]
+    brought: tuple[Brought, ...] = ()
+
+    @property
+    def fold(self) -> RouteTree:
+        """The queries that are shown."""
+        return self.tree.split(self.split)
+
+
+def explored(
+    cache: Path,
+    tree: RouteTree,
+    split: str,
+    shown: Shown,
+    texts: int,
+    pool: str | None = None,
+    on_done: OnDone = lambda done, total: None,
+    policies: Sequence[OwnPolicy] = (),
+) -> Explored:
+    """All that a page of one fold needs.
+
+    Args:
+        cache: the folder that the tree was opened from.
+        tree: all folds.
+        split: the fold to show.
+        shown: the router and the sweep, see `hierrouter.learning.selection`.
+        texts: of how many queries to load the texts at most: those on which the first router loses
+            most at the alpha first shown, then the first ones.
+        pool: as in `hierrouter.replay.opening.Selection`.
+        on_done: told (alphas done, all) while a sweep is evaluated.
+        policies: the user's own; where the router may stop early, they may, too.
+
+    Raises:
+        InputError: the fold is empty, a router was made for another tree, or a policy of the
+            user's own fails.
+        CacheError: the answers are not in the cache.
+    """
+    fold = tree.split(split)
+    if not len(fold):
+        raise InputError(f"the {split} fold is empty: nothing to explore; collect more queries")
+    # A sweep's router that stands for a run is the sweep's anyway.
+    trained = shown.trained if shown.run != shown.sweep_run else None
+    alphas = positions(tree, split, shown.sweep, trained)
+    learned = _learned(fold, alphas, trained, shown, on_done)
+    swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None
+    stop = any(router.allow_stop for router in learned)
+    brought = tuple(of_policy(one, fold, shown.alpha, stop) for one in policies)
+    rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
+    return Explored(
+        tree=tree,
+        split=split,
+        alphas=alphas,
+        start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
+        learned=learned,
+        texts=dict(zip(rows, _load(cache, fold, rows, pool), strict=True)),
+        notes=(
+            *data_notes(tree),
+            *_differences(tree, trained, shown),
+            *(one.note for one in brought),
+        ),
+        brought=brought,
+    )
+
+
+def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: Shown) -> list[str]:
+    """How routers are shown otherwise than they were trained, but for alpha."""
+    swept = shown.sweep.like(None, shown.sweep.alphas[0]) if shown.sweep else None
+    routers = [router for router in (trained, swept) if router]
+    said = (line for router in routers for line in differences_of(router, router.alpha, tree))
+    return [f"{line[:1].upper()}{line[1:]}." for line in dict.fromkeys(said)]
+
+
+def _learned(
+    fold: RouteTree,
+    alphas: tuple[float, ...],
+    trained: TrainedRouter | None,
+    shown: Shown,
+    on_done: OnDone,
+) -> tuple[Learned, ...]:
+    """The sweep's network first: it is the one that moves with alpha."""
+    found = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
+    return (*found, *([of_run(trained, fold, len(alphas))] if trained else []))
+
+
+def _with_texts(
+    tree: RouteTree, split: str, alpha: float, trained: TrainedRouter | None, count: int
+) -> list[int]:
+    """Positions in the fold of the queries that come with their texts."""
+    of_fold = np.flatnonzero(np.array(tree.splits) == split)
+    worst = worst_queries(tree, split, alpha, trained, count) if trained else []
+    others = np.setdiff1d(of_fold, worst)[: count - len(worst)]
+    rows = np.array([*worst, *others], dtype=np.int64)
+    found: list[int] = np.sort(np.searchsorted(of_fold, rows)).tolist()
+    return found
+
+
+def _load(cache: Path, fold: RouteTree, rows: list[int], pool: str | None) -> list[Texts]:
+    chosen = fold.select(np.array(rows, dtype=np.int64))
+    return load_texts(cache, chosen, pool) if rows else []
+
+
+LONGEST_TEXT = 4_000  # characters of one answer
+CUT = " […]"
+
+
+def as_object(explored: Explored) -> dict[str, Any]:
+    """The whole of it."""
+    fold = explored.fold
+    datasets = list(dict.fromkeys(fold.datasets))
+    train = explored.tree.split("train")
+    return {
+        "split": explored.split,
+        "scorer": safe_text(fold.scorer),
+        "unit": cost_unit([fold]),
+        "models": [safe_text(name) for name in fold.models],
+        "hops": fold.hops,
+        "datasets": [safe_text(name) for name in datasets],
+        "queries": {
+            "id": [safe_text(name) for name in fold.query_ids],
+            "dataset": whole_numbers(np.array([datasets.index(name) for name in fold.datasets])),
+        },
+        "nodes": _calls(fold),
+        "direct": _calls(fold.direct)
+        | {
+            "models": [safe_text(name) for name in fold.direct.models],
+            "inPool": [name in fold.models for name in fold.direct.models],
+        },
+        "train": _train(train, datasets) if len(train) else None,
+        "alphas": list(explored.alphas),
+        "start": explored.start,
+        "routers": [_router(learned) for learned in explored.learned],
+        "brought": [
+            {"name": safe_text(one.name), "node": whole_numbers(one.node)}
+            for one in explored.brought
+        ],
+        "texts": {str(row): _texts(texts) for row, texts in explored.texts.items()},
+        "notes": [safe_text(note) for note in explored.notes],
+    }
+
+
+def _calls(of: RouteTree | DirectCalls) -> dict[str, Any]:
+    """What calls are worth and took, a row for each node or model."""
+    return {
+        "score": numbers(of.score.T),
+        "accuracy": numbers(of.accuracy.T),
+        "tokensIn": whole_numbers(of.tokens_in.T),
+        "tokensOut": whole_numbers(of.tokens_out.T),
+        "rate": of.rate.tolist(),
+    }
+
+
+def _train(train: RouteTree, datasets: list[str]) -> dict[str, Any]:
+    """What each node is worth on the train fold, by dataset; all queries last.
+
+    Enough to choose a fixed route at any alpha and price. A dataset without queries has null.
+    """
+    rows = columns_of(train.datasets)
+    return {"columns": [_means(train, rows.get(name)) for name in (*datasets, ALL)]}
+
+
+def _means(train: RouteTree, rows: NDArray[np.int64] | None) -> dict[str, Any] | None:
+    if rows is None:
+        return None
+    return {
+        "score": train.score[rows].mean(axis=0).tolist(),
+        "tokensIn": train.tokens_in[rows].mean(axis=0).tolist(),
+        "tokensOut": train.tokens_out[rows].mean(axis=0).tolist(),
+    }
+
+
+def _router(learned: Learned) -> dict[str, Any]:
+    return {
+        "name": learned.name,
+        "note": learned.note,
+        "stop": learned.allow_stop,
+        "start": whole_numbers(learned.start),
+        "counts": whole_numbers(np.array([len(changed) for changed in learned.changed])),
+        "query": whole_numbers(np.concatenate(learned.changed)),
+        "node": whole_numbers(np.concatenate(learned.node)),
+    }
+
+
+def _texts(texts: Texts) -> dict[str, Any]:
+    return {
+        "question": _cut(texts.question),
+        "references": [_cut(reference) for reference in texts.references],
+        "answers": [_cut(answer) for answer in texts.answers],
+    }
+
+
+def _cut(text: str) -> str:
+    safe = safe_text(text)
+    return safe if len(safe) <= LONGEST_TEXT else safe[:LONGEST_TEXT] + CUT
+
+
+SCRIPTS = (
+    "data.js",
+    "routes.js",
+    "value.js",
+    "scene.js",
+    "dom.js",
+    "frontier.js",
+    "tables.js",
+    "shares.js",
+    "list.js",
+    "tree.js",
+    "controls.js",
+    "main.js",
+)
+# What ends a script element or starts a comment in it, as JSON says it otherwise.
+INERT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def as_html(explored: Explored) -> str:
+    """The page, the same bytes for the same values."""
+    style, script = _style(), _script()
+    fold = explored.fold
+    return (
+        environment("hierrouter.reports")
+        .get_template("explore.html.j2")
+        .render(
+            policy=content_security_policy(style, script),
+            style=Markup(style),  # noqa: S704 - our own text, not foreign
+            script=Markup(script),  # noqa: S704 - our own text
+            data=Markup(inert_json(as_object(explored))),  # noqa: S704 - escaped there
+            queries=len(fold),
+            datasets=len(set(fold.datasets)),
+            split=explored.split,
+            scorer=fold.scorer,
+            notes=explored.notes,
+            absent=_absent(explored),
+            texts=len(explored.texts),
+        )
+    )
+
+
+def _absent(explored: Explored) -> set[str]:
+    """What the legend need not name."""
+    kinds = {outcome.kind for outcome in single_calls(explored.fold)}
+    found = {"single", "reference"} - kinds
+    found |= set() if explored.learned else {"router"}
+    found |= set() if explored.brought else {"brought"}
+    return found if "train" in explored.tree.splits else found | {"informed"}
+
+
+def inert_json(value: Any) -> str:
+    """JSON in ASCII that can stand inside a script element whatever it says."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(INERT)
+
+
+def _style() -> str:
+    base = resources.files("hierrouter.reports").joinpath("templates")
+    own = resources.files("hierrouter.reports").joinpath("templates", "explore.css")
+    return "".join(base.joinpath(name).read_text("utf-8") for name in BASE_STYLES) + own.read_text(
+        "utf-8"
+    )
+
+
+def _script() -> str:
+    """All files in one function, so that nothing of it can be reached by name."""
+    folder = resources.files("hierrouter.reports").joinpath("templates")
+    files = "\n".join(folder.joinpath(name).read_text("utf-8") for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{files}\n}})();\n'

@@ -1,0 +1,601 @@
+"""The figures of a report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from rich.cells import cell_len
+
+from hierrouter.evaluation.calls import DepthPoint
+from hierrouter.evaluation.metrics import frontier
+from hierrouter.reports.drawing import (
+    CHARACTER_INCHES,
+    COLOURS,
+    GREYS,
+    INK,
+    LONGEST_LABEL,
+    ROUTER_COLOUR,
+    WIDTH,
+    Drawing,
+    Fill,
+    as_svg,
+    canvas,
+    fills_of,
+    identity,
+    label,
+    legend,
+    panels,
+    settings,
+)
+from hierrouter.reports.results import (
+    ALL,
+    FrontierRow,
+    HandingOver,
+    LearningCurve,
+    Report,
+    RouteMap,
+    Row,
+)
+from hierrouter.reports.tables import COST_SCALE
+from hierrouter.reports.values import Analysis
+from hierrouter.tables import one_line
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import SEPARATOR
+from hierrouter_cache.writer import write_atomically
+
+LOG_FROM_RATIO = 10.0
+BAND_OF = {False: "for other queries", True: "for other queries and other seeds"}  # has_spread
+
+
+def frontier_figure(report: Report) -> Drawing:
+    """Mean quality over mean cost of every policy, and of those swept over alpha."""
+    level = f"{report.bootstrap.level:.0%}"
+    band = f"; band: {level} intervals of Q, {BAND_OF[report.has_spread]}"
+    bars = "; thin bars: from the lowest to the highest seed"
+    marks = (band if report.frontier else "") + (bars if report.has_spread else "")
+    with settings():
+        figure, axes = canvas(WIDTH, 4.6)
+        _draw_routes(axes, [row for row in report.overall if row.kind == "route"])
+        _draw_sweeps(axes, report.frontier)
+        _draw_points(axes, report)
+        _cost_axis(axes, report.cost_unit, logarithmic=_cost_ratio(report) > LOG_FROM_RATIO)
+        axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
+        legend(figure)
+    return Drawing(
+        name="frontier",
+        title="Quality against cost",
+        caption=f"Quality against cost; up and to the left is better{marks}",
+        description=f"Scatter of mean quality over mean cost over {ALL} queries; up and to the "
+        f"left is better{marks}. The numbers are in the tables of quality and cost.",
+        figure=figure,
+    )
+
+
+def _draw_routes(axes: Axes, routes: Sequence[Row]) -> None:
+    """All fixed routes, those on their hull joined by a line."""
+    if not routes:
+        return
+    cost = np.array([row.cost for row in routes]) / COST_SCALE
+    quality = np.array([row.quality for row in routes])
+    hull = frontier(cost, quality)
+    axes.plot(cost[hull], quality[hull], color=GREYS[0], linewidth=1, linestyle=":", zorder=1.5)
+    axes.scatter(
+        cost, quality, 22, facecolors="none", edgecolors=GREYS[0], label="fixed routes", zorder=2
+    )
+
+
+def _draw_sweeps(axes: Axes, points: Sequence[FrontierRow]) -> None:
+    """One line a policy, its points in the order of alpha."""
+    for policy, kind in dict.fromkeys((row.policy, row.kind) for row in points):
+        rows = [row for row in points if (row.policy, row.kind) == (policy, kind)]
+        rows.sort(key=lambda row: row.alpha)
+        learned = kind == "router"
+        axes.plot(
+            [row.cost / COST_SCALE for row in rows],
+            [row.quality for row in rows],
+            color=ROUTER_COLOUR if learned else INK,
+            linewidth=1.6 if learned else 1.2,
+            linestyle="-" if learned else "--",
+            marker="o" if learned else "",
+            markersize=4,
+            label=f"{label(policy)} over alpha",
+            zorder=3 if learned else 2.5,
+        )
+        if learned:
+            _draw_band(axes, rows)
+        _draw_seeds(axes, rows)
+
+
+def _draw_band(axes: Axes, rows: Sequence[FrontierRow]) -> None:
+    """Intervals of quality at every point, for other seeds too where there are several."""
+    ends = [
+        row.crossed.quality if row.crossed else (row.quality_low, row.quality_high) for row in rows
+    ]
+    low, high = zip(*ends, strict=True)
+    cost = [row.cost / COST_SCALE for row in rows]
+    axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
+
+
+def _draw_seeds(axes: Axes, rows: Sequence[FrontierRow]) -> None:
+    """Thin bars from the lowest to the highest seed, of quality and of cost."""
+    several = [(row, row.spread) for row in rows if row.spread]
+    if not several:
+        return
+    cost, quality = np.array([(row.cost / COST_SCALE, row.quality) for row, _ in several]).T
+    costs = np.array([spread.cost for _, spread in several]).T / COST_SCALE
+    qualities = np.array([spread.quality for _, spread in several]).T
+    axes.errorbar(
+        cost,
+        quality,
+        yerr=np.abs(qualities - quality),
+        xerr=np.abs(costs - cost),
+        fmt="none",
+        ecolor=ROUTER_COLOUR,
+        elinewidth=0.9,
+        alpha=0.6,
+        zorder=2.8,
+    )
+
+
+def _draw_points(axes: Axes, report: Report) -> None:
+    """Direct calls, baselines, and router and oracle at the report's alpha."""
+    fills = fills_of(report)
+    markers = {"single": "s", "reference": "D", "router": "*", "baseline": "X", "oracle": "P"}
+    baselines = 0
+    for row in report.overall:
+        if row.kind not in markers:
+            continue
+        fill = fills.get(identity(row), Fill(INK))
+        if row.kind == "baseline":
+            fill = Fill(COLOURS[-1 - baselines % len(COLOURS)])
+            baselines += 1
+        axes.scatter(
+            row.cost / COST_SCALE,
+            row.quality,
+            170 if row.kind == "router" else 50,
+            color=fill.colour,
+            marker=markers[row.kind],
+            hatch=fill.hatch or None,
+            edgecolor=INK if fill.hatch else "none",
+            label=label(row.policy),
+            zorder=4,
+        )
+
+
+def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
+    """Plain numbers: powers of ten would need mathematical markup, which labels may not have."""
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda cost, _: _plain(cost)))
+    axes.set_xlabel(f"mean cost C per query ({unit} / {COST_SCALE:,})")
+    axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
+
+
+def _plain(number: float) -> str:
+    """0.00002, not 2e-05."""
+    return f"{number:.12f}".rstrip("0").rstrip(".")
+
+
+def _cost_ratio(report: Report) -> float:
+    """Highest cost over lowest; 0 where a cost is nil, which no logarithm shows."""
+    costs = [row.cost for row in report.overall]
+    for row in report.frontier:
+        costs += row.spread.cost if row.spread else [row.cost]
+    return max(costs) / min(costs) if min(costs) > 0 else 0.0
+
+
+RUNG_INCHES = 0.34
+
+
+class Dot(NamedTuple):
+    """One line of the figure."""
+
+    name: str
+    reward: float
+    low: float
+    high: float
+    colour: str
+
+
+def ladder_figure(report: Report, analysis: Analysis) -> Drawing:
+    """Mean R of each rung and of the router over all queries, from chance upwards."""
+    level = f"{report.bootstrap.level:.0%}"
+    dots = _dots(report, analysis)
+    with settings():
+        figure, axes = canvas(WIDTH, 1.0 + RUNG_INCHES * len(dots))
+        for at, dot in enumerate(dots):
+            axes.plot([dot.low, dot.high], [at, at], color=dot.colour, linewidth=1.6)
+            axes.plot(dot.reward, at, color=dot.colour, marker="o", markersize=7)
+        axes.set_yticks(range(len(dots)), [label(dot.name) for dot in dots])
+        axes.set_ylim(-0.6, len(dots) - 0.4)
+        axes.set_xlabel(f"net reward R = Q − {report.alpha:g} C")
+        axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
+    return Drawing(
+        name="ladder",
+        title="Bound ladder",
+        caption=f"Bound ladder: what each kind of knowledge is worth, with {level} intervals",
+        description="Dots of mean net reward, a line for each bound from chance at the bottom to "
+        "the oracles, and for the router. The numbers are in the table of the ladder.",
+        figure=figure,
+    )
+
+
+def _dots(report: Report, analysis: Analysis) -> Sequence[Dot]:
+    """The rungs in their order; the router above the highest rung that it is not worse than."""
+    width = len(report.datasets)
+    dots = [
+        Dot(row.rung, row.reward.mean, row.reward.low, row.reward.high, INK)
+        for row in analysis.ladder[width - 1 :: width]
+    ]
+    row = report.router
+    if row is None:
+        return dots
+    passed = [at for at, dot in enumerate(dots, start=1) if dot.reward <= row.reward]
+    own = Dot(row.policy, row.reward, row.reward_low, row.reward_high, ROUTER_COLOUR)
+    place = max(passed, default=0)
+    return [*dots[:place], own, *dots[place:]]
+
+
+BAR_INCHES = 0.12
+FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
+
+
+def reward_figure(report: Report) -> Drawing:
+    """Net reward R = Q - alpha * C by dataset, with intervals."""
+    fills, policies = fills_of(report), _compared(report)
+    groups = len(report.shown_datasets)
+    level = f"{report.bootstrap.level:.0%}"
+    with settings():
+        wanted = 1.2 + groups * (len(policies) + 1) * BAR_INCHES
+        width = min(max(WIDTH, wanted), 1.5 * WIDTH)
+        figure, axes = canvas(width, 4.2)
+        for at, rows in enumerate(policies):
+            _bars(axes, rows[:groups], at, len(policies), fills[identity(rows[0])])
+        _name_groups(axes, report.shown_datasets, width)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
+        legend(figure)
+    return Drawing(
+        name="net-reward",
+        title="Net reward by dataset",
+        caption=f"Net reward by dataset, with {level} intervals",
+        description=f"Grouped bars with {level} intervals; the numbers are in the table of net "
+        "rewards.",
+        figure=figure,
+    )
+
+
+def _name_groups(axes: Axes, datasets: Sequence[str], width: float) -> None:
+    """Names below the bars, slanted where they would run into each other."""
+    groups, labels = len(datasets), [label(name) for name in datasets]
+    slanted = max(map(len, labels)) * groups * CHARACTER_INCHES > width - 1
+    axes.set_xticks(
+        range(groups),
+        labels,
+        rotation=30 if slanted else 0,
+        ha="right" if slanted else "center",
+    )
+    middle, half = (groups - 1) / 2, max(groups, FEWEST_GROUPS) / 2
+    axes.set_xlim(middle - half, middle + half)
+    axes.tick_params(axis="x", length=0)
+
+
+def _compared(report: Report) -> list[tuple[Row, ...]]:
+    """The policies of the paper's figure, in its order."""
+    return [
+        rows
+        for kind in ("reference", "single", "router")
+        for rows in report.by_policy
+        if rows[0].kind == kind
+    ]
+
+
+def _bars(axes: Axes, rows: Sequence[Row], at: int, policies: int, fill: Fill) -> None:
+    place = np.arange(len(rows)) + (at - (policies - 1) / 2) * 0.84 / policies
+    reward = np.array([row.reward for row in rows])
+    low = reward - [row.reward_low for row in rows]
+    high = [row.reward_high for row in rows] - reward
+    axes.bar(
+        place,
+        reward,
+        0.84 / policies,
+        color=fill.colour,
+        hatch=fill.hatch,
+        edgecolor=INK if fill.hatch else "none",
+        linewidth=0,
+        label=label(rows[0].policy),
+    )
+    # Percentiles of few queries may miss the mean by rounding; a bar cannot have negative length.
+    lengths = np.maximum([low, high], 0)
+    axes.errorbar(place, reward, lengths, fmt="none", ecolor=INK, elinewidth=0.9, alpha=0.7)
+
+
+def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
+    """Mean R over the share of queries handed over, between chance and the oracle.
+
+    Args:
+        handing: of the report.
+    """
+    curve = handing.curve
+    share = [point.share for point in curve]
+    lines = (
+        ("oracle", [point.oracle for point in curve], INK, "--"),
+        ("hierrouter in doubt", [point.reward for point in curve], ROUTER_COLOUR, "-"),
+        ("chance", [point.chance for point in curve], GREYS[0], ":"),
+    )
+    with settings():
+        figure, axes = canvas(WIDTH, 4.0)
+        for name, reward, colour, style in lines:
+            axes.plot(share, reward, color=colour, linewidth=1.4, linestyle=style, label=name)
+        axes.scatter(
+            handing.chosen.share,
+            handing.chosen.reward,
+            170,
+            color=ROUTER_COLOUR,
+            marker="*",
+            label=label(f"chosen by {handing.chosen_on}"),
+            zorder=4,
+        )
+        axes.set_xlim(-0.03, 1.03)
+        stronger = one_line(handing.stronger, LONGEST_LABEL)
+        axes.set_xlabel(f"share of queries handed over to {stronger}")
+        axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
+        legend(figure)
+    return Drawing(
+        name="deferral",
+        title="Deferral curve",
+        caption="Deferral: what handing more queries over to a stronger model brings",
+        description="Mean net reward over the share of queries handed over, with chance and the "
+        "oracle at the same share. The numbers are in the table of deferral.",
+        figure=figure,
+    )
+
+
+APART = 0.05  # points that are told apart by their alpha, in shares of queries
+
+
+def depth_curve_figure(report: Report) -> Drawing:
+    """Mean quality over the share of queries that get more than one call."""
+    with settings():
+        figure, axes = canvas(WIDTH, 4.0)
+        axes.plot(
+            [point.beyond_first for point in report.depth_curve],
+            [point.quality for point in report.depth_curve],
+            color=ROUTER_COLOUR,
+            linewidth=1.6,
+            marker="o",
+            markersize=4,
+            label=label("hierrouter over alpha"),
+        )
+        _name_points(axes, report.depth_curve)
+        axes.set_xlim(-0.03, 1.06)
+        axes.margins(y=0.12)  # room for the alphas
+        axes.set_xlabel("share of queries with more than one call")
+        axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
+        legend(figure)
+    return Drawing(
+        name="depth-curve",
+        title="Depth curve",
+        caption="Depth: what answering more queries with more than one call brings, by alpha",
+        description="A line of mean quality over the share of queries that get more than one call, "
+        "a point for each alpha of the sweep, mean of its seeds. The numbers are in the JSON.",
+        figure=figure,
+    )
+
+
+def _name_points(axes: Axes, points: Sequence[DepthPoint]) -> None:
+    for point in _apart(points):
+        axes.annotate(
+            f"{point.alpha:g}",
+            (point.beyond_first, point.quality),
+            xytext=(4, -11),
+            textcoords="offset points",
+            fontsize=8,
+        )
+
+
+def _apart(points: Sequence[DepthPoint]) -> Iterator[DepthPoint]:
+    """Those whose names do not cover each other; points come by rising share."""
+    last = -APART
+    for point in points:
+        if point.beyond_first - last >= APART:
+            last = point.beyond_first
+            yield point
+
+
+def learning_figure(curve: LearningCurve) -> Drawing:
+    """Mean R over the epochs, with the epoch that was kept, between two bounds."""
+    bounds = (("oracle", curve.oracle, INK, "--"), ("best fixed route", curve.fixed, GREYS[0], ":"))
+    with settings():
+        figure, axes = canvas(WIDTH, 3.6)
+        for name, reward, colour, style in bounds:
+            if reward is not None:
+                axes.axhline(reward, color=colour, linestyle=style, linewidth=1.2, label=name)
+        axes.plot(
+            curve.epochs,
+            curve.reward,
+            color=ROUTER_COLOUR,
+            linewidth=1.6,
+            marker="o",
+            markersize=3,
+            label="hierrouter",
+        )
+        if curve.chosen is not None:
+            kept = curve.reward[curve.epochs.index(curve.chosen)]
+            axes.scatter(
+                curve.chosen, kept, 170, color=ROUTER_COLOUR, marker="*", label="kept", zorder=4
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epochs")
+        axes.set_ylabel(f"R = Q − {curve.alpha:g} C")
+        legend(figure)
+    which = "" if curve.chosen is None else f" ({curve.chosen})"
+    return Drawing(
+        name="learning-curve",
+        title="Learning curve",
+        caption=f"Learning curve: R of the greedy router on the {curve.fold} fold, which chose the "
+        f"epoch that was kept{which}",
+        description="A line of mean net reward over the epochs of the training, between the best "
+        "fixed route and the oracle on the same queries. The numbers are in the JSON.",
+        figure=figure,
+    )
+
+
+DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
+SMALLEST = 0.005  # a smaller share is written as "<1"
+ROW_INCHES = 0.26
+WIDE_CELL_INCHES = 0.14  # of the widest letters, at 10 points
+
+
+def route_map_figure(routes: RouteMap) -> Drawing:
+    """Datasets by routes; the number in a cell is the share of the dataset's queries in percent."""
+    rows = routes.rows if len(routes.rows) > 2 else routes.rows[:1]  # one dataset has no total
+    oracle = [row.oracle for row in rows]
+    router = [row.router for row in rows if row.router is not None]
+    shown = [("hierrouter", router, ROUTER_COLOUR)] if router else []
+    names = [_in_lines(name) for name in routes.routes]
+    wide = any("\n" in name for name in names)
+    cell, width, size = (
+        (WIDE_CELL_INCHES, 1.5 * WIDTH, 10) if wide else (CHARACTER_INCHES, WIDTH, 8)
+    )
+    below = cell * max(cell_len(line) for name in names for line in name.split("\n"))
+    with settings(letters=size):
+        figure, grids = panels(width, 0.9 + below + ROW_INCHES * len(rows), len(shown) + 1)
+        for axes, panel in zip(grids, [*shown, ("oracle", oracle, INK)], strict=True):
+            _heat_map(axes, *panel)
+            axes.set_xticks(range(len(names)), names, rotation=90, linespacing=1)
+        grids[0].set_yticks(range(len(rows)), [label(row.dataset) for row in rows])
+    whose = "HierRouter and the oracle" if shown else "the oracle"
+    return Drawing(
+        name="route-map",
+        title="Routes by dataset",
+        caption=f"Routes that {whose} take: per cent of each dataset's queries",
+        description=f"Heat maps of {whose}, datasets by routes, the most frequent first; a cell "
+        "holds the expected share of the dataset's queries that take the route. The numbers are in "
+        "the JSON.",
+        figure=figure,
+    )
+
+
+def _in_lines(route: str) -> str:
+    """A route that is too long for a label: a line for each of its calls."""
+    if len(route) <= LONGEST_LABEL:
+        return label(route)
+    return f"{SEPARATOR}\n".join(label(call) for call in route.split(SEPARATOR))
+
+
+def _heat_map(axes: Axes, name: str, shares: Sequence[Sequence[float]], colour: str) -> None:
+    """One panel: a row for each dataset, a line above the last one where that is the total."""
+    for at, row in enumerate(shares):
+        for column, share in enumerate(row):
+            if share > 0:
+                _cell(axes, column, at, share, colour)
+    axes.set_xlim(-0.5, len(shares[0]) - 0.5)
+    axes.set_ylim(len(shares) - 0.5, -0.5)
+    if len(shares) > 1:
+        axes.axhline(len(shares) - 1.5, color=INK, linewidth=0.8)
+    axes.tick_params(length=0)
+    axes.set_title(name)
+
+
+def _cell(axes: Axes, column: int, row: int, share: float, colour: str) -> None:
+    corner = column - 0.48, row - 0.46
+    axes.add_patch(
+        Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=DEEPEST * share, linewidth=0)
+    )
+    text = f"{share:.0%}".removesuffix("%") if share >= SMALLEST else "<1"
+    axes.text(column, row, text, ha="center", va="center")
+
+
+def figures(report: Report) -> list[Drawing]:
+    """Every figure, each drawn once."""
+    drawn = [reward_figure(report), frontier_figure(report)]
+    if report.analysis:
+        drawn.append(ladder_figure(report, report.analysis))
+    if report.route_map:
+        drawn.append(route_map_figure(report.route_map))
+    if len(report.depth_curve) > 1:  # one point is no curve
+        drawn.append(depth_curve_figure(report))
+    if report.deferral:
+        drawn.append(deferral_figure(report, report.deferral))
+    if report.learning:
+        drawn.append(learning_figure(report.learning))
+    return drawn
+
+
+FORMATS = ("svg", "pdf", "png")
+DOTS_PER_INCH = 300
+# What matplotlib would write of itself and of the time; without it bytes stay the same.
+_NO_METADATA = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
+
+
+def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Every figure of the report in each format, `folder/<name>.<format>`.
+
+    Raises:
+        InputError: a format is unknown; nothing is written then.
+        CacheError, WorldError: the folder cannot be written to.
+    """
+    check_formats(formats)
+    return [
+        save(drawing, folder / f"{drawing.name}.{format}")
+        for drawing in figures(report)
+        for format in dict.fromkeys(formats)
+    ]
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse formats that figures are not written in, before there are figures.
+
+    Raises:
+        InputError: none is given, or one is unknown.
+    """
+    unknown = [format for format in formats if format not in FORMATS]
+    if unknown or not formats:
+        given = repr(unknown[0]) if unknown else "none"
+        raise InputError(f"unknown format of figures: {given}; choose of {', '.join(FORMATS)}")
+
+
+def save(drawing: Drawing, path: Path) -> Path:
+    """Write one figure in the format of the path's ending; returns the path.
+
+    Raises:
+        InputError: the ending is unknown.
+    """
+    format = path.suffix.removeprefix(".")
+    check_formats([format])
+    write_atomically(path, _bytes(drawing, format))
+    return path
+
+
+def _bytes(drawing: Drawing, format: str) -> bytes:
+    with _on_white(drawing.figure):
+        if format == "svg":
+            return as_svg(drawing, ink=INK).encode()
+        sink = io.BytesIO()
+        with settings(drawing.name):
+            drawing.figure.savefig(
+                sink, format=format, dpi=DOTS_PER_INCH, metadata=_NO_METADATA[format]
+            )
+        return sink.getvalue()
+
+
+@contextmanager
+def _on_white(figure: Figure) -> Iterator[None]:
+    """The page's figures are transparent; in a file of its own a figure has paper."""
+    figure.patch.set(facecolor="white", visible=True)
+    try:
+        yield
+    finally:
+        figure.patch.set_visible(False)

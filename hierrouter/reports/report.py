@@ -1,0 +1,290 @@
+"""A finished report: its tables, its page and its JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hierrouter.evaluation.policies import OwnPolicy, own_policy, policy_name
+from hierrouter.learning.checkpoint import SUMMARY, router_at
+from hierrouter.learning.selection import Shown, provenance, run_by_enumeration, shown_router
+from hierrouter.pools.pool import POOL
+from hierrouter.replay.tree import Tree
+from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
+from hierrouter.reports.explain import explain_worst
+from hierrouter.reports.page import CASES
+from hierrouter.reports.results import Report, as_json
+from hierrouter.reports.tables import long_table, named_tables
+from hierrouter.tables import Table
+from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.writer import write_atomically
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a report is made of.
+
+    Attributes:
+        cache: the folder that the trees were opened from.
+        lists: the tree under each price list, by the list's name; the first is the main one.
+        shown: the router, on the first of them.
+        split: the fold to evaluate on.
+        defer: where the router hands over what it doubts.
+        worst: how many of the router's largest regrets to show with their answers, at most.
+        pool: that the trees were opened with, for these answers.
+        policies: the user's own.
+    """
+
+    cache: Path
+    lists: Mapping[str, RouteTree]
+    shown: Shown
+    split: str = "test"
+    defer: DeferTo | None = None
+    worst: int = 0
+    pool: str | None = None
+    policies: tuple[OwnPolicy, ...] = ()
+
+    @property
+    def tree(self) -> RouteTree:
+        """The tree under the first price list."""
+        return next(iter(self.lists.values()))
+
+    @cached_property
+    def exact_run(self) -> Path | None:
+        """Of one that learned by enumeration what the router shown learned from episodes."""
+        trained = self.shown.trained
+        if trained is None or trained.origin.config.algo != "ppo":
+            return None
+        return run_by_enumeration(self.tree, trained)
+
+    @property
+    def runs(self) -> Sequence[Path | None]:
+        """Every run whose routers are evaluated, that of the router shown first."""
+        return self.shown.run, self.shown.sweep_run, self.exact_run
+
+
+def make_report(reported: Reported) -> Report:
+    """The report under the first price list, with the largest regrets.
+
+    Raises:
+        InputError: something does not fit together, or there is nothing to report on.
+    """
+    tree, shown = reported.tree, reported.shown
+    result = _under(reported, tree)
+    if shown.trained is None or not reported.worst:
+        return result
+    worst = explain_worst(
+        reported.cache,
+        tree,
+        reported.split,
+        shown.alpha,
+        shown.trained,
+        reported.worst,
+        reported.pool,
+    )
+    return replace(result, worst=tuple(worst))
+
+
+def other_reports(reported: Reported) -> dict[str, Report]:
+    """The same under each price list but the first, by its name; without the largest regrets."""
+    return {name: _under(reported, tree) for name, tree in list(reported.lists.items())[1:]}
+
+
+def _under(reported: Reported, tree: RouteTree) -> Report:
+    """The report of one of the trees."""
+    shown, exact_run = reported.shown, reported.exact_run
+    several = reported.lists if len(reported.lists) > 1 else {}
+    source = provenance(tree, reported.cache, shown.run, shown.trained, shown.sweep_run, several)
+    return report_on(
+        tree,
+        shown.alpha,
+        shown.trained,
+        shown.sweep,
+        source,
+        reported.split,
+        price_lists=several,
+        exact=router_at(exact_run, None) if exact_run else None,
+        defer=reported.defer,
+        policies=reported.policies,
+    )
+
+
+PAGE, JSON = "report.html", "report.json"
+ROWS = "rows"  # name of the table with every row
+
+
+@dataclass(frozen=True, repr=False)
+class FinishedReport:
+    """What a report found.
+
+    Attributes:
+        made_of: which router on which trees.
+        result: every figure, as plain values.
+    """
+
+    made_of: Reported
+    result: Report
+
+    @classmethod
+    def of(cls, made_of: Reported) -> FinishedReport:
+        """Evaluate everything.
+
+        Raises:
+            InputError: something does not fit together, or there is nothing to report on.
+        """
+        return cls(made_of, make_report(made_of))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a reader must not miss, those on the choice of the router first."""
+        return (*self.made_of.shown.remarks, *self.result.notes)
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """Every table by name; "rows" is the long one, a line for each policy and dataset."""
+        return {**named_tables(self.result, analysis=True), ROWS: long_table(self.result)}
+
+    def table(self, name: str) -> Table:
+        """One of `tables`.
+
+        Raises:
+            InputError: there is none of this name.
+        """
+        return table_named(name, self.tables)
+
+    def to_json(self) -> str:
+        """The report as one JSON object; its keys are a contract, see docs/report.md."""
+        return as_json(self.result)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page with all figures and tables; it is one file and loads nothing.
+
+        Raises:
+            WorldError: the disk is full or failed.
+        """
+        # Figures need matplotlib, which tables do not.
+        from hierrouter.reports.page import as_html
+
+        page = Path(path)
+        others = other_reports(self.made_of)
+        write_atomically(page, as_html(self.result, others=others).encode())
+        return page
+
+    def write(self, folder: Path) -> Path:
+        """The page and the JSON in `folder`; returns the page."""
+        write_atomically(folder / JSON, self.to_json().encode())
+        return self.to_html(folder / PAGE)
+
+    def __repr__(self) -> str:
+        return repr(self.table("summary"))
+
+
+def report(
+    tree: Tree,
+    run: str | os.PathLike[str] | None = None,
+    *,
+    alpha: float | None = None,
+    split: str = "test",
+    sweep: str | os.PathLike[str] | None = None,
+    defer_to: str | None = None,
+    defer_share: float | None = None,
+    policies: Sequence[Any] = (),
+    price_lists: Mapping[str, Tree] | None = None,
+) -> FinishedReport:
+    """Evaluate everything on one fold, exactly, with intervals by bootstrap over the queries.
+
+    Looks at the test fold are logged by the command line only.
+
+    Args:
+        tree: all folds.
+        run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
+        alpha: price of cost; default: the one that the router was trained for.
+        split: the fold to evaluate on.
+        sweep: of `sweep`, or its folder, for the frontier; default: the newest.
+        defer_to: a model whose direct call takes what the router doubts.
+        defer_share: at most this share of the queries; default: what gives the highest R.
+        policies: of your own, to be valued beside it; see `hierrouter.evaluation.policies`.
+        price_lists: the same tree under other prices, by name, to be shown side by side.
+
+    Raises:
+        InputError: something does not fit together, or there is nothing to report on.
+        CacheError: the cache that the tree was opened from is gone or damaged.
+    """
+    folder = None if run is None else Path(run)
+    swept = None if sweep is None else Path(sweep)
+    if folder is not None and (folder / SUMMARY).is_file():
+        folder, swept = None, folder
+    own = as_own(policies)
+    shown = shown_router(tree, alpha, folder, swept, with_sweep=True)
+    defer = DeferTo(defer_to, defer_share) if defer_to is not None else None
+    lists = {POOL: tree, **(price_lists or {})}
+    return FinishedReport.of(made_of(lists, shown, split, defer, own))
+
+
+def made_of(
+    lists: Mapping[str, Tree],
+    shown: Shown,
+    split: str,
+    defer: DeferTo | None = None,
+    policies: tuple[OwnPolicy, ...] = (),
+    with_worst: bool = True,
+) -> Reported:
+    """What a report is made of, refused before anything is evaluated.
+
+    Args:
+        lists: the tree under each price list, by the list's name; the first is the main one.
+        with_worst: show the largest regrets with their answers.
+
+    Raises:
+        InputError: a model to hand over to that is not there, or no router that could.
+    """
+    tree = next(iter(lists.values()))
+    if defer:
+        require_deferrable(tree, shown.trained, defer)
+    return Reported(
+        cache=tree.root,
+        lists=lists,
+        shown=shown,
+        split=split,
+        defer=defer,
+        worst=CASES if with_worst else 0,
+        pool=tree.pool,
+        policies=policies,
+    )
+
+
+def as_own(policies: Sequence[Any]) -> tuple[OwnPolicy, ...]:
+    """Policies of the user's own, as objects or as `module:object`.
+
+    Raises:
+        InputError: one that is no policy, or two of one name.
+    """
+    found = tuple(one if isinstance(one, OwnPolicy) else _own(one) for one in policies)
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"policy given twice: {name}; names must differ")
+    return found
+
+
+def _own(policy: Any) -> OwnPolicy:
+    if isinstance(policy, str):
+        return own_policy(policy)
+    name = policy_name(policy)
+    return OwnPolicy(path=name, name=name, made=policy, version="")
+
+
+def table_named(name: str, tables: Mapping[str, Table]) -> Table:
+    """One of these tables.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in tables:
+        raise InputError(f"unknown table: {name}; {suggestion(name, tables)}".rstrip("; "))
+    return tables[name]

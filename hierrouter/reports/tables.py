@@ -1,0 +1,375 @@
+"""The report as tables, before any markup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, astuple, fields, replace
+from typing import Literal
+
+import numpy as np
+
+from hierrouter.evaluation.bounds import SMALLEST_GAP
+from hierrouter.evaluation.deferral import DeferralPoint
+from hierrouter.evaluation.metrics import PairCurve, apgr, call_performance_threshold
+from hierrouter.reports.analysis_tables import analysis_tables, ladder_table
+from hierrouter.reports.build import claims_sentence, gap_sentence
+from hierrouter.reports.headline import training_sentence
+from hierrouter.reports.results import ALL, HandingOver, Report, Row
+from hierrouter.reports.values import PairFigures, PricedRow
+from hierrouter.tables import Cell, Column, Interval, Line, Table, digits_for, interval, numbered
+
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+def pair_figures(curve: Sequence[DeferralPoint]) -> PairFigures:
+    """APGR and CPT of a router and the stronger model behind it (Ong et al. 2024).
+
+    Args:
+        curve: by rising share, from handing over nothing to handing over all.
+    """
+    pair = PairCurve(
+        share=np.array([point.share for point in curve]),
+        quality=np.array([point.quality for point in curve]),
+    )
+    return PairFigures(
+        apgr=apgr(pair),
+        cpt_50=call_performance_threshold(pair, 0.5),
+        cpt_80=call_performance_threshold(pair, 0.8),
+    )
+
+
+def deferral_table(report: Report, handing: HandingOver) -> Table:
+    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share.
+
+    Args:
+        handing: of the report.
+    """
+    points = _nearest(handing)
+    columns = (
+        Column("HierRouter hands over"),
+        Column("Share of queries"),
+        Column("Q"),
+        Column("C", digits_for(point.cost for point in (*points.values(), handing.chosen))),
+        Column("R", 4),
+        Column("R of chance", 4),
+        Column("R of the oracle", 4),
+    )
+    curve = [_line("Share nearest to", label, point) for label, point in points.items()]
+    chosen = _line("Threshold chosen beforehand", f"by {handing.chosen_on}", handing.chosen)
+    return Table(
+        title=f"Deferral to {handing.stronger}, R = Q - {report.alpha:g} C, "
+        f"C in {report.cost_unit}",
+        columns=columns,
+        rows=(*curve, chosen),
+        note=f"The threshold is the one with {_aim(handing)} on the {handing.chosen_on} fold. "
+        f"{_pair_sentence(handing.pair)}",
+    )
+
+
+def _pair_sentence(pair: PairFigures) -> str:
+    if pair.apgr is None or pair.cpt_50 is None or pair.cpt_80 is None:
+        return "APGR and CPT are left out: the stronger model is hardly better in Q, or not at all."
+    return (
+        f"Of the gap in Q to the stronger model APGR is {pair.apgr:.3f} (chance 0.5); half of it "
+        f"is recovered by handing over {pair.cpt_50:.1%} of the queries, 80 % of it by "
+        f"{pair.cpt_80:.1%}. All thresholds of this fold are tried, and calls counted, not cost."
+    )
+
+
+def _aim(handing: HandingOver) -> str:
+    if handing.share_allowed is None:
+        return "the highest R at the router's alpha"
+    return f"the greatest share up to {handing.share_allowed:.1%}"
+
+
+def _nearest(handing: HandingOver) -> dict[str, DeferralPoint]:
+    """The point of the curve nearest to each share, of several the best; each point once."""
+    found: dict[float, tuple[str, DeferralPoint]] = {}
+    for share in SHARES:
+        point = min(handing.curve, key=lambda point: (abs(point.share - share), -point.reward))
+        found.setdefault(point.share, (f"{share:.0%}", point))
+    return dict(found.values())
+
+
+def _line(group: str, label: str, point: DeferralPoint) -> Line:
+    return Line(
+        group,
+        (
+            label,
+            point.share,
+            point.quality,
+            point.cost,
+            point.reward,
+            point.chance,
+            point.oracle,
+        ),
+    )
+
+
+def depth_table(report: Report) -> Table:
+    """Share of the queries, Q, C and R by number of calls."""
+    level = report.bootstrap.interval_title
+    columns = (
+        Column("Calls"),
+        Column("Share of queries"),
+        Column("Q"),
+        Column(level),
+        Column("C", digits_for(row.cost for row in report.depths if row.cost is not None)),
+        Column("R", 4),
+        Column(level, 4),
+    )
+    lines = tuple(
+        Line(
+            "HierRouter",
+            (
+                str(row.calls),
+                row.share,
+                row.quality,
+                interval(row.quality_low, row.quality_high),
+                row.cost,
+                row.reward,
+                interval(row.reward_low, row.reward_high),
+            ),
+        )
+        for row in report.depths
+    )
+    return Table(
+        title=f"Where HierRouter stops, C in {report.cost_unit}",
+        columns=columns,
+        rows=lines,
+        note="Q, C and R are means over the queries that end there, so rows differ by their "
+        "queries as well as by their calls.",
+    )
+
+
+GROUPS = {
+    "reference": "Reference models",
+    "single": "Pool models (direct calls)",
+    "router": "HierRouter",
+    "route": "Fixed routes",
+    "baseline": "Baselines",
+    "oracle": "Oracle",
+}
+GAP = "Gap"
+SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
+# The oracle knows the answers; it is shown, but not in the running for the best value.
+OUT_OF_COMPETITION = "oracle"
+ROUTES_SHOWN = 5
+COST_SCALE = 1_000
+
+
+def report_tables(
+    report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
+) -> tuple[Table, ...]:
+    """The tables of a report, numbered by their places.
+
+    Args:
+        routes: how many fixed routes to show, the best ones first; None for all.
+        analysis: those of `analysis_tables`, too; the ladder is always there.
+    """
+    return numbered(named_tables(report, routes, analysis).values())
+
+
+def named_tables(
+    report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
+) -> dict[str, Table]:
+    """The same by name, without numbers."""
+    tables = {
+        "quality": quality_table(report, routes),
+        "cost": cost_table(report, routes),
+        "summary": summary_table(report, routes),
+        "reward": reward_table(report, routes),
+        "accuracy": accuracy_table(report, routes),
+    }
+    if report.analysis:
+        tables["ladder"] = ladder_table(report, report.analysis)
+    if report.price_lists:
+        tables["prices"] = price_table(report, routes)
+    if report.depths:
+        tables["depths"] = depth_table(report)
+    if report.deferral:
+        tables["deferral"] = deferral_table(report, report.deferral)
+    return {**tables, **(analysis_tables(report) if analysis else {})}
+
+
+def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Mean Q by dataset."""
+    title = f"Quality Q ({report.scorer}), higher is better"
+    return _by_dataset(report, title, lambda row: row.quality, routes)
+
+
+def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Mean C a query by dataset, in thousands of the cost's unit."""
+    title = f"Cost C per query ({report.cost_unit} / {COST_SCALE:,}), lower is better"
+    digits = digits_for(row.cost / COST_SCALE for row in report.rows)
+    return _by_dataset(
+        report, title, lambda row: row.cost / COST_SCALE, routes, best="lowest", digits=digits
+    )
+
+
+def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Q, C and net reward over all queries, and the paired difference in R."""
+    level = report.bootstrap.interval_title
+    columns = (
+        Column("Policy"),
+        Column("Q", best="highest"),
+        Column("C", digits_for(row.cost for row in report.overall), best="lowest"),
+        Column("R", 4, best="highest"),
+        Column(level, 4),
+        Column("HierRouter - policy", 4, signed=True),
+        Column(level, 4, signed=True),
+    )
+    lines = tuple(
+        _policy_line(
+            row.kind,
+            row.policy,
+            row.quality,
+            row.cost,
+            row.reward,
+            Interval(row.reward_low, row.reward_high),
+            row.difference,
+            interval(row.difference_low, row.difference_high),
+        )
+        for (*_, row) in _in_order(report, routes)
+    )
+    title = (
+        f"Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
+        f"C in {report.cost_unit}"
+    )
+    notes = [
+        *report.notes,
+        training_sentence(report.provenance),
+        claims_sentence(report),
+        _routes_note(report, routes),
+    ]
+    return Table(title, columns, lines, " ".join(note for note in notes if note))
+
+
+def reward_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Mean R by dataset; below it the gap that a router can close, and how much it did."""
+    title = f"Net reward R = Q - {report.alpha:g} C by dataset, higher is better"
+    table = _by_dataset(report, title, lambda row: row.reward, routes)
+    if not report.gap_closed:
+        return table
+    datasets = report.shown_datasets
+    gaps = [report.gap(dataset) for dataset in datasets]
+    closed = [report.gap_closed.get(dataset) for dataset in datasets]
+    lines = (
+        Line(GAP, ("oracle - best fixed route", *gaps), ranked=False),
+        Line(GAP, ("share closed by HierRouter", *closed), ranked=False),
+    )
+    note = f"{table.note} {SHARE_NOTE} {gap_sentence(report)}".strip()
+    return Table(table.title, table.columns, (*table.rows, *lines), note)
+
+
+def accuracy_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """Share of right answers by dataset; F1 alone hardly tracks it."""
+    title = "Accuracy (share of right answers), higher is better"
+    table = _by_dataset(report, title, lambda row: row.accuracy, routes)
+    return replace(table, note=f"Right or wrong by the scorer accuracy. {table.note}".strip())
+
+
+def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
+    """C and R over all queries under each price list, side by side."""
+    columns, level = [Column("Policy")], report.bootstrap.interval_title
+    for prices in report.price_lists:
+        columns += [
+            Column(f"C, {prices.name}", digits_for(row.cost for row in prices.rows), "lowest"),
+            Column(f"R, {prices.name}", 4, "highest"),
+            Column(level, 4),
+        ]
+    under = [{(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists]
+    lines = [
+        _policy_line(
+            row.kind, row.policy, *_costs_and_rewards(rows[row.kind, row.policy] for rows in under)
+        )
+        for row in _in_order_by_any_price(report, routes)
+    ]
+    note = _routes_note(report, routes)
+    closed = [
+        cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL), None)
+    ]
+    notes = [f"{note} The best one under each price list is among them."] if note else []
+    if report.router:
+        lines.append(Line(GAP, ("share closed by HierRouter", *closed), ranked=False))
+        notes.append(SHARE_NOTE)
+    title = f"C in {report.cost_unit} and R = Q - {report.alpha:g} C by price list"
+    return Table(title, tuple(columns), tuple(lines), " ".join(notes))
+
+
+def long_table(report: Report) -> Table:
+    """Every row and field of the report, one line each: for spreadsheets and data frames.
+
+    Under several price lists a last column names the list; of the lists after the first there are
+    costs and rewards over all queries.
+    """
+    names = [item.name for item in fields(Row)]
+    lines = [Line(row.kind, astuple(row)) for row in report.rows]
+    if report.price_lists:
+        first, *others = report.price_lists
+        lines = [Line(line.group, (*line.cells, first.name)) for line in lines]
+        lines += [_long_line(row, names, prices.name) for prices in others for row in prices.rows]
+        names = [*names, "prices"]
+    return Table("Rows", tuple(Column(name, digits=9) for name in names), tuple(lines))
+
+
+def _long_line(row: PricedRow, names: Iterable[str], prices: str) -> Line:
+    cells = {"dataset": ALL, **asdict(row)}
+    return Line(row.kind, (*(cells.get(name) for name in names), prices))
+
+
+def _costs_and_rewards(rows: Iterable[PricedRow]) -> Iterator[Cell]:
+    for row in rows:
+        yield row.cost
+        yield row.reward
+        yield Interval(row.reward_low, row.reward_high)
+
+
+def _by_dataset(
+    report: Report,
+    title: str,
+    value: Callable[[Row], float],
+    routes: int | None,
+    *,
+    best: Literal["highest", "lowest"] = "highest",
+    digits: int = 3,
+) -> Table:
+    datasets = report.shown_datasets
+    columns = tuple(Column(name, digits, best) for name in datasets)
+    lines = tuple(
+        _policy_line(rows[0].kind, rows[0].policy, *(value(row) for row in rows[: len(datasets)]))
+        for rows in _in_order(report, routes)
+    )
+    return Table(title, (Column("Policy"), *columns), lines, _routes_note(report, routes))
+
+
+def _in_order(report: Report, routes: int | None) -> list[tuple[Row, ...]]:
+    """Policies by group, in the order they came in; fixed routes by reward, cut to `routes`."""
+    ordered: list[tuple[Row, ...]] = []
+    for kind in GROUPS:
+        members = [rows for rows in report.by_policy if rows[0].kind == kind]
+        if kind == "route":
+            members.sort(key=lambda rows: (-rows[-1].reward, rows[-1].cost))
+            members = members[:routes]
+        ordered.extend(members)
+    return ordered
+
+
+def _in_order_by_any_price(report: Report, routes: int | None) -> list[Row]:
+    """As `_in_order`, over all queries; the best fixed route under each price list is not cut."""
+    shown = {rows[-1].policy for rows in _in_order(report, routes)}
+    for prices in report.price_lists:
+        fixed = [row for row in prices.rows if row.kind == "route"]
+        shown |= {row.policy for row in sorted(fixed, key=lambda row: (-row.reward, row.cost))[:1]}
+    return [rows[-1] for rows in _in_order(report, None) if rows[-1].policy in shown]
+
+
+def _routes_note(report: Report, routes: int | None) -> str:
+    total = sum(row.kind == "route" for row in report.overall)
+    if routes is None or total <= routes:
+        return ""
+    return f"The best {routes} of {total} fixed routes by R over {ALL}; JSON and CSV hold them all."
+
+
+def _policy_line(kind: str, *cells: Cell) -> Line:
+    return Line(GROUPS[kind], cells, ranked=kind != OUT_OF_COMPETITION)

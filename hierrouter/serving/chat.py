@@ -1,0 +1,205 @@
+"""A request for a chat completion, the model names it may ask for, and what is sent back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hierrouter.serving.route import LivePolicy, Routed
+from hierrouter_cache.errors import InputError, suggestion
+
+BASE = "hierrouter"
+
+
+class UnknownModel(InputError):
+    """A client asked for a model that is not served."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is served.
+
+    Attributes:
+        alphas: of each name that is listed; None is the policy's own.
+        any_alpha: whether `hierrouter@X` takes any X.
+    """
+
+    alphas: Mapping[str, float | None]
+    any_alpha: bool
+
+    @classmethod
+    def of(
+        cls,
+        policy: LivePolicy,
+        alpha: float | None = None,
+        named: Mapping[str, float] | None = None,
+    ) -> Names:
+        """The names of a policy; one for every alpha has `cheap`, `balanced` and `best`, too.
+
+        Args:
+            alpha: of the plain name; None is the policy's own.
+            named: alphas by name, without what stands before the colon.
+
+        Raises:
+            InputError: an alpha that the policy does not answer.
+        """
+        grid = policy.alphas
+        own = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
+        short = (own if policy.any_alpha else {}) | dict(named or {})
+        for value in (alpha, *short.values()):
+            policy.at(value, None)
+        alphas = {f"{BASE}:{name}": value for name, value in short.items()}
+        return cls({BASE: alpha, **alphas}, policy.any_alpha)
+
+    def alpha(self, name: str) -> float | None:
+        """The alpha that a name asks for; None is the policy's own.
+
+        Raises:
+            UnknownModel: there is no such name.
+        """
+        if name in self.alphas:
+            return self.alphas[name]
+        base, _, text = name.partition("@")
+        if base == BASE and text and self.any_alpha:
+            try:
+                value = float(text)
+            except ValueError:
+                value = math.nan
+            if math.isfinite(value) and value >= 0:
+                return value
+        hint = suggestion(name[:80], self.alphas).rstrip("; ")
+        more = f"; any alpha as {BASE}@ALPHA" if self.any_alpha else ""
+        raise UnknownModel(f"model not found: {name[:80]!r}; {hint}{more}")
+
+
+# What asks for more than text; nobody shall believe that it was heeded.
+REFUSED = ("tools", "functions", "function_call", "tool_choice", "response_format", "logprobs")
+# Of these and of others, what asks for nothing.
+HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", {"type": "text"})
+SILENT = ("user", "metadata", "store")  # name the client, and change no answer
+NAMED, NAME_LENGTH = 20, 40  # of ignored settings, in a header
+
+
+class StreamOptions(BaseModel):
+    """How a stream ends."""
+
+    include_usage: bool = False
+
+
+class Wishes(BaseModel):
+    """What OpenAI's request has no word for."""
+
+    model_config = ConfigDict(extra="forbid")
+    alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class ChatRequest(BaseModel):
+    """The body of a request. Each model decodes as its pool file says."""
+
+    model_config = ConfigDict(extra="allow")
+    model: str = BASE
+    messages: list[dict[str, Any]]
+    stream: bool = Field(default=False, strict=True)
+    stream_options: StreamOptions | None = None
+    n: int = Field(default=1, ge=1, le=1)
+    hierrouter: Wishes = Wishes()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nothing(cls, found: Any) -> Any:
+        """Null is as if the key were not there."""
+        if not isinstance(found, dict):
+            return found
+        return {name: value for name, value in found.items() if value is not None}
+
+    def require_text(self) -> None:
+        """Refuse what the models of a pool cannot give.
+
+        Raises:
+            InputError: with its name.
+        """
+        extra = self.model_extra or {}
+        for name in REFUSED:
+            if name in extra and not _asks_for_nothing(extra[name]):
+                raise InputError(f"{name} is not supported; the models of a pool answer in text")
+
+    @property
+    def ignored(self) -> str:
+        """Names of settings that change nothing here, for a header."""
+        extra = self.model_extra or {}
+        given = sorted(
+            name
+            for name, value in extra.items()
+            if name not in (*REFUSED, *SILENT) and not _asks_for_nothing(value)
+        )
+        return ", ".join(quote(name[:NAME_LENGTH]) for name in given[:NAMED])
+
+
+def _asks_for_nothing(value: Any) -> bool:
+    """Whether a setting with this value is as if it were not there; 0 is not False."""
+    return any(type(value) is type(harmless) and value == harmless for harmless in HARMLESS)
+
+
+def completion(name: str, model: str, routed: Routed) -> dict[str, Any]:
+    """The whole answer.
+
+    Args:
+        name: id of the completion.
+        model: name that the client asked for.
+    """
+    message = {"role": "assistant", "content": routed.answer}
+    choice = {"index": 0, "message": message, "finish_reason": routed.finish_reason}
+    return {
+        **_named(name, model, "chat.completion"),
+        "choices": [{**choice, "logprobs": None}],
+        "usage": usage(routed),
+        "hierrouter": extension(routed),
+    }
+
+
+def piece(
+    name: str, model: str, delta: dict[str, Any], reason: str | None = None
+) -> dict[str, Any]:
+    """One chunk of a stream."""
+    choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+    return {**_named(name, model, "chat.completion.chunk"), "choices": [choice]}
+
+
+def last_pieces(
+    name: str, model: str, routed: Routed, include_usage: bool
+) -> Iterator[dict[str, Any]]:
+    """The end of a stream: the reason and the route; then the usage, if it was asked for."""
+    yield piece(name, model, {}, routed.finish_reason) | {"hierrouter": extension(routed)}
+    if include_usage:
+        named = _named(name, model, "chat.completion.chunk")
+        yield {**named, "choices": [], "usage": usage(routed)}
+
+
+def usage(routed: Routed) -> dict[str, int]:
+    """Tokens of all calls."""
+    return {
+        "prompt_tokens": routed.tokens_in,
+        "completion_tokens": routed.tokens_out,
+        "total_tokens": routed.tokens_in + routed.tokens_out,
+    }
+
+
+def extension(routed: Routed) -> dict[str, Any]:
+    """Route, cost and calls; the answers of earlier hops are the log's."""
+    found = routed.as_object()
+    hidden = ("question", "answer", "steps", "tokens_in", "tokens_out", "finish_reason")
+    steps = [
+        {key: value for key, value in step.items() if key != "response"} for step in found["steps"]
+    ]
+    return {key: value for key, value in found.items() if key not in hidden} | {"steps": steps}
+
+
+def _named(name: str, model: str, kind: str) -> dict[str, Any]:
+    return {"id": name, "object": kind, "created": int(time.time()), "model": model}

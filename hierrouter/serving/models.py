@@ -1,0 +1,198 @@
+"""Models that answer one prompt at a time: here, or behind a server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol, runtime_checkable
+
+from hierrouter.engines.generator import Answer, Failure, Generator, Response
+from hierrouter_cache.errors import WorldError, reason_of
+
+# Told what comes next of an answer.
+OnText = Callable[[str], None]
+
+
+class CallFailed(WorldError):
+    """A live call has no answer, after as many attempts as it takes.
+
+    Args:
+        model: who was called.
+        reason: why.
+        status: of `hierrouter.engines.generator.STATUSES`.
+
+    Attributes:
+        was_begun: whether a part of the answer was told before.
+        earlier: the failed calls in whose place this one was made, oldest first.
+    """
+
+    was_begun = False
+    earlier: tuple[CallFailed, ...] = ()
+
+    def __init__(self, model: str, reason: str, status: str = "error") -> None:
+        super().__init__(f"{model} gave no answer: {reason}")
+        self.model = model
+        self.reason = reason
+        self.status = status
+
+
+class LiveModel(Protocol):
+    """A model that can be asked now."""
+
+    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+        """The answer to one prompt.
+
+        Args:
+            on_text: told the text as it grows; all that it is told is the answer's text, but for
+                white space at both ends.
+
+        Raises:
+            CallFailed: there is none; perhaps after a part of it was told.
+        """
+        ...
+
+    def count(self, prompt: str) -> int | None:
+        """Tokens of a prompt as the model counts them; None where nobody here can count."""
+        ...
+
+    async def close(self) -> None:
+        """Take no more prompts, and let go of threads and connections."""
+        ...
+
+
+MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
+CLOSED = "the router was closed"
+
+
+@runtime_checkable
+class AnswersNow(Protocol):
+    """A generator for people who wait: it hands texts on as they grow, and counts tokens."""
+
+    def answer_now(
+        self, prompts: Sequence[str], follow: Mapping[int, OnText]
+    ) -> Iterator[tuple[int, Answer]]:
+        """As `Generator.generate`; the texts at these places are told as they grow."""
+        ...
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One prompt that waits, where its answer goes, and who follows it."""
+
+    prompt: str
+    answer: Future[Answer]
+    on_text: OnText | None
+
+
+class BatchedModel:
+    """One local model and the thread that it answers in.
+
+    Args:
+        name: of the model, for messages.
+        generator: the model.
+    """
+
+    def __init__(self, name: str, generator: Generator) -> None:
+        self._name = name
+        self._generator = generator
+        self._waiting: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
+        self._thread.start()
+
+    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+        """The answer to one prompt; see `LiveModel`.
+
+        Raises:
+            CallFailed: the prompt does not fit, the model failed, or it was closed.
+        """
+        if self._closed:
+            raise CallFailed(self._name, CLOSED)
+        asked = _Asked(prompt, Future(), _in_loop(on_text) if on_text else None)
+        self._waiting.put(asked)
+        try:
+            found = await asyncio.wrap_future(asked.answer)
+        except RuntimeError as error:
+            raise CallFailed(self._name, reason_of(error, 200)) from error
+        if isinstance(found, Failure):
+            raise CallFailed(self._name, found.detail, found.status)
+        return found
+
+    def count(self, prompt: str) -> int | None:
+        """Tokens of a prompt, where the engine tells."""
+        generator = self._generator
+        return generator.count(prompt) if isinstance(generator, AnswersNow) else None
+
+    async def close(self) -> None:
+        """Answer what waits now, and nothing more."""
+        if not self._closed:
+            self._closed = True
+            self._waiting.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        while asked := self._waiting.get():
+            batch = [asked, *self._more()]
+            # Who has gone is not answered.
+            wanted = [one for one in batch if one.answer.set_running_or_notify_cancel()]
+            if wanted:
+                self._answer(wanted)
+
+    def _more(self) -> list[_Asked]:
+        """What else waits now."""
+        more: list[_Asked] = []
+        while len(more) < MOST_AT_ONCE - 1:
+            try:
+                asked = self._waiting.get_nowait()
+            except Empty:
+                break
+            if asked is None:
+                self._waiting.put(None)  # the end, after this batch
+                break
+            more.append(asked)
+        return more
+
+    def _answer(self, batch: list[_Asked]) -> None:
+        """Give each its answer; an error goes to all that have none."""
+        try:
+            for place, answer in self._answers(batch):
+                batch[place].answer.set_result(answer)
+        except Exception as error:  # an engine may raise anything, and the thread must live on
+            for one in batch:
+                if not one.answer.done():
+                    one.answer.set_exception(RuntimeError(str(error) or type(error).__name__))
+            return
+        for one in batch:
+            if not one.answer.done():
+                one.answer.set_exception(RuntimeError("the engine gave no answer"))
+
+    def _answers(self, batch: list[_Asked]) -> Iterator[tuple[int, Answer]]:
+        """What the generator gives, each text told to who follows it."""
+        prompts = [one.prompt for one in batch]
+        follow = {place: one.on_text for place, one in enumerate(batch) if one.on_text}
+        if isinstance(self._generator, AnswersNow):
+            yield from self._generator.answer_now(prompts, follow)
+            return
+        for place, answer in self._generator.generate(prompts):
+            if isinstance(answer, Response) and place in follow:
+                follow[place](answer.text)
+            yield place, answer
+
+
+def _in_loop(on_text: OnText) -> OnText:
+    """The same, called from another thread in the loop that runs now."""
+    loop = asyncio.get_running_loop()
+
+    def told(text: str) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(on_text, text)
+
+    return told

@@ -1,0 +1,450 @@
+"""Tables of plain values, and their text: terminal, Markdown, LaTeX, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Group
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from hierrouter_cache.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
+
+DIGITS = 12
+
+
+def json_text(found: Mapping[str, Any], what: str) -> str:
+    """An object, indented, ASCII only, with a newline at its end.
+
+    Args:
+        what: it is, for the error.
+
+    Raises:
+        InputError: it holds what JSON cannot say.
+    """
+    try:
+        text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"not JSON: {what}: {error}; give texts and finite numbers") from None
+    return f"{text}\n"
+
+
+def significant(value: float) -> float:
+    """`value` to 12 significant digits, without a negative zero."""
+    return float(f"{value:.{DIGITS}g}") + 0.0
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return significant(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value
+
+
+# Control, format (bidi, zero width, tags), surrogate, line and paragraph separator.
+INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+KEPT = frozenset("\n\t")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "#": r"\#",
+        "%": r"\%",
+        "_": r"\_",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "[": "{[}",  # a row that starts with [ would be read as the argument of \\
+        "]": "{]}",
+        "\n": " ",
+        "\t": " ",
+    }
+)
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]|~$!])")
+
+
+class _Visible(dict[int, int | str]):
+    """What `safe_text` makes of each code point, worked out when it is first met."""
+
+    def __missing__(self, code: int) -> int | str:
+        character = chr(code)
+        steers = unicodedata.category(character) in INVISIBLE_CATEGORIES and character not in KEPT
+        self[code] = shown = _escaped(code) if steers else code
+        return shown
+
+
+def _escaped(code: int) -> str:
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+_VISIBLE = _Visible()
+
+
+def safe_text(text: str) -> str:
+    r"""`text` with everything that could steer a terminal made visible.
+
+    C0 except newline and tab, DEL, C1, bidi and other format characters, line and paragraph
+    separators and lone surrogates become `\x1b`, `\u202e` or `\U000e0041`. Other text, accents and
+    emoji included, is left alone.
+    """
+    return text.translate(_VISIBLE)
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """`safe_text` without line breaks and tabs, cut to `limit` characters with an ellipsis."""
+    flat = " ".join(safe_text(text).split())
+    if limit is None or len(flat) <= limit:
+        return flat
+    return flat[: limit - 1] + "…"
+
+
+def markdown_text(text: str) -> str:
+    """One line of Markdown in which no character of `text` has a meaning; HTML is inert too."""
+    escaped = _MARKDOWN_SPECIAL.sub(r"\\\1", one_line(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def latex_text(text: str) -> str:
+    """One line of LaTeX that prints `text` and runs nothing."""
+    return one_line(text).translate(_LATEX)
+
+
+def csv_text(text: str) -> str:
+    """A text cell that no spreadsheet takes for a formula: a quote is put before it if needed."""
+    safe = safe_text(text)
+    looks_like_formula = text.startswith(FORMULA_STARTS) or text.lstrip().startswith(FORMULA_STARTS)
+    return f"'{safe}" if looks_like_formula else safe
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Two numbers that belong together in one cell."""
+
+    low: float
+    high: float
+
+
+Cell = str | int | float | Interval | None
+
+
+class Ends(Protocol):
+    """What has an interval; an end may be unknown."""
+
+    @property
+    def low(self) -> float | None: ...
+
+    @property
+    def high(self) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class Column:
+    """How to read one column.
+
+    Attributes:
+        title: its header.
+        digits: decimals of its numbers.
+        best: whether the highest or the lowest number is the best; None marks none.
+        signed: whether positive numbers carry a plus.
+    """
+
+    title: str
+    digits: int = 3
+    best: Literal["highest", "lowest"] | None = None
+    signed: bool = False
+
+    def show(self, cell: Cell) -> str:
+        """The cell as text, not escaped; "-" where there is nothing."""
+        if cell is None:
+            return "-"
+        if isinstance(cell, str | int):
+            return str(cell)
+        if isinstance(cell, Interval):
+            return f"[{self.show(cell.low)}, {self.show(cell.high)}]"
+        sign = "+" if self.signed else ""
+        return f"{_without_negative_zero(cell, self.digits):{sign}.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table; `ranked` rows are in the running for the best value."""
+
+    group: str
+    cells: tuple[Cell, ...]
+    ranked: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Title, columns, rows in groups, and a note to stand below."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Line, ...]
+    note: str = ""
+
+    def shown(self) -> list[list[str]]:
+        """Every cell as text, not escaped."""
+        return [
+            [column.show(cell) for column, cell in zip(self.columns, row.cells, strict=True)]
+            for row in self.rows
+        ]
+
+    def __repr__(self) -> str:
+        """Title, aligned columns below the names of their groups, note; nothing is escaped."""
+        titles = [one_line(column.title) for column in self.columns]
+        shown = [[one_line(cell) for cell in line] for line in self.shown()]
+        widths = [max(map(len, column)) for column in zip(titles, *shown, strict=True)]
+
+        def line(cells: list[str]) -> str:
+            first, *others = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+            return "  ".join([first.strip().ljust(widths[0]), *others]).rstrip()
+
+        lines, group = [line(titles)], ""
+        for row, cells in zip(self.rows, shown, strict=True):
+            if row.group != group:
+                group = row.group
+                lines.append(f"-- {one_line(group)}")
+            lines.append(line(cells))
+        note = ["", one_line(self.note)] if self.note else []
+        return "\n".join([one_line(self.title), "", *lines, *note])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame with the numbers as they are; needs pandas.
+
+        The group of a row is the first column; an interval becomes two, its low and its high end.
+        """
+        import pandas
+
+        columns: dict[str, list[Cell]] = {"group": [row.group for row in self.rows]}
+        of = ""
+        for at, column in enumerate(self.columns):
+            cells = [row.cells[at] for row in self.rows]
+            if any(isinstance(cell, Interval) for cell in cells):
+                for end in ("low", "high"):
+                    columns[f"{of} {end}".strip()] = [
+                        getattr(cell, end) if isinstance(cell, Interval) else None for cell in cells
+                    ]
+                continue
+            of = column.title
+            columns[of] = cells
+        return pandas.DataFrame(columns)
+
+    def best(self) -> frozenset[tuple[int, int]]:
+        """(row, column) of the best values; those that print the same are all best."""
+        marked: set[tuple[int, int]] = set()
+        for at, column in enumerate(self.columns):
+            numbers = {
+                line: cell
+                for line, row in enumerate(self.rows)
+                if row.ranked and isinstance(cell := row.cells[at], float)
+            }
+            if column.best and numbers:
+                top = (max if column.best == "highest" else min)(numbers.values())
+                winners = (
+                    n for n, cell in numbers.items() if column.show(cell) == column.show(top)
+                )
+                marked.update((line, at) for line in winners)
+        return frozenset(marked)
+
+
+def interval(low: float | None, high: float | None) -> Interval | None:
+    """The cell of an interval; nothing where an end is not known."""
+    return None if low is None or high is None else Interval(low, high)
+
+
+def interval_of(found: Ends | None) -> Interval | None:
+    """The same of a value with its ends, such as an estimate; nothing where there is none."""
+    return None if found is None else interval(found.low, found.high)
+
+
+def numbered(tables: Iterable[Table]) -> tuple[Table, ...]:
+    """The tables with their places, from 1, before their titles."""
+    return tuple(
+        replace(table, title=f"Table {number}. {table.title}")
+        for number, table in enumerate(tables, start=1)
+    )
+
+
+def digits_for(values: Iterable[float]) -> int:
+    """Decimals that leave two figures to the smallest positive value; 3 to 9."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(max(1 - math.floor(math.log10(smallest)), 3), 9)
+
+
+def _without_negative_zero(value: float, digits: int) -> float:
+    return round(value, digits) + 0.0
+
+
+GUTTER = 2  # characters between two columns
+FIRST_COLUMN = 36  # a longer name is broken into lines
+
+
+def as_rich(table: Table, width: int = 80) -> Group:
+    """The table for a terminal, folded into several where `width` characters are too few."""
+    title = Text(one_line(table.title), style="bold")
+    blocks = [item for part in folded(table, width) for item in (Text(), _rich_block(part))]
+    note = [Text(one_line(table.note), style="dim")] if table.note else []
+    return Group(title, *blocks, Text(), *note)
+
+
+def as_markdown(table: Table) -> str:
+    """A heading and a pipe table; a group's name is in italics on a line of its own."""
+    shown, best, names = table.shown(), table.best(), [column.title for column in table.columns]
+    lines = [
+        f"### {markdown_text(table.title)}",
+        "",
+        _pipes([markdown_text(name) for name in names]),
+    ]
+    lines.append(_pipes([":--", *("--:" for _ in names[1:])]))
+    for group, members in _groups(table):
+        lines.append(_pipes([f"*{markdown_text(group)}*", *("" for _ in names[1:])]))
+        for at in members:
+            cells = [markdown_text(cell) for cell in shown[at]]
+            lines.append(
+                _pipes([_bold(c, (at, n) in best, "**", "**") for n, c in enumerate(cells)])
+            )
+    note = ["", markdown_text(table.note)] if table.note else []
+    return "\n".join([*lines, *note]) + "\n"
+
+
+def as_latex(table: Table) -> str:
+    """A `table` environment in the style of the paper; needs the package booktabs."""
+    shown, best, width = table.shown(), table.best(), len(table.columns)
+    lines = [r"\begin{table}[h]", r"\centering", rf"\caption{{{latex_text(table.title)}}}"]
+    lines += [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
+    lines.append(_ampersands([latex_text(column.title) for column in table.columns]))
+    for group, members in _groups(table):
+        lines.append(r"\midrule")
+        lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(group)}}}}} \\")
+        for at in members:
+            cells = [latex_text(cell) for cell in shown[at]]
+            bold = [_bold(c, (at, n) in best, r"\textbf{", "}") for n, c in enumerate(cells)]
+            lines.append(_ampersands(bold))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    note = [rf"\par\smallskip {latex_text(table.note)}"] if table.note else []
+    return "\n".join([*lines, *note, r"\end{table}"]) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    """Header and rows, 12 significant digits, empty cells empty; inert in a spreadsheet."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow([csv_text(column.title) for column in table.columns])
+    for row in table.rows:
+        writer.writerow([_csv_cell(cell) for cell in row.cells])
+    return sink.getvalue()
+
+
+def folded(table: Table, width: int) -> list[Table]:
+    """The same table in parts of at most `width` characters, the first column in each.
+
+    A part has at least one column besides the first, however narrow the terminal is.
+    """
+    sizes = _widths(table)
+    parts: list[list[int]] = [[]]
+    room = width - sizes[0]
+    left = room
+    for at, size in enumerate(sizes[1:], start=1):
+        if parts[-1] and size + GUTTER > left:
+            parts.append([])
+            left = room
+        parts[-1].append(at)
+        left -= size + GUTTER
+    if len(parts) == 1:
+        return [table]
+    return [_only(table, [0, *columns]) for columns in parts]
+
+
+def _rich_block(table: Table) -> RichTable:
+    shown, best = table.shown(), table.best()
+    first, *others = table.columns
+    block = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    block.add_column(Text(one_line(first.title)), overflow="fold", max_width=FIRST_COLUMN)
+    for column in others:
+        block.add_column(Text(one_line(column.title)), justify="right", no_wrap=True)
+    width = len(table.columns)
+    for group, members in _groups(table):
+        heading = Text(one_line(group), style="italic")
+        block.add_row(heading, *(Text() for _ in range(width - 1)))
+        for at in members:
+            cells = [one_line(cell) for cell in shown[at]]
+            styles = ["bold" if (at, number) in best else "" for number in range(width)]
+            block.add_row(*(Text(c, style=s) for c, s in zip(cells, styles, strict=True)))
+    return block
+
+
+def _groups(table: Table) -> list[tuple[str, list[int]]]:
+    """Each group's name and the positions of its rows."""
+
+    def group(at: int) -> str:
+        return table.rows[at].group
+
+    return [(name, list(members)) for name, members in groupby(range(len(table.rows)), group)]
+
+
+def _widths(table: Table) -> list[int]:
+    texts = [[column.title for column in table.columns], *table.shown()]
+    widths = [
+        max(cell_len(one_line(text)) for text in column) for column in zip(*texts, strict=True)
+    ]
+    widths[0] = min(max([widths[0], *(len(row.group) for row in table.rows)]), FIRST_COLUMN)
+    return widths
+
+
+def _only(table: Table, columns: list[int]) -> Table:
+    """The table with these columns; what is best in a column does not depend on the others."""
+    return replace(
+        table,
+        columns=tuple(table.columns[at] for at in columns),
+        rows=tuple(
+            Line(row.group, tuple(row.cells[at] for at in columns), row.ranked)
+            for row in table.rows
+        ),
+    )
+
+
+def _csv_cell(cell: Cell) -> str | float | None:
+    if isinstance(cell, str):
+        return csv_text(cell)
+    if isinstance(cell, Interval):
+        return f"{significant(cell.low)} to {significant(cell.high)}"
+    return significant(cell) if isinstance(cell, float) else cell
+
+
+def _bold(text: str, wanted: bool, opening: str, closing: str) -> str:
+    return f"{opening}{text}{closing}" if wanted else text
+
+
+def _pipes(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _ampersands(cells: list[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
