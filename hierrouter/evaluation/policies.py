@@ -1,4 +1,11 @@
-"""The exact value of anybody's policy."""
+"""The exact value of anybody's policy.
+
+A policy says at each state of a query's tree which model to call next. It may be a function, an
+object with `act`, a model of Stable-Baselines3, a table of probabilities, a router that was trained
+here, or the name of a fixed route. It is asked once at every state that it can come to, and valued
+by enumeration: no episode is drawn. So it must be a function of what it is shown; one that throws
+dice gives its probabilities instead.
+"""
 
 from __future__ import annotations
 
