@@ -6,8 +6,9 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,6 +212,29 @@ def test_a_report_is_that_of_the_command_line(tree: hr.Tree, place: Path, hierro
     assert page.read_text().startswith("<!doctype html>")
     with pytest.raises(hr.InputError, match="unknown table: qualty; did you mean quality"):
         report.table("qualty")
+
+
+def by_digits(seen: Mapping[str, Any]) -> str:
+    """A rule: numbers are for calc, and the rest for text."""
+    return "calc>stop" if any(map(str.isdigit, seen["question"])) else "text>stop"
+
+
+def test_a_rule_stands_beside_the_router(tree: hr.Tree) -> None:
+    fold = tree.split("validation")
+    calls = {name: tree.models.index(name) + 1 for name in ("calc", "text")}  # nodes of one call
+    ends = [calls["calc" if name == "arith" else "text"] for name in fold.datasets]
+    by_hand = fold.node_reward(ALPHA)[range(len(fold)), ends].mean()
+    assert any(char.isdigit() for one in fold.texts for char in one.question)
+    result = hr.evaluate(fold, by_digits, alpha=ALPHA, allow_stop=True)
+    assert result.reward.mean() == pytest.approx(by_hand, abs=1e-12)
+    report = hr.report(tree, "runs/mine", split="validation", policies=[by_digits])
+    compared = hr.compare(
+        tree, "runs/mine", split="validation", baselines="cheapest", policies=[by_digits]
+    )
+    for table, name in ((report.table("summary"), "Policy"), (compared.table(), "Router")):
+        frame = table.to_pandas()
+        (shown,) = frame[frame[name] == "by_digits"]["R"]
+        assert shown == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_a_comparison_is_that_of_the_command_line(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.intervals import simultaneous_intervals
-from hierrouter.evaluation.policies import OwnPolicy
+from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Answers, Baseline, require_sets, usable_sets
 from hierrouter.learning.baselines.contest import (
@@ -34,7 +34,7 @@ from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import draws, estimates, stream_of_all
 from hierrouter.reports.evaluated import cost_unit
-from hierrouter.reports.report import ROWS, as_own, table_named
+from hierrouter.reports.report import ROWS, table_named
 from hierrouter.reports.results import COST_UNIT, Bootstrap
 from hierrouter.reports.values import Estimate
 from hierrouter.tables import (
@@ -584,9 +584,9 @@ def compare(
         CacheError: the cache that the tree was opened from is gone or damaged.
     """
     chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
+    own = own_policies(policies)
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
     shown = shown_router(tree, alpha, None if run is None else Path(run))
-    own = as_own(policies)
     return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hierrouter.evaluation.policies import OwnPolicy, own_policy, policy_name
+from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.checkpoint import SUMMARY, router_at
 from hierrouter.learning.selection import Shown, provenance, run_by_enumeration, shown_router
 from hierrouter.pools.pool import POOL
@@ -219,7 +219,7 @@ def report(
     swept = None if sweep is None else Path(sweep)
     if folder is not None and (folder / SUMMARY).is_file():
         folder, swept = None, folder
-    own = as_own(policies)
+    own = own_policies(policies)
     shown = shown_router(tree, alpha, folder, swept, with_sweep=True)
     defer = DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
@@ -256,27 +256,6 @@ def made_of(
         pool=tree.pool,
         policies=policies,
     )
-
-
-def as_own(policies: Sequence[Any]) -> tuple[OwnPolicy, ...]:
-    """Policies of the user's own, as objects or as `module:object`.
-
-    Raises:
-        InputError: one that is no policy, or two of one name.
-    """
-    found = tuple(one if isinstance(one, OwnPolicy) else _own(one) for one in policies)
-    names = [one.name for one in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"policy given twice: {name}; names must differ")
-    return found
-
-
-def _own(policy: Any) -> OwnPolicy:
-    if isinstance(policy, str):
-        return own_policy(policy)
-    name = policy_name(policy)
-    return OwnPolicy(path=name, name=name, made=policy, version="")
 
 
 def table_named(name: str, tables: Mapping[str, Table]) -> Table:
