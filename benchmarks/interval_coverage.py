@@ -4,7 +4,7 @@
         [--table FILE | --timing]
 
 Samples of 30, 90 and 900 queries from populations whose means are known, see
-`tests/hierrouter/evaluate/simulated.py`. Ours is named first, other ways beside it:
+`tests/hierrouter/evaluation/simulated.py`. Ours is named first, other ways beside it:
 
 * single figures and paired differences: expanded percentiles; percentiles; BCa; Student's t;
 * share of the gap closed: the best fixed route of the sample kept, or chosen anew in each resample;
@@ -42,7 +42,7 @@ from hierrouter.evaluation.intervals import (
     resampled_means,
     simultaneous_intervals,
 )
-from tests.hierrouter.evaluate import simulated
+from tests.hierrouter.evaluation import simulated
 
 LEVEL = 0.95
 SIZES = (30, 90, 900)

@@ -27,8 +27,8 @@ from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced, sub_pool
 from tests.browser.test_page import CONTRAST, CONTRASTS, SIZES, executable, opened
 from tests.conftest import Run
-from tests.hierrouter.explore.examples import explored_of, shown
-from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
+from tests.hierrouter.reports.explored import explored_of, shown
 from tests.hierrouter.trees import planted_tree
 from tests.hostile import HARM, collect_hostile
 

@@ -29,8 +29,8 @@ from hierrouter.reports.results import Bootstrap, RouteMap, RouteShares
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, repriced
 from tests.browser.get_chromium import kept
-from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GRID
-from tests.hierrouter.report.examples import hostile
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID
+from tests.hierrouter.reports.examples import hostile
 from tests.hostile import HARM, collect_hostile
 
 sync_api = pytest.importorskip("playwright.sync_api")

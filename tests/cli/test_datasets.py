@@ -10,7 +10,7 @@ import pytest
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter.questions.testbed import FAMILIES
 from tests.conftest import COMMAND, Run, environment
-from tests.hierrouter.collect.datasets.files import rows, write
+from tests.hierrouter.questions.files import rows, write
 from tests.hub import hub, repository
 
 NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill at noon ?"

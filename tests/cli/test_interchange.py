@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
-from tests.hierrouter.interchange.examples import chains, save, single_answers
+from tests.hierrouter.collection.examples import chains, save, single_answers
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from hierrouter.learning.training import train
 from hierrouter.reports.report import FinishedReport, Reported
 from hierrouter_cli.report import show
 from tests.conftest import Run
-from tests.hierrouter.learn.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
 
 
 def reported(objective: Objective, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Run
-from tests.hierrouter.interchange.examples import save, single_answers
+from tests.hierrouter.collection.examples import save, single_answers
 
 SHORT = ("--epochs", "2")
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from hierrouter_cli.app import _run
 from tests.cli.test_help import COMMANDS, context
-from tests.hierrouter.pools import GOOD
+from tests.hierrouter.pools.examples import GOOD
 from tests.properties.test_parts import contents, sound
 
 CODES = (0, 1, 2, 3)

@@ -18,7 +18,7 @@ from hierrouter.collection.transfer import READERS, guess_format, import_answers
 from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import call_key, next_context, part_fault, plan_key, query_key
 from hierrouter_cache.parts import examine
-from tests.hierrouter.interchange.examples import answers_of, chains, save, single_answers, stored
+from tests.hierrouter.collection.examples import answers_of, chains, save, single_answers, stored
 from tests.properties.near import damaged, edited
 
 Rows = list[dict[str, Any]]

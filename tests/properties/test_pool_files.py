@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hierrouter.pools.files import BATCHINGS, DTYPES, parse_pool, stored_pool
 from hierrouter.pools.pool import RESERVED, Endpoint, Generation, ModelSpec, Pool
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.pools import GOOD, IDENTITIES
+from tests.hierrouter.pools.examples import GOOD, IDENTITIES
 from tests.properties.near import VALUE, damaged, edited
 
 FEW = settings(max_examples=40)

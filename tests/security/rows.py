@@ -4,8 +4,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "Pickles": (
         "tests/security/test_code.py::test_nothing_is_unpickled",
         "tests/security/test_models.py::test_pickled_weights_are_never_loaded",
-        "tests/hierrouter/learn/test_checkpoint.py::test_a_wrong_file_is_named_for_what_it_is",
-        "tests/hierrouter/interchange/test_rows.py::test_a_bad_file_is_one_line",
+        "tests/hierrouter/learning/test_checkpoint.py::test_a_wrong_file_is_named_for_what_it_is",
+        "tests/hierrouter/collection/test_rows.py::test_a_bad_file_is_one_line",
     ),
     "Code of models": (
         "tests/contract/test_generator.py::test_remote_code_is_never_run",
@@ -17,7 +17,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/security/test_models.py::test_a_template_that_fails_is_one_line",
     ),
     "Terminal escapes": (
-        "tests/hierrouter/report/test_text.py::test_each_character_of_a_family_becomes_visible",
+        "tests/hierrouter/reports/test_text.py::test_each_character_of_a_family_becomes_visible",
         "tests/security/test_terminal.py::test_no_command_lets_a_family_through",
         "tests/security/test_terminal.py::test_no_file_that_a_command_wrote_steers",
         "tests/security/test_terminal.py::test_a_trace_in_the_log_of_the_server_steers_nothing",
@@ -25,7 +25,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/cli/test_endpoint.py::test_a_nasty_text_is_an_answer",
     ),
     "Markup": (
-        "tests/hierrouter/report/test_render.py::test_terminal_is_safe_from_names",
+        "tests/hierrouter/reports/test_render.py::test_terminal_is_safe_from_names",
         "tests/security/test_terminal.py::test_a_bar_shows_names_as_they_are",
     ),
     "SQL": ("tests/cache/test_views.py::test_nothing_else_can_be_asked",),
@@ -59,15 +59,15 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/browser/test_explore.py::test_the_policy_of_the_page_stops_scripts_that_are_not_its_own",
     ),
     "Spreadsheets": (
-        "tests/hierrouter/report/test_text.py::test_csv_formula_is_neutralised",
-        "tests/hierrouter/report/test_render.py::test_csv_cells_are_inert",
-        "tests/hierrouter/interchange/test_peers.py::test_no_cell_of_a_csv_is_a_formula",
+        "tests/hierrouter/reports/test_text.py::test_csv_formula_is_neutralised",
+        "tests/hierrouter/reports/test_render.py::test_csv_cells_are_inert",
+        "tests/hierrouter/collection/test_peers.py::test_no_cell_of_a_csv_is_a_formula",
         "tests/security/test_terminal.py::require_inert",
     ),
     "Keys": (
         "tests/security/test_keys.py::test_no_key_is_found_anywhere",
-        "tests/hierrouter/collect/test_endpoint.py::test_a_key_goes_to_the_server_and_nowhere_else",
-        "tests/hierrouter/collect/test_endpoint.py::test_a_key_is_not_shown_in_part",
+        "tests/hierrouter/engines/test_endpoint.py::test_a_key_goes_to_the_server_and_nowhere_else",
+        "tests/hierrouter/engines/test_endpoint.py::test_a_key_is_not_shown_in_part",
         "tests/cli/test_go_on.py::test_a_stored_plan_does_not_decide_where_a_key_goes",
         "tests/security/test_live.py::test_a_run_of_others_does_not_decide_where_a_key_goes",
         "tests/security/test_live.py::test_a_key_in_place_of_its_variable_is_not_repeated",
@@ -75,10 +75,10 @@ ROWS: dict[str, tuple[str, ...]] = {
     "Endpoints": (
         "tests/cli/test_endpoint.py::test_a_key_over_plain_http",
         "tests/cli/test_endpoint.py::test_a_redirect",
-        "tests/hierrouter/collect/test_endpoint.py::test_a_redirect_takes_no_key_along",
+        "tests/hierrouter/engines/test_endpoint.py::test_a_redirect_takes_no_key_along",
     ),
     "Our server": (
-        "tests/hierrouter/serve/test_serve.py::test_a_key_is_asked_for",
+        "tests/hierrouter/serving/test_serve.py::test_a_key_is_asked_for",
         "tests/security/test_live.py::test_a_page_whose_name_leads_here_is_refused",
         "tests/security/test_live.py::test_no_page_of_another_origin_can_ask_or_read",
         "tests/security/test_live.py::test_an_odd_request_is_one_request_and_refused",

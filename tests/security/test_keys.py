@@ -15,7 +15,7 @@ from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.serving.router import Router
-from tests.hierrouter.serve.serving import served, with_server
+from tests.hierrouter.serving.serving import served, with_server
 from tests.servers import Reply, Server, completion, refusal, serving
 
 UPSTREAM, OWN = "sk-CANARY-upstream-g0h1j2k3", "sk-CANARY-own-g0h1j2k3"

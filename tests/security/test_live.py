@@ -18,7 +18,7 @@ from hierrouter.learning.bundle import load_bundle, save_bundle
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run
-from tests.hierrouter.serve.serving import served, with_server
+from tests.hierrouter.serving.serving import served, with_server
 from tests.security.world import FAMILIES, STEERING, served_pool
 from tests.servers import Reply, Server, completion, refusal, serving
 

@@ -1,0 +1,180 @@
+"""Shards in processes of their own, and something that happens to one in the middle.
+
+    python -m tests.hierrouter.collection.noted ROOT I/N LOG [kill AFTER | fill AFTER DISK]
+
+Collects one shard of `QUERIES` with the testbed's models. Every answer is noted in LOG, in a file
+of the process that made it.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hierrouter.collection.scheduler import collect
+from hierrouter.collection.shards import parse_shard
+from hierrouter.engines import backend
+from hierrouter.engines.generator import Answer, Generator, Response, Stop, never
+from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import Identity, ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.errors import WorldError
+from hierrouter_cache.reader import CacheReader
+from tests.engines import Scripted
+
+SPLITS = ("train", "validation", "test")
+QUERIES = tuple(
+    Query(f"q{n}", "sums", f"compute {n}+{7 * n % 13}", (str(n + 7 * n % 13),), SPLITS[n % 3])
+    for n in range(16)
+)
+
+
+def pool() -> Pool:
+    return load_pool("testbed")
+
+
+@dataclass
+class Noted:
+    """The transformers engine; after so many answers of a process, something happens, once."""
+
+    log: Path
+    after: int = 0
+    event: Callable[[], None] | None = None
+    made: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, name: str) -> "Noted":
+        return self
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return backend("transformers").identify(spec)
+
+    def weight_bytes(self, spec: ModelSpec) -> int:
+        return backend("transformers").weight_bytes(spec)
+
+    def load(self, spec: ModelSpec) -> Generator:
+        return _Noting(spec.name, backend("transformers").load(spec), self)
+
+    def note(self, model: str, prompt: str) -> None:
+        with (self.log / str(os.getpid())).open("a") as file:
+            file.write(json.dumps([model, prompt]) + "\n")
+        self.made["answers"] += 1
+        if self.event and self.made["answers"] == self.after and self._first():
+            self.event()
+
+    def _first(self) -> bool:
+        try:
+            (self.log / "happened").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        (self.log / "happened").write_text(str(os.getpid()))
+        return True
+
+
+@dataclass
+class _Noting:
+    name: str
+    model: Generator
+    notes: Noted
+
+    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+        for place, answer in self.model.generate(prompts, stop):
+            assert isinstance(answer, Response)
+            self.notes.note(self.name, prompts[place])
+            yield place, answer
+
+
+def die() -> None:
+    """What the kernel does to a process that takes too much memory, and people do to any."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Slowly(Noted):
+    """As `Noted`, with time to interrupt it."""
+
+    def note(self, model: str, prompt: str) -> None:
+        time.sleep(0.15)
+        super().note(model, prompt)
+
+
+class Various(Scripted):
+    """A machine of another kind in each process."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return {**super().identify(spec), "device": f"device {os.getpid()}"}
+
+
+@dataclass
+class Fill:
+    """Take the last byte of a disk."""
+
+    disk: Path
+
+    def __call__(self) -> None:
+        try:
+            with (self.disk / "filler").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(512))
+        except OSError:
+            return
+
+
+def answers(log: Path) -> dict[int, Counter[tuple[str, str]]]:
+    """(model, prompt) of every answer, by the process that made it."""
+    return {
+        int(file.name): Counter(tuple(json.loads(line)) for line in file.read_text().splitlines())
+        for file in log.iterdir()
+        if file.name.isdecimal()
+    }
+
+
+def rows(root: Path) -> list[dict[str, Any]]:
+    """All rows of calls, the ones that are not served too, without what time decides."""
+    return (
+        CacheReader(root)
+        .sql(
+            "SELECT key, model, prompt, response, tokens_in, tokens_out, finish_reason "
+            "FROM calls_rows ORDER BY key"
+        )
+        .to_pylist()
+    )
+
+
+def check_after_an_accident(root: Path, whole: Path, log: Path) -> None:
+    """The tree is that of an undisturbed collection, and only what was lost was asked again.
+
+    No row is there twice; so what the struck process had committed was not asked again, and what
+    was asked again is what it had not committed.
+    """
+    assert rows(root) == rows(whole)
+    assert open_tree(root).fingerprint == open_tree(whole).fingerprint
+    made = answers(log)
+    struck = made.pop(int((log / "happened").read_text()))
+    others: Counter[tuple[str, str]] = sum(made.values(), Counter())
+    assert set((struck + others).values()) <= {1, 2}
+    assert max(others.values()) == 1
+    assert set(struck | others) == {(row["model"], row["prompt"]) for row in rows(whole)}
+    again = struck & others
+    assert 0 < again.total() < struck.total()  # it was struck in the middle of a part
+
+
+def main(root: Path, shard: str, log: Path, *event: str) -> None:
+    engine = Noted(log)
+    if event:
+        engine.after = int(event[1])
+        engine.event = die if event[0] == "kill" else Fill(Path(event[2]))
+    try:
+        summary = collect(pool(), QUERIES, root, engines=engine, shard=parse_shard(shard))
+    except WorldError as error:
+        sys.exit(str(error))
+    sys.stdout.write(str(summary.calls))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,280 @@
+"""A cache goes out as JSON lines and comes back the same."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hierrouter.collection.files import export_jsonl, import_jsonl, read_header
+from hierrouter.collection.plan import Call, failures_table
+from hierrouter.engines.generator import Failure
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.errors import CacheLocked, InputError, NoCache
+from hierrouter_cache.keys import next_context, plan_key
+from hierrouter_cache.locks import collector_lock
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import CALLS, IDENTITY
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.writer import PartWriter
+from tests.hierrouter.collection.examples import answers_of, keys, single_answers, stored
+
+Line = dict[str, Any]
+
+
+@pytest.fixture
+def exported(testbed_cache: Path, tmp_path: Path) -> Path:
+    open_tree(testbed_cache)  # so that there are scores
+    file = tmp_path / "cache.jsonl"
+    export_jsonl(testbed_cache, file)
+    return file
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    stored(answers_of(single_answers(2), tmp_path), tmp_path / "small")
+    export_jsonl(tmp_path / "small", tmp_path / "small.jsonl")
+    return tmp_path / "small.jsonl"
+
+
+def edited(file: Path, change: Callable[[list[Line]], object]) -> Path:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    change(lines)
+    other = file.with_name("edited.jsonl")
+    other.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return other
+
+
+def test_a_collected_cache_comes_back_with_the_same_keys(
+    testbed_cache: Path, exported: Path, tmp_path: Path
+) -> None:
+    merge = import_jsonl(exported, tmp_path / "back")
+    assert merge.present.total() == 0
+    for kind, names in IDENTITY.items():
+        for name in names:
+            assert keys(tmp_path / "back", kind, name) == keys(testbed_cache, kind, name), kind
+    before, after = CacheReader(testbed_cache), CacheReader(tmp_path / "back")
+    assert after.latest_plan() == before.latest_plan()
+    assert after.responses() == before.responses()
+    assert open_tree(tmp_path / "back").fingerprint == open_tree(testbed_cache).fingerprint
+
+
+def test_a_second_export_has_the_same_bytes(exported: Path, tmp_path: Path) -> None:
+    import_jsonl(exported, tmp_path / "back")
+    export_jsonl(tmp_path / "back", tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == exported.read_bytes()
+
+
+def test_importing_twice_adds_nothing(exported: Path, tmp_path: Path) -> None:
+    import_jsonl(exported, tmp_path / "back")
+    before = sorted((tmp_path / "back" / "parts").iterdir())
+    assert import_jsonl(exported, tmp_path / "back").added.total() == 0
+    assert sorted((tmp_path / "back" / "parts").iterdir()) == before
+
+
+def test_a_cache_with_something_else_keeps_it(
+    exported: Path, small: Path, tmp_path: Path, testbed_cache: Path
+) -> None:
+    import_jsonl(exported, tmp_path / "both")
+    import_jsonl(small, tmp_path / "both")
+    assert set(keys(testbed_cache)) < set(keys(tmp_path / "both"))
+    assert CacheReader(tmp_path / "both").latest_plan() == (
+        CacheReader(tmp_path / "small").latest_plan()
+    )
+    import_jsonl(exported, tmp_path / "both")  # the plan that was imported last is the latest
+    assert open_tree(tmp_path / "both").fingerprint == open_tree(testbed_cache).fingerprint
+
+
+def test_the_response_that_was_there_stays(small: Path, tmp_path: Path) -> None:
+    """Two machines may answer one call differently; that is what a common key then holds."""
+    call = CacheReader(tmp_path / "small").sql("SELECT * FROM calls").to_pylist()[0]
+    other = {**call, "response": "other", "outcome": next_context(call["context"], "other")}
+    PartWriter(tmp_path / "here").append("calls", pa.Table.from_pylist([other], schema=CALLS))
+    merge = import_jsonl(small, tmp_path / "here")
+    assert (merge.present["calls"], merge.different["calls"]) == (1, 1)
+    assert CacheReader(tmp_path / "here").responses()[call["key"]] == "other"
+
+
+def test_only_the_last_status_of_a_failed_call_travels(small: Path, tmp_path: Path) -> None:
+    root = tmp_path / "small"
+    call = CacheReader(root).sql("SELECT key, step, context, model FROM calls").to_pylist()[0]
+    failed = Call(call["key"], call["step"], call["context"], "prompt")
+    for status in ("filtered", "error"):
+        rows = failures_table(call["model"], [(failed, Failure(status, "why"))], 1)
+        PartWriter(root).append("failures", rows)
+    assert export_jsonl(root, tmp_path / "failed.jsonl")["failures"] == 1
+    import_jsonl(tmp_path / "failed.jsonl", tmp_path / "back")
+    assert CacheReader(tmp_path / "back").failures() == {call["key"]: "error"}
+
+
+def test_plans_that_are_merged_meanwhile_are_exported(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    stored(answers_of(single_answers(200), tmp_path), root)
+    compact(root)
+    plan = CacheReader(root).sql("SELECT * FROM plans")
+    PartWriter(root).append("plans", plan)
+    fewer: list[int] = []
+
+    def compact_once(what: str, done: int, total: int) -> None:
+        if not fewer:
+            result = compact(root)
+            fewer.append(result.parts_before - result.parts_after)
+
+    assert export_jsonl(root, tmp_path / "all.jsonl", compact_once)["plans"] == 1
+    assert fewer == [1]
+    assert import_jsonl(tmp_path / "all.jsonl", tmp_path / "back").another_plan
+
+
+def first(kind: str) -> Callable[[list[Line]], Line]:
+    return lambda lines: next(line for line in lines if line["kind"] == kind)
+
+
+def change(kind: str, /, **values: object) -> Callable[[list[Line]], object]:
+    return lambda lines: first(kind)(lines).update(values)
+
+
+BAD = {
+    "response": (change("call", response="forged"), "outcome is not that of the row's content"),
+    "context": (change("call", context="0" * 32), "key is not that of"),
+    "question": (change("query", question="forged"), "query is not that of"),
+    "answers": (change("query", answers=["forged"]), "query is not that of"),
+    "references": (change("query", references="0"), "references is not that of"),
+    "score": (change("score", value=1.5), "value must be from 0 to 1, got 1.5"),
+    "plan": (change("plan", queries=["0"]), "plan is not that of"),
+    "pool": (change("plan", pool="{}"), "plan is not that of"),
+    "NaN": (change("score", value=float("nan")), "value must be double, got nan"),
+    "text": (change("call", tokens_in="5"), "tokens_in must be int32, got '5'"),
+    "bool": (change("call", tokens_in=True), "tokens_in must be int32, got True"),
+    "int64": (change("call", tokens_out=2**31), "tokens_out must be int32"),
+    "negative": (change("call", tokens_out=-1), "tokens_out must be int32"),
+    "null": (change("call", response=None), "response must be string"),
+    "list": (change("query", answers=[1]), "answers must be list"),
+    "surrogate": (change("call", prompt="\ud800"), "prompt must be string"),
+    "kind": (change("call", kind="cull"), "unknown kind 'cull'"),
+    "column": (lambda lines: first("call")(lines).pop("key"), "key is missing"),
+    "torn": (lambda lines: lines.pop(), "0 plans where the header says 1"),
+    "doubled": (lambda lines: lines.append(lines[-1]), "2 plans where the header says 1"),
+    "header": (lambda lines: lines.pop(0), "no header"),
+    "format": (lambda lines: lines[0].update(format=99), "format 99, this version reads 1"),
+    "digest": (lambda lines: lines[0].update(sha256=1), "sha256 must be a text"),
+    "count": (lambda lines: lines[0].update(calls="many"), "calls must be a count"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_line_that_was_changed_is_refused_and_nothing_is_written(small: Path, name: str) -> None:
+    spoil, message = BAD[name]
+    file = edited(small, spoil)
+    root = small.parent / "cache"
+    with pytest.raises(InputError) as error:
+        import_jsonl(file, root)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert str(file) in str(error.value)
+    assert not root.exists()
+
+
+FORGED = {
+    "value": change("score", value=0.25),
+    "tokens": change("call", tokens_out=1),
+    "prompt": change("call", prompt="forged"),
+    "model": change("call", model="forged"),
+    "order": lambda lines: lines.insert(1, lines.pop(2)),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_no_key_covers_is_covered_by_the_digest(small: Path, name: str) -> None:
+    file = edited(small, FORGED[name])
+    with pytest.raises(InputError, match="edited after the export"):
+        import_jsonl(file, small.parent / "cache")
+    assert not (small.parent / "cache").exists()
+    import_jsonl(edited(file, lambda lines: lines[0].pop("sha256")), small.parent / "cache")
+
+
+def test_the_digest_is_that_of_the_lines_below_the_header(small: Path) -> None:
+    header, rest = small.read_bytes().split(b"\n", 1)
+    assert json.loads(header)["sha256"] == hashlib.sha256(rest).hexdigest()
+    assert read_header(small).sha256 == hashlib.sha256(rest).hexdigest()
+    small.write_bytes(small.read_bytes() + b"\n")
+    with pytest.raises(InputError, match="edited after the export"):
+        import_jsonl(small, small.parent / "cache")
+
+
+def with_pool(**values: object) -> Callable[[list[Line]], object]:
+    """The plan with another pool, under the key that is right for it."""
+
+    def spoil(lines: list[Line]) -> None:
+        lines[0].pop("sha256")
+        plan = first("plan")(lines)
+        stored = json.loads(plan["pool"])
+        stored["pool"] |= values
+        plan["pool"] = json.dumps(stored)
+        plan["plan"] = plan_key(plan["pool"], plan["queries"])
+
+    return spoil
+
+
+POOLS = {
+    "hops in words": ({"hops": "2"}, "hops must be an integer, got '2'"),
+    "no hops": ({"hops": 0}, "hops must be at least 1"),
+    "too deep": ({"hops": 20}, "nodes per query"),
+    "no models": ({"models": []}, "models is empty"),
+    "prompts": ({"stage_prompts": [1]}, "stage_prompts must be a list"),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_that_no_file_could_hold_is_refused(small: Path, name: str) -> None:
+    values, message = POOLS[name]
+    file = edited(small, with_pool(**values))
+    with pytest.raises(InputError, match=message) as error:
+        import_jsonl(file, small.parent / "cache")
+    assert str(file) in str(error.value)
+    assert not (small.parent / "cache").exists()
+
+
+def test_the_number_of_the_line_is_named(small: Path) -> None:
+    file = edited(small, lambda lines: lines[4].update(response="forged"))
+    with pytest.raises(InputError, match=r"edited\.jsonl:5;"):
+        import_jsonl(file, small.parent / "cache")
+
+
+def test_a_bad_file_leaves_a_cache_as_it_was(small: Path, testbed_cache: Path) -> None:
+    def content() -> str:
+        parts = sorted((testbed_cache / "parts").iterdir())
+        return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+
+    before = content()
+    with pytest.raises(InputError):
+        import_jsonl(edited(small, change("plan", pool="{}")), testbed_cache)
+    assert content() == before
+
+
+def test_nothing_is_imported_while_a_collector_works(small: Path, tmp_path: Path) -> None:
+    with collector_lock(tmp_path / "small"), pytest.raises(CacheLocked):
+        import_jsonl(small, tmp_path / "small")
+
+
+def test_an_export_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(NoCache):
+        export_jsonl(tmp_path / "none", tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_import_that_was_interrupted_is_finished_by_the_next(
+    exported: Path, testbed_cache: Path, tmp_path: Path
+) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "import":
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            import_jsonl(exported, tmp_path / "back", stop)
+    import_jsonl(exported, tmp_path / "back")
+    assert keys(tmp_path / "back") == keys(testbed_cache)
+    assert open_tree(tmp_path / "back").fingerprint == open_tree(testbed_cache).fingerprint

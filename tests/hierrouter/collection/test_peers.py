@@ -1,0 +1,361 @@
+"""What peers read, and what comes back of it."""
+
+import csv
+import errno
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from hierrouter.collection.files import no_progress as silent
+from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
+from hierrouter.collection.peers import (
+    EMBEDDINGS,
+    TEST,
+    TRAIN,
+    DirectTable,
+    cost_unit,
+    direct_table,
+)
+from hierrouter.collection.tables import Answer, gather
+from hierrouter.collection.transfer import READERS, WRITERS, guess_format, import_answers
+from hierrouter.engines.encoders import HashedNgrams
+from hierrouter.questions.scoring import scorer
+from hierrouter.replay.opening import Selection, open_tree
+from hierrouter.tables import FORMULA_STARTS
+from hierrouter_cache.errors import IncompleteTree, InputError, WorldError
+from hierrouter_cache.tree import Rate
+from tests.hierrouter.collection.examples import (
+    MODELS,
+    answers_of,
+    keys,
+    save,
+    single_answers,
+    stored,
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    stored(answers_of(single_answers(), tmp_path), tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def table(cache: Path) -> DirectTable:
+    return direct_table(cache, scorer("given"), HashedNgrams())
+
+
+def read(name: str, path: Path) -> list[Answer]:
+    return list(READERS[name](path)[0])
+
+
+def lines(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_only_direct_calls_travel(table: DirectTable) -> None:
+    assert table.models == MODELS  # the file's own names
+    assert len(table.queries) == 10
+    assert table.score.tolist() == [[float(n % 2 == 0), 1.0] for n in range(10)]
+    assert table.responses[1] == ["lab/tiny 1b: the answer is 0", "lab/large 10b: the answer is 2"]
+    assert table.cost[3].tolist() == pytest.approx([0.001 * 15, 0.01 * 15])
+
+
+def test_fewer_models_travel(cache: Path) -> None:
+    table = direct_table(cache, scorer("given"), HashedNgrams(), ["lab-large-10b"])
+    assert table.models == ("lab/large 10b",)
+    assert table.score.shape == (10, 1)
+
+
+def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
+    stored(answers_of(single_answers()[1:], tmp_path), tmp_path / "cache")
+    with pytest.raises(IncompleteTree, match="1 of 10 queries lack direct calls"):
+        direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams(), allow_incomplete=True)
+    assert (len(table.queries), table.left_out) == (9, 1)
+
+
+def test_every_format_that_is_listed_can_be_read_or_written() -> None:
+    assert set(IMPORTS) == {OWN, *READERS}
+    assert set(EXPORTS) == {OWN, *WRITERS}
+
+
+@pytest.mark.parametrize("name", ["llmrouter", "routellm"])
+def test_a_folder_that_is_not_finished_never_appears(
+    table: DirectTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        for module, function in ((torch, "save"), (np, "save")):
+            patch.setattr(module, function, disk_is_full)
+        with pytest.raises(WorldError, match="No space left"):
+            WRITERS[name](table, tmp_path / "rows")
+    assert sorted(tmp_path.iterdir()) == before
+    WRITERS[name](table, tmp_path / "rows")
+    assert len(list((tmp_path / "rows").iterdir())) > 2
+
+
+def disk_is_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_collected_cache_travels_too(testbed_cache: Path, tmp_path: Path) -> None:
+    table = direct_table(testbed_cache, scorer("token_f1"), HashedNgrams())
+    tree = open_tree(testbed_cache)
+    assert np.array_equal(table.score, tree.direct.score)
+    assert np.array_equal(table.cost, tree.direct.cost)
+    for name, write in WRITERS.items():
+        out = tmp_path / (f"{name}.parquet" if name == "routerbench" else name)
+        write(table, out)
+        assert out.exists()
+
+
+# LLMRouter
+
+
+def test_llmrouter_rows_have_its_fields(table: DirectTable, tmp_path: Path) -> None:
+    WRITERS["llmrouter"](table, tmp_path / "rows")
+    train, test = lines(tmp_path / "rows" / TRAIN), lines(tmp_path / "rows" / TEST)
+    assert len(train) + len(test) == 20
+    row = next(row for row in train + test if row["task_id"] == "q1")
+    assert row["task_name"] == "sums"
+    assert row["query"] == "What is 1 + 1?"
+    assert (row["model_name"], row["performance"]) == (MODELS[0], 0.0)
+    assert (row["input_tokens"], row["output_tokens"], row["token_num"]) == (6, 7, 13)
+    vectors = torch.load(tmp_path / "rows" / EMBEDDINGS, weights_only=True)
+    assert np.array_equal(
+        vectors[row["embedding_id"]].numpy(), HashedNgrams().encode(["What is 1 + 1?"])[0]
+    )
+
+
+def test_llmrouter_breaks_a_tie_for_the_cheapest(tmp_path: Path) -> None:
+    rows = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    WRITERS["llmrouter"](table, tmp_path / "rows")
+    assert table.models == MODELS[::-1]
+    assert [row["model_name"] for row in lines(tmp_path / "rows" / TRAIN)] == list(MODELS)
+    assert not (tmp_path / "rows" / TEST).exists()
+
+
+def test_llmrouter_rows_come_back_with_the_same_calls(
+    cache: Path, table: DirectTable, tmp_path: Path
+) -> None:
+    WRITERS["llmrouter"](table, tmp_path / "rows")
+    assert guess_format(tmp_path / "rows") == "llmrouter"
+    back = gather(read("llmrouter", tmp_path / "rows"), 42)
+    stored(back, tmp_path / "back")
+    assert keys(tmp_path / "back") == keys(cache)
+    splits = {query.id: query.split for query in table.queries}
+    assert {query.id for query in back.queries if query.split == "test"} == {
+        name for name, split in splits.items() if split == "test"
+    }
+
+
+def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
+    row = {
+        "task_name": "mmlu",
+        "query": "Which one?",
+        "ground_truth": "A",
+        "choices": '{"text": ["Paris", "London"], "labels": ["A", "B"]}',
+        "task_id": None,
+        "model_name": "m",
+        "response": "A",
+        "input_tokens": 1,
+        "output_tokens": 1,
+        "performance": 1.0,
+    }
+    file = save([row], tmp_path / "rows.jsonl")
+    assert guess_format(file) == "llmrouter"
+    (answer,) = read("llmrouter", file)
+    assert answer.query.question == "Which one?\nA. Paris\nB. London"
+    assert answer.query.choices == (("A", "Paris"), ("B", "London"))
+    assert len(answer.query.id) == 12
+    save([{**row, "choices": json.loads(row["choices"])}], file)
+    assert read("llmrouter", file)[0].query == answer.query
+    with pytest.raises(InputError, match="choices must be JSON"):
+        read("llmrouter", save([{**row, "choices": "[1]"}], file))
+    with pytest.raises(InputError, match="choices must hold texts"):
+        read("llmrouter", save([{**row, "choices": {"labels": ["A"], "text": [1]}}], file))
+
+
+def test_a_folder_without_llmrouter_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no \*train\*\.jsonl"):
+        read("llmrouter", tmp_path)
+
+
+# RouterBench
+
+
+def frame(path: Path, **changes: object) -> Path:
+    row = {
+        "sample_id": "mmlu.1",
+        "prompt": "['Two and two?', 'Say one word.']",
+        "eval_name": "mmlu",
+        "lab/a": 1.0,
+        "lab/b": 0.0,
+        "lab/a|model_response": "['four']",
+        "lab/b|model_response": "['five']",
+        "lab/a|total_cost": 7.4e-05,
+        "lab/b|total_cost": 1.46e-05,
+        "oracle_model_to_route_to": "lab/a",
+    }
+    return save([row | changes], path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -> None:
+    file = frame(tmp_path / f"frame.{kind}")
+    assert guess_format(file) == "routerbench"
+    assert read("routerbench", file)[0].query.question == "Two and two?\nSay one word."
+    imported = import_answers("routerbench", file, tmp_path / "cache", None, 42, {}, silent)
+    assert not imported.unpriced
+    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
+    assert tree.direct.score.tolist() == [[1.0, 0.0]]
+    assert tree.direct.cost[0].tolist() == pytest.approx([7.4e-05, 1.46e-05], abs=1e-9)
+    assert tree.direct.tokens_in.sum() == 0
+    with pytest.raises(InputError, match="needs reference answers"):
+        open_tree(tmp_path / "cache")
+    with pytest.raises(InputError, match="no token counts: --price; leave"):
+        import_answers(
+            "routerbench", file, tmp_path / "cache", None, 42, {"lab-a": Rate(1, 1)}, silent
+        )
+
+
+def test_routerbench_comes_back_with_the_same_calls(
+    cache: Path, table: DirectTable, tmp_path: Path
+) -> None:
+    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
+    columns = pq.read_table(tmp_path / "frame.parquet")
+    assert columns["oracle_model_to_route_to"].to_pylist()[:2] == list(MODELS)
+    back = gather(read("routerbench", tmp_path / "frame.parquet"), 42)
+    stored(back, tmp_path / "back")
+    for name in ("context", "outcome", "model"):  # the step names the source, which has no tokens
+        assert keys(tmp_path / "back", name=name) == keys(cache, name=name)
+
+
+def test_a_query_that_nobody_answers_has_no_oracle(tmp_path: Path) -> None:
+    rows = [{**row, "score": 0.0} for row in single_answers(1)]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
+    oracle = pq.read_table(tmp_path / "frame.parquet")["oracle_model_to_route_to"]
+    assert oracle.to_pylist() == ["no_model_correct"]
+
+
+def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
+    assert cost_unit(7.4e-05) == 1e-9
+    assert cost_unit(300.0) == 1e-6
+    file = frame(tmp_path / "frame.parquet", **{"lab/a|total_cost": 300.0})
+    answers, rate = READERS["routerbench"](file)
+    assert rate == Rate.base(1e-6)
+    assert next(answers).tokens_out == 300_000_000
+
+
+def test_a_list_stays_a_text_where_other_texts_of_its_column_are_none(tmp_path: Path) -> None:
+    rows = [
+        {
+            "sample_id": str(number),
+            "prompt": f"['Question {number}']",
+            "eval_name": "e",
+            "a": 1.0,
+            "a|model_response": response,
+            "a|total_cost": 0.0,
+            "b": 1.0,
+            "b|model_response": "['plain']",
+            "b|total_cost": 0.0,
+        }
+        for number, response in enumerate(["['x', 'y']", "a text"])
+    ]
+    answers = read("routerbench", save(rows, tmp_path / "frame.parquet"))
+    assert [answer.response for answer in answers] == ["['x', 'y']", "plain", "a text", "plain"]
+    assert answers[0].query.question == "Question 0"
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    rows = [{**row, "dataset": "=1+1", "model": "=cmd"} for row in single_answers(1)[:1]]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    WRITERS["routerbench"](table, tmp_path / "frame.csv")
+    with (tmp_path / "frame.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert "'=1+1" in cells
+    assert not [cell for cell in cells if cell.startswith(FORMULA_STARTS)]
+    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
+    assert pq.read_table(tmp_path / "frame.parquet")["eval_name"].to_pylist() == ["=1+1"]
+
+
+BAD_FRAMES = {
+    "no score": ({"lab/a": None}, "lab/a has no score or no cost"),
+    "no cost": ({"lab/b|total_cost": None}, "lab/b has no score or no cost"),
+    "negative": ({"lab/b|total_cost": -1.0}, "lab/b has no score or no cost"),
+    "no question": ({"prompt": "['']"}, "prompt is blank"),
+    "score of 10": ({"lab/b": 10.0}, "lab/b must be from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
+    changes, message = BAD_FRAMES[name]
+    with pytest.raises(InputError, match=message):
+        read("routerbench", frame(tmp_path / "frame.parquet", **changes))
+
+
+def test_a_frame_without_models(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "frame.parquet")
+    with pytest.raises(InputError, match="no column ends in"):
+        read("routerbench", tmp_path / "frame.parquet")
+
+
+def test_a_frame_is_written_as_parquet_or_csv_only(table: DirectTable, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.parquet or \.csv"):
+        WRITERS["routerbench"](table, tmp_path / "frame.pkl")
+
+
+# RouteLLM
+
+
+def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) -> None:
+    WRITERS["routellm"](table, tmp_path / "battles")
+    battles = {}
+    for name in ("train", "test"):
+        rows = json.loads((tmp_path / "battles" / f"{name}.json").read_text())
+        vectors = np.load(tmp_path / "battles" / f"{name}.npy")
+        assert [row["idx"] for row in rows] == list(range(len(vectors)))
+        assert np.array_equal(vectors, HashedNgrams().encode([row["prompt"] for row in rows]))
+        battles |= {row["question_id"]: row for row in rows}
+    assert len(battles) == 10
+    assert battles["q1"]["winner"] == "model_b"
+    assert (battles["q1"]["model_a"], battles["q1"]["model_b"]) == MODELS
+    assert battles["q2"]["winner"] == "tie"
+
+
+def test_two_wrong_answers_are_a_bad_tie(tmp_path: Path) -> None:
+    rows = [{**row, "score": 0.0} for row in single_answers(1)]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    WRITERS["routellm"](table, tmp_path / "battles")
+    (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
+    assert battle["winner"] == "tie (bothbad)"
+
+
+def test_llmrouter_files_are_told_apart_by_words_of_their_names(
+    table: DirectTable, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    WRITERS["llmrouter"](table, rows)
+    expected = read("llmrouter", rows)
+    (rows / TRAIN).rename(rows / "latest_train_data.jsonl")
+    (rows / "contest.jsonl").write_text("not of the format")
+    found = read("llmrouter", rows)
+    assert len(found) == len(expected)
+    assert {answer.query for answer in found} == {answer.query for answer in expected}
+    (rows / TEST).rename(rows / "train_test.jsonl")
+    with pytest.raises(InputError, match=r"the name says both: .*train_test\.jsonl; rename it"):
+        read("llmrouter", rows)

@@ -1,0 +1,251 @@
+"""Shards: together they make every call once; what strikes one costs only what it was doing."""
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from hierrouter.collection.scheduler import collect
+from hierrouter.collection.shards import Shard, parse_shard, standing
+from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
+from hierrouter.questions.query import Query
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.errors import CacheLocked, InputError, WorldError
+from hierrouter_cache.locks import shard_lock
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.mirror import copying_to, exchange
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.stores import FolderStore
+from tests.conftest import SOURCES, environment
+from tests.engines import Scripted
+from tests.hierrouter.collection import noted
+from tests.warm import Running, Warm
+
+POOL = Pool(
+    models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in ("a", "b")),
+    hops=2,
+    stage_prompts=("Plan.", "Solve."),
+)
+QUERIES = [
+    Query(str(n), "sums", f"What is {n} + {n}?", (str(2 * n),), noted.SPLITS[n % 3])
+    for n in range(23)
+]
+MOUNT = 'mount -t tmpfs -o size=300k none "$0" && mkdir "$0/cache" && '
+
+
+def test_every_question_is_in_one_shard() -> None:
+    twins = [replace(query, id=f"{query.id}b") for query in QUERIES[:5]]
+    queries = [*QUERIES, *twins]
+    shares = [Shard(index, 4).own(queries) for index in range(1, 5)]
+    assert sorted(query.key for share in shares for query in share) == sorted(
+        query.key for query in queries
+    )
+    for share in shares:
+        assert {query.question for query in share}.isdisjoint(
+            query.question for other in shares if other is not share for query in other
+        )
+    sizes = Counter(len({query.question for query in share}) for share in shares)
+    assert sizes == {6: 3, 5: 1}
+
+
+def test_the_order_of_the_questions_changes_no_shard() -> None:
+    mixed = Random(0).sample(QUERIES, len(QUERIES))
+    for index in (1, 2, 3):
+        assert set(Shard(index, 3).own(mixed)) == set(Shard(index, 3).own(QUERIES))
+
+
+def test_a_shard_is_named_by_its_share() -> None:
+    assert parse_shard("2/8") == Shard(2, 8)
+    assert str(Shard(2, 8)) == "2/8"
+
+
+@pytest.mark.parametrize(
+    "text", ["0/4", "5/4", "1", "1/", "/4", "a/b", "-1/4", "1/4/2", "", "1.0/2"]
+)
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not a shard: --shard"):
+        parse_shard(text)
+
+
+def test_shards_one_after_the_other_make_the_tree(tmp_path: Path) -> None:
+    engine = Scripted()
+    for index in (1, 2, 3):
+        summary = collect(POOL, QUERIES, tmp_path / "parts", engines=engine, shard=Shard(index, 3))
+        assert summary.queries == len(Shard(index, 3).own(QUERIES))
+        assert summary.calls == summary.wanted
+        done = standing(tmp_path / "parts", 3)
+        assert done.complete == tuple(Shard(number, 3) for number in range(1, index + 1))
+        assert done.wanted == len(QUERIES) * (6 + 2)
+    assert done.found == done.wanted
+    assert set(engine.asked.values()) == {1}
+    collect(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
+    assert open_tree(tmp_path / "parts").fingerprint == open_tree(tmp_path / "whole").fingerprint
+    assert collect(POOL, QUERIES, tmp_path / "parts", engines=engine).calls == 0
+
+
+def test_the_plan_of_a_shard_is_that_of_all(tmp_path: Path) -> None:
+    collect(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(2, 3))
+    reader = CacheReader(tmp_path)
+    assert list(reader.latest_plan().queries) == [query.key for query in QUERIES]
+    collect(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(3, 3))
+    assert [part.kind for part in CacheReader(tmp_path).parts].count("plans") == 1
+
+
+def test_more_shards_than_questions_leave_some_without_work(tmp_path: Path) -> None:
+    summary = collect(POOL, QUERIES[:1], tmp_path, engines=Scripted(), shard=Shard(2, 2))
+    assert (summary.queries, summary.calls) == (0, 0)
+
+
+def test_a_shard_beside_its_like_is_refused(tmp_path: Path) -> None:
+    collect(POOL, QUERIES[:3], tmp_path, engines=Scripted(), shard=Shard(1, 2))
+    with shard_lock(tmp_path, 1, 2):
+        for shard in (None, Shard(1, 2), Shard(1, 3)):
+            with pytest.raises(CacheLocked, match="at work"):
+                collect(POOL, QUERIES[:3], tmp_path, engines=Scripted(), shard=shard)
+        with pytest.raises(CacheLocked):
+            compact(tmp_path)
+
+
+class Elsewhere(Scripted):
+    """The same models on a machine of another kind."""
+
+    def identify(self, spec: ModelSpec) -> Identity:
+        return {**super().identify(spec), "device": "cuda"}
+
+
+def test_a_shard_on_another_kind_of_machine_is_refused_before_its_first_call(
+    tmp_path: Path,
+) -> None:
+    collect(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(1, 2))
+    engine = Elsewhere()
+    with shard_lock(tmp_path, 1, 2):  # still at work
+        with pytest.raises(InputError, match="shard 2/2 has other models than the shards at work"):
+            collect(POOL, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
+        with pytest.raises(InputError, match="shard 2/2 has other queries"):
+            collect(POOL, QUERIES[1:], tmp_path, engines=Scripted(), shard=Shard(2, 2))
+        assert collect(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(2, 2)).calls
+    assert not engine.asked
+    assert collect(POOL, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2)).calls  # nobody is
+
+
+def test_what_changes_no_answer_may_differ_between_shards(tmp_path: Path) -> None:
+    """Another timeout or price makes another plan, but the same calls."""
+
+    def pool(timeout_s: float, rate: float, url: str) -> Pool:
+        server = Endpoint(url, timeout_s=timeout_s, deployment="d")
+        return replace(POOL, models=(ModelSpec("a", "org/a", rate, endpoint=server),))
+
+    engine = Scripted()
+    one, other = (
+        pool(600.0, 1.0, "http://127.0.0.1:1/v1"),
+        pool(300.0, 2.0, "http://127.0.0.1:2/v1"),
+    )
+    collect(one, QUERIES, tmp_path, engines=engine, shard=Shard(1, 2))
+    with shard_lock(tmp_path, 1, 2):  # still at work
+        collect(other, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
+        with pytest.raises(InputError, match="shard 2/2 has other models"):
+            longer = replace(one, hops=3)
+            collect(longer, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
+    assert set(engine.asked.values()) == {1}
+    done = standing(tmp_path, 2)
+    assert (len(done.complete), done.found) == (2, done.wanted)
+
+
+class Failing(FolderStore):
+    """A mirror that goes away when it has five parts."""
+
+    def write(self, name: str, data: bytes | memoryview) -> None:
+        if len(self.sizes()) == 5:
+            raise OSError("the net is gone")
+        super().write(name, data)
+
+
+def test_a_mirror_that_fails_in_the_middle_costs_no_call(tmp_path: Path) -> None:
+    engine, root = Scripted(), tmp_path / "cache"
+    copy = copying_to(Failing(tmp_path / "mirror"))
+    with pytest.raises(WorldError, match=r"cannot use the mirror: .*the net is gone"):
+        collect(POOL, QUERIES, root, engines=engine, on_part=copy)
+    there = engine.asked.total()
+    assert 0 < there == len(noted.rows(root)) < len(QUERIES) * 8
+    exchange(root, FolderStore(tmp_path / "mirror"))
+    copy = copying_to(FolderStore(tmp_path / "mirror"))
+    summary = collect(POOL, QUERIES, root, engines=engine, on_part=copy)
+    assert (summary.earlier, summary.missing) == (there, 0)
+    assert set(engine.asked.values()) == {1}
+    assert noted.rows(tmp_path / "mirror") == noted.rows(root)
+
+
+def begin(warm: Warm, root: Path, shard: str, log: Path, *event: str) -> Running:
+    log.mkdir(exist_ok=True)
+    command = ("-m", "tests.hierrouter.collection.noted", str(root), shard, str(log), *event)
+    return warm.start(*command, cwd=SOURCES, env=environment())
+
+
+def test_two_shards_at_the_same_time_make_the_tree_of_one_process(
+    tmp_path: Path, whole: Path, warm: Warm
+) -> None:
+    root, log = tmp_path / "cache", tmp_path / "log"
+    running = [begin(warm, root, shard, log) for shard in ("1/2", "2/2")]
+    for process in running:
+        done = process.result()
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 0
+    assert noted.rows(root) == noted.rows(whole)
+    assert open_tree(root).fingerprint == open_tree(whole).fingerprint
+    assert set(sum(noted.answers(log).values(), Counter()).values()) == {1}
+    assert [part.kind for part in CacheReader(root).parts].count("plans") == 1
+    compact(root)
+    assert noted.rows(root) == noted.rows(whole)
+
+
+def test_a_killed_shard_costs_only_what_it_was_doing(
+    tmp_path: Path, whole: Path, warm: Warm
+) -> None:
+    root, log = tmp_path / "cache", tmp_path / "log"
+    running = [begin(warm, root, shard, log, "kill", "30") for shard in ("1/2", "2/2")]
+    codes = [process.result().returncode for process in running]
+    assert sorted(codes) == [-signal.SIGKILL, 0]
+    struck = "1/2" if codes[0] else "2/2"
+    again = begin(warm, root, struck, log)
+    done = again.result()
+    assert done.returncode == 0, done.stderr
+    noted.check_after_an_accident(root, whole, log)
+    made = noted.answers(log)
+    assert int(done.stdout) == made[again.pid].total()
+    assert list((root / "tmp").iterdir()) == []
+
+
+def test_a_full_disk_ends_a_shard_in_one_line_and_costs_only_what_it_was_doing(
+    tmp_path: Path, whole: Path
+) -> None:
+    """On a file system of 300 KB of its own; copied out before it goes."""
+    disk, log = tmp_path / "disk", tmp_path / "log"
+    disk.mkdir()
+    log.mkdir()
+    module = f"{sys.executable} -m tests.hierrouter.collection.noted {disk}/cache"
+    steps = (
+        f"({module} 1/2 {log} fill 30 {disk} 2> {log}/error; echo $? > {log}/code); "
+        f"rm {disk}/filler && {module} 1/2 {log} && {module} 2/2 {log} && "
+        f"cp -r {disk}/cache {tmp_path}/copy"
+    )
+    inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    possible = subprocess.run([*inside, MOUNT + "true", str(disk)], capture_output=True, text=True)
+    if possible.returncode:
+        pytest.skip(f"no small tmpfs here: {possible.stderr.strip()}")
+    done = subprocess.run(
+        [*inside, MOUNT + steps, str(disk)],
+        cwd=SOURCES,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (log / "code").read_text() == "1\n"
+    (error,) = (log / "error").read_text().splitlines()
+    assert "No space left on device" in error
+    noted.check_after_an_accident(tmp_path / "copy", whole, log)

@@ -1,0 +1,207 @@
+"""Batches of the local engine: their shapes, memory that runs out, devices."""
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from hierrouter.engines import backend
+from hierrouter.engines.batches import (
+    Limits,
+    Shape,
+    batches,
+    cache_bytes,
+    limits_for,
+    step_above,
+    step_below,
+)
+from hierrouter.engines.devices import is_out_of_memory, placement
+from hierrouter.engines.generator import Answer, Response, answers_in_order
+from hierrouter.pools.pool import Generation, ModelSpec
+from hierrouter_cache.errors import InputError, WorldError
+from tests.conftest import SOURCES, environment
+from tests.models import save_random_model
+from tests.warm import Warm
+
+LIMITS = Limits(rows=64, prompt_tokens=2_048, cache_tokens=10**9, new_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random_model(tmp_path_factory.mktemp("model") / "m", "llama", window=100_000)
+
+
+def spec(folder: Path, **changes: object) -> ModelSpec:
+    plain = ModelSpec("m", str(folder), 0.1, dtype="float32", generation=Generation(4))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_a_shape_follows_from_the_length_alone() -> None:
+    assert LIMITS.shape(17) == LIMITS.shape(32) == Shape(64, 32)
+    assert LIMITS.shape(100) == Shape(16, 128)
+    assert LIMITS.shape(5_000) == Shape(1, 6_144)
+
+
+def test_a_little_less_memory_is_the_same_shape() -> None:
+    most = replace(LIMITS, cache_tokens=48 * (32 + 16))
+    assert most.shape(32) == Shape(48, 32)
+    for rows in range(48, 64):
+        assert replace(LIMITS, cache_tokens=rows * (32 + 16)).shape(32) == Shape(48, 32)
+
+
+def test_halved_limits_halve_the_batch_that_was_too_large() -> None:
+    shape = LIMITS.shape(32)
+    while shape.height > 1:
+        limits = LIMITS.halved(shape)
+        assert limits.shape(32).height in (shape.height // 2, step_below(shape.height // 2))
+        shape = limits.shape(32)
+    with pytest.raises(ValueError, match="one row"):
+        LIMITS.halved(shape)
+
+
+def test_every_prompt_is_in_one_batch_and_the_widest_come_first() -> None:
+    lengths = dict(enumerate([5, 700, 18, 5, 33, 31] * 40))
+    planned = batches(lengths, LIMITS)
+    assert sorted(row for _, rows in planned for row in rows) == sorted(lengths)
+    assert all(len(rows) <= shape.height for shape, rows in planned)
+    assert all(lengths[row] <= shape.width for shape, rows in planned for row in rows)
+    widths = [shape.width for shape, _ in planned]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_steps_round_up_and_down() -> None:
+    steps = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    assert [step_above(step) for step in steps] == [step_below(step) for step in steps] == steps
+    assert (step_above(5), step_below(5), step_below(0)) == (6, 4, 0)
+    assert [step_above(n, 16) for n in (1, 17, 33, 49)] == [16, 32, 48, 64]
+
+
+def test_the_cache_of_a_token_is_as_large_as_the_models_own(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="bfloat16")
+    with torch.inference_mode():
+        cache = model(torch.ones((1, 10), dtype=torch.long), use_cache=True).past_key_values
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    assert 10 * cache_bytes(model.config, torch.bfloat16) == held
+    assert limits_for(model, 4).cache_tokens > 10**5  # two gigabytes free, and more
+
+
+def test_where_memory_runs_out_batches_are_halved(folder: Path, warm: Warm) -> None:
+    """300 prompts of 240 tokens at a time need more than 100 MiB."""
+    told = answered_with(warm, folder, spare_mib=100, prompts=300, sums=60)
+    assert (told["answers"], told["still_well"]) == (300, True)
+    assert told["limits"]["cache_tokens"] < 300 * 260
+
+
+def test_a_live_question_that_needs_too_much_changes_no_limit(folder: Path, warm: Warm) -> None:
+    """The batch of 300 is tried again in two halves at most 150 high, and forgotten."""
+    told = answered_with(warm, folder, "now", spare_mib=100, prompts=300, sums=60)
+    assert (told["answers"], told["still_well"], told["are_as_before"]) == (300, True, True)
+    heights = [height for height, prompts in told["batches"][1:-1]]
+    assert heights[0] == 300
+    assert heights[1] <= 150
+    assert all(height == prompts for height, prompts in told["batches"][1:-1])
+
+
+def test_one_prompt_that_needs_too_much_is_named(folder: Path, warm: Warm) -> None:
+    told = answered_with(warm, folder, spare_mib=100, prompts=1, sums=12_000)
+    assert told["error"].startswith("out of memory with one prompt of 49152 tokens and 4 new ones")
+
+
+def answered_with(
+    warm: Warm, folder: Path, *mode: str, spare_mib: int, prompts: int, sums: int
+) -> dict[str, Any]:
+    command = ["-m", "tests.hierrouter.engines.little_memory", str(folder)]
+    numbers = map(str, (spare_mib, prompts, sums))
+    done = warm.start(*command, *numbers, *mode, cwd=SOURCES, env=environment()).result()
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_another_failure_is_no_lack_of_memory(folder: Path) -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**15)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "balanced"])
+def test_a_gpu_that_is_not_there(folder: Path, device: str) -> None:
+    with pytest.raises(InputError, match=f"cuda is not available.*{device}.*use --device cpu"):
+        backend("transformers").identify(spec(folder, device=device))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_gpu_that_is_named_is_used(folder: Path) -> None:
+    assert placement(spec(folder, device="cuda"), 1) == "cuda:0"
+    assert placement(spec(folder, device="cpu"), 1) == "cpu"
+    with pytest.raises(InputError, match="cuda:99 is not available"):
+        placement(spec(folder, device="cuda:99"), 1)
+    identity = backend("transformers").identify
+    assert identity(spec(folder)) == identity(spec(folder, device="cuda:0"))
+
+
+def test_the_device_is_part_of_the_identity_and_its_number_is_not(folder: Path) -> None:
+    identity = backend("transformers").identify(spec(folder, device="cpu"))
+    assert identity["device"] == "cpu"
+    assert "batching" not in identity  # caches of earlier versions stay good
+
+
+def test_continuous_batching_is_another_model(folder: Path) -> None:
+    identify = backend("transformers").identify
+    assert identify(spec(folder, batching="continuous")) != identify(spec(folder))
+
+
+def test_continuous_batching_refuses_what_it_would_leave_out(folder: Path, tmp_path: Path) -> None:
+    engine = backend("transformers")
+    sampled = spec(folder, batching="continuous", generation=Generation(4, temperature=0.5))
+    with pytest.raises(InputError, match="decodes greedily: model m"):
+        engine.identify(sampled)
+    other = save_random_model(tmp_path / "m", "llama")
+    settings = json.loads((other / "generation_config.json").read_text())
+    (other / "generation_config.json").write_text(
+        json.dumps({**settings, "repetition_penalty": 1.1})
+    )
+    with pytest.raises(WorldError, match="its generation_config sets repetition_penalty"):
+        engine.load(spec(other, batching="continuous"))
+
+
+def both_ways(device: str) -> tuple[list[Answer], list[Answer]]:
+    """100 sums from the shipped specialist, in static and in continuous batches."""
+    calc = ModelSpec("calc", "testbed:calc", 0.1, dtype="float32", generation=Generation(16))
+    static = replace(calc, device=device)
+    asked = [f"compute {n}+{n % 7}" for n in range(100)]
+    answers = answers_in_order(backend("transformers").load(static), asked)
+    generator = backend("transformers").load(replace(static, batching="continuous"))
+    others = answers_in_order(generator, asked)
+    assert answers_in_order(generator, asked[:3]) == others[:3]  # and once more
+    assert len({answer.text for answer in answers if isinstance(answer, Response)}) > 40
+    return answers, others
+
+
+def test_both_ways_of_batching_say_the_same_in_float32() -> None:
+    static, continuous = both_ways("cpu")
+    assert continuous == static
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_both_ways_of_batching_say_nearly_the_same_on_a_gpu() -> None:
+    static, continuous = both_ways("cuda")
+    assert sum(left == right for left, right in zip(static, continuous, strict=True)) >= 90
+
+
+def test_an_abandoned_stream_of_answers_leaves_no_thread(folder: Path) -> None:
+    generator = backend("transformers").load(spec(folder, batching="continuous", device="cpu"))
+    before = set(threading.enumerate())
+    answers = generator.generate([f"{n}+1" for n in range(200)])
+    next(answers)
+    started = set(threading.enumerate()) - before
+    assert started
+    answers.close()  # type: ignore[attr-defined]
+    assert not any(thread.is_alive() for thread in started)

@@ -1,0 +1,154 @@
+"""Handing over when in doubt: exact, between chance and the oracle."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.deferral import (
+    Deferrable,
+    best_point,
+    in_doubt,
+    lowest_before,
+    point_within,
+)
+from hierrouter.evaluation.outcome import Actions, Outcome, ending, policy_outcome, single_calls
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.evaluation.test_exact import random_table, trees
+
+ALPHA = 0.1
+seeds = st.integers(0, 2**16)
+
+
+def drawn_policy(
+    tree: RouteTree, seed: int, allow_stop: bool
+) -> tuple[Actions, NDArray[np.float64], NDArray[np.float64], Outcome]:
+    """A stochastic policy, confidences that tie often, and the larger model's direct calls."""
+    table = random_table(tree, seed, allow_stop=allow_stop)
+    confidence = np.random.default_rng(seed).integers(0, 5, table.shape[:2]) / 4
+    return Actions(tree.routes, allow_stop), table, confidence, single_calls(tree)[-1]
+
+
+def walked(
+    tree: RouteTree,
+    query: int,
+    policy: tuple[Actions, NDArray[np.float64], NDArray[np.float64], Outcome],
+    threshold: float,
+    node: int = 0,
+) -> tuple[float, float, float]:
+    """Expected share handed over, Q and C from a node on, one decision after the other."""
+    actions, table, confidence, stronger = policy
+    if confidence[query, node] < threshold:
+        return 1.0, stronger.quality[query], tree.cost[query, node] + stronger.cost[query]
+    total = np.zeros(3)
+    for action in range(actions.count):
+        child = tree.routes.child(node, int(actions.model(action)))
+        found: tuple[float, float, float] = (0.0, tree.score[query, child], tree.cost[query, child])
+        if table[query, node, action] and not actions.ends(child, action):
+            found = walked(tree, query, policy, threshold, child)
+        total += table[query, node, action] * np.array(found)
+    share, quality, cost = total
+    return share, quality, cost
+
+
+@given(trees, seeds, st.booleans(), st.sampled_from([-np.inf, 0.1, 0.25, 0.6, 1.0, np.inf]))
+def test_it_is_what_walking_every_episode_gives(
+    tree: RouteTree, seed: int, allow_stop: bool, threshold: float
+) -> None:
+    policy = drawn_policy(tree, seed, allow_stop)
+    actions, table, confidence, stronger = policy
+    deferrable = Deferrable(tree, ending(actions, table), confidence, stronger)
+    outcome = deferrable.outcome(threshold)
+    expected = np.array([walked(tree, query, policy, threshold) for query in range(len(tree))])
+    assert outcome.quality == pytest.approx(expected[:, 1])
+    assert outcome.cost == pytest.approx(expected[:, 2])
+    assert deferrable.share(threshold) == pytest.approx(expected[:, 0].mean())
+
+
+@given(trees, seeds, st.booleans())
+def test_the_curve_goes_from_the_policy_to_the_stronger_model(
+    tree: RouteTree, seed: int, allow_stop: bool
+) -> None:
+    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
+    curve = Deferrable(tree, ending(actions, table), confidence, stronger).curve(ALPHA)
+    kept = policy_outcome(tree, actions, table, "x", "router").reward(ALPHA).mean()
+    handed = stronger.reward(ALPHA).mean()
+    first, last = curve[0], curve[-1]
+    assert (first.share, last.share) == pytest.approx((0, 1))
+    assert (first.reward, first.chance, first.oracle) == pytest.approx((kept,) * 3)
+    assert (last.reward, last.chance, last.oracle) == pytest.approx((handed,) * 3)
+    shares = [point.share for point in curve]
+    assert all(late >= early - 1e-12 for early, late in itertools.pairwise(shares))
+
+
+@given(trees, seeds, st.booleans())
+def test_no_threshold_and_no_chance_beats_the_oracle_of_the_same_share(
+    tree: RouteTree, seed: int, allow_stop: bool
+) -> None:
+    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
+    for point in Deferrable(tree, ending(actions, table), confidence, stronger).curve(ALPHA):
+        assert point.reward <= point.oracle + 1e-9
+        assert point.chance <= point.oracle + 1e-9
+
+
+@given(trees, seeds, st.booleans())
+def test_the_oracle_hands_over_one_episode_after_the_other(
+    tree: RouteTree, seed: int, allow_stop: bool
+) -> None:
+    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
+    endings = ending(actions, table)
+    gain = stronger.reward(ALPHA)[:, None] - tree.node_reward(ALPHA)
+    episodes = sorted(zip(gain.ravel(), endings.ravel() / len(tree), strict=True))[::-1]
+    deferrable = Deferrable(tree, endings, confidence, stronger)
+    for point in (*deferrable.curve(ALPHA), deferrable.point(0.6, ALPHA)):
+        expected, left = float((endings * tree.node_reward(ALPHA)).sum() / len(tree)), point.share
+        for gained, weight in episodes:
+            expected += gained * min(weight, left)
+            left -= min(weight, left)
+        assert point.oracle == pytest.approx(expected)
+
+
+@given(trees, seeds)
+def test_a_perfect_confidence_reaches_the_oracle(tree: RouteTree, seed: int) -> None:
+    """Before the first call the gain is known, and afterwards nothing is in doubt."""
+    actions, _, _, stronger = drawn_policy(tree, seed, False)
+    table = np.eye(actions.count)[np.zeros((len(tree), tree.routes.states), dtype=int)]
+    endings = ending(actions, table)
+    confidence = np.full((len(tree), tree.routes.states), 1e6)
+    policy = policy_outcome(tree, actions, table, "x", "router")
+    confidence[:, 0] = policy.reward(ALPHA) - stronger.reward(ALPHA)
+    curve = Deferrable(tree, endings, confidence, stronger).curve(ALPHA)
+    for point in curve:
+        assert point.reward == pytest.approx(point.oracle)
+    best = np.maximum(policy.reward(ALPHA), stronger.reward(ALPHA)).mean()
+    assert best_point(curve).reward == pytest.approx(best)
+
+
+@given(trees, seeds)
+def test_the_lowest_confidence_is_that_of_the_path(tree: RouteTree, seed: int) -> None:
+    confidence = drawn_policy(tree, seed, False)[2]
+    lowest = lowest_before(tree.routes, confidence)
+    for node in range(1, tree.routes.nodes):
+        path = tree.routes.path(node)
+        above = [tree.routes.node(path[:length]) for length in range(len(path))]
+        assert np.array_equal(lowest[:, node], confidence[:, above].min(axis=1))
+
+
+@given(trees, seeds, st.floats(0, 1))
+def test_a_target_share_is_kept_and_used(tree: RouteTree, seed: int, share: float) -> None:
+    actions, table, confidence, stronger = drawn_policy(tree, seed, False)
+    curve = Deferrable(tree, ending(actions, table), confidence, stronger).curve(ALPHA)
+    point = point_within(curve, share)
+    assert point.share <= share + 1e-9
+    assert all(other.share <= point.share or other.share > share for other in curve)
+
+
+def test_a_live_decision_looks_at_the_largest_probability() -> None:
+    probabilities = np.array([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0]])
+    assert in_doubt(probabilities, 0.6).tolist() == [True, False]
+    assert not in_doubt(probabilities[0], 0.5)

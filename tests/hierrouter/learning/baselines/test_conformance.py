@@ -1,0 +1,121 @@
+"""What every baseline of the registry must do, whatever it is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hierrouter.learning.baselines.arms import Play
+from hierrouter.learning.baselines.registry import BASELINES, BUILT_IN, fault, typed
+from tests.hierrouter.learning.baselines.answered import answered, assert_reads_what_it_pays, folds
+from tests.hierrouter.learning.baselines.planted import EMPTY
+
+ALPHA = 0.05
+# Two models, two hops: four routes of six calls, each first call shared by two.
+SHARED = np.array(
+    [[1, 0, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1]], dtype=bool
+)
+ONE = np.array([0])
+
+pytestmark = pytest.mark.filterwarnings("error")
+# Of the slow ones fewer settings.
+FEWER = {
+    "MLP": {"steps": (5, 20), "penalties": (0.01,)},
+    "matrix factorisation": {"steps": (5, 20)},
+    "dual encoder": {"steps": (5, 20), "positives": (1,)},
+}
+SUBJECTS = [replace(one, **FEWER.get(one.name, {})) for one in BUILT_IN]
+each = pytest.mark.parametrize("baseline", SUBJECTS, ids=lambda one: typed(one.name))
+
+
+def arms(queries=80, seed=0, quality=None):
+    rng = np.random.default_rng(seed)
+    looks = rng.integers(0, 4, (queries, 4))
+    drawn = (rng.random((queries, 4)) < np.array([0.2, 0.4, 0.6, 0.8])[looks]).astype(float)
+    return answered(
+        drawn if quality is None else quality,
+        rng.uniform(0.1, 1.0, 6),
+        looks=looks,
+        says=rng.integers(0, 3, (queries, 4)),
+        question=rng.integers(0, 4, queries),
+        calls=SHARED,
+        seed=seed,
+    )
+
+
+def fitted(baseline, train, validation, alpha=ALPHA, seed=0):
+    return baseline.fit(train, validation, alpha, np.random.default_rng(seed)).play
+
+
+@each
+def test_it_pays_for_what_it_answers_and_reads(baseline):
+    train, validation, held_out = folds(arms())
+    play = fitted(baseline, train, validation)
+    assert fault(play(held_out.seen), held_out.seen) == ""
+    assert_reads_what_it_pays(play, held_out.seen)
+
+
+@each
+def test_the_same_seed_gives_the_same_bits(baseline):
+    train, validation, held_out = folds(arms())
+    first, second = (fitted(baseline, train, validation)(held_out.seen) for _ in range(2))
+    assert np.array_equal(first.answer, second.answer)
+    assert np.array_equal(first.called, second.called)
+
+
+@each
+def test_a_query_is_played_the_same_in_any_company(baseline):
+    train, validation, held_out = folds(arms())
+    play = fitted(baseline, train, validation)
+    backwards = held_out.select(np.arange(len(held_out))[::-1])
+    assert np.allclose(play(held_out.seen).answer, play(backwards.seen).answer[::-1])
+    alone = held_out.select(ONE)
+    assert np.allclose(play(held_out.seen).answer[:1], play(alone.seen).answer)
+
+
+@each
+@pytest.mark.parametrize("alpha", [0.0, 1e6])
+def test_any_alpha(baseline, alpha):
+    train, validation, held_out = folds(arms())
+    played = fitted(baseline, train, validation, alpha)(held_out.seen)
+    assert fault(played, held_out.seen) == ""
+
+
+@each
+def test_folds_of_one_query_and_of_none(baseline):
+    train, validation, held_out = folds(arms())
+    for learned_from, chosen_on in [
+        (train.select(ONE), validation),
+        (train, validation.select(ONE)),
+        (train, validation.select(EMPTY)),
+        (train.select(ONE), validation.select(EMPTY)),
+    ]:
+        played = fitted(baseline, learned_from, chosen_on)(held_out.seen)
+        assert fault(played, held_out.seen) == ""
+
+
+@each
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_a_constant_quality(baseline, value):
+    train, validation, held_out = folds(arms(40, quality=np.full((40, 4), value)))
+    played = fitted(baseline, train, validation)(held_out.seen)
+    assert fault(played, held_out.seen) == ""
+
+
+def test_one_arm_is_always_taken():
+    one = answered(np.ones((8, 1)), np.ones(1), question=np.arange(8) % 4)
+    for baseline in SUBJECTS:
+        played = fitted(baseline, one, one)(one.seen)
+        assert played.answer.tolist() == [[1.0]] * 8, baseline.name
+
+
+def test_what_is_not_paid_is_a_fault():
+    held_out = arms(4)
+    free = Play(np.eye(4), np.zeros((4, 6)))
+    assert fault(free, held_out.seen) == "it gives an answer whose calls were not made"
+
+
+def test_each_has_a_name_of_its_own_and_a_source():
+    assert len(BASELINES) == len(BUILT_IN)
+    assert all(baseline.source for baseline in BUILT_IN)
+    assert {typed(one.name) for one in BUILT_IN} == set(BASELINES)

@@ -1,0 +1,138 @@
+"""Routers that read the question: each finds what is planted there."""
+
+import numpy as np
+import pytest
+from sklearn.neighbors import NearestNeighbors
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.svm import SVC
+
+from hierrouter.learning.baselines.arms import value_of
+from hierrouter.learning.baselines.classifiers import (
+    Clusters,
+    LogisticPerArm,
+    Mlp,
+    NearestNeighbours,
+    RidgePerArm,
+    Svm,
+)
+from tests.hierrouter.learning.baselines.planted import (
+    EMPTY,
+    arms_with,
+    choices,
+    group_of,
+    planted_arms,
+)
+
+ALPHA = 0.1
+LEARNED = [
+    NearestNeighbours(),
+    Clusters(sizes=(3, 6)),
+    RidgePerArm(),
+    LogisticPerArm(),
+    Mlp(steps=(300,), penalties=(0.01,), hidden=16),
+    Svm(),
+]
+each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
+
+
+def fitted(baseline, train, validation, alpha=ALPHA):
+    return baseline.fit(train, validation, alpha, np.random.default_rng(0))
+
+
+@each
+def test_it_finds_the_right_arm_of_each_group(baseline):
+    train, validation, held_out = (planted_arms(90, seed=seed) for seed in range(3))
+    tuned = fitted(baseline, train, validation)
+    assert (choices(held_out, tuned.play) == group_of(90, 3)).mean() > 0.97
+
+
+@each
+def test_where_cost_is_all_it_takes_the_cheapest(baseline):
+    train = planted_arms(90)
+    tuned = fitted(baseline, train, train, alpha=100.0)
+    assert (choices(train, tuned.play) == 0).all()
+
+
+@each
+def test_equal_rewards_give_the_cheapest_arm(baseline):
+    questions = planted_arms(30).seen.question
+    train = arms_with(np.ones((30, 3)), np.tile([3.0, 1.0, 2.0], (30, 1)), questions)
+    tuned = fitted(baseline, train, train, alpha=0.0)
+    assert (choices(train, tuned.play) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "setting", "good"),
+    [
+        (NearestNeighbours((1, 90), ("uniform",)), "neighbours", 1),
+        (Clusters((1, 3)), "clusters", 3),
+        (RidgePerArm((1e6, 0.1)), "penalty", 0.1),
+        (LogisticPerArm((1e6, 0.1)), "penalty", 0.1),
+        (Mlp((300,), (1e6, 0.01), 16), "penalty", 0.01),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
+    train, validation = planted_arms(90), planted_arms(60, seed=1)
+    assert fitted(baseline, train, validation).settings[setting] == good
+    first = fitted(baseline, train, validation.select(EMPTY)).settings[setting]
+    assert first == {"neighbours": 1, "clusters": 1}.get(setting, max(first, 1e-9))
+    assert first != good or setting == "neighbours"
+
+
+def test_neighbours_predict_the_mean_of_the_nearest():
+    train, asked = planted_arms(40), planted_arms(20, seed=1)
+    tuned = fitted(NearestNeighbours((7,), ("uniform",)), train, train)
+    near = NearestNeighbors(n_neighbors=7, metric="cosine").fit(train.seen.question)
+    rows = near.kneighbors(asked.seen.question, return_distance=False)
+    best = train.reward(ALPHA)[rows].mean(axis=1).argmax(axis=1)
+    assert choices(asked, tuned.play).tolist() == best.tolist()
+
+
+def test_a_cluster_takes_its_best_arm():
+    train = planted_arms(30, noise=0.01)
+    tuned = fitted(Clusters((3,)), train, train)
+    assert value_of(tuned.play, train, ALPHA) == pytest.approx(
+        train.reward(ALPHA).max(axis=1).mean()
+    )
+
+
+def test_a_fractional_quality_is_predicted_as_such():
+    questions = np.repeat(np.eye(2, dtype=np.float32), 20, axis=0)
+    quality = np.repeat([[0.7, 0.6], [0.2, 0.3]], 20, axis=0)
+    train = arms_with(quality, np.ones((40, 2)), questions)
+    tuned = fitted(LogisticPerArm((1e-4,)), train, train, alpha=0.0)
+    assert choices(train, tuned.play).tolist() == [0] * 20 + [1] * 20
+
+
+def test_a_machine_with_a_kernel_is_taken_where_no_line_parts_the_questions():
+    rng = np.random.default_rng(0)
+    sides = rng.choice([-1.0, 1.0], (120, 2))
+    right = np.eye(2)[(sides.prod(axis=1) > 0).astype(int)]
+    questions = (sides + rng.normal(0, 0.2, sides.shape)).astype(np.float32)
+    arms = arms_with(right, np.ones((120, 2)), questions)
+    train, held_out = arms.select(np.arange(80)), arms.select(np.arange(80, 120))
+    tuned = fitted(Svm(("linear", "rbf"), (1.0,)), train, held_out)
+    assert tuned.settings["kernel"] == "rbf"
+    assert value_of(tuned.play, held_out, 0.0) == 1.0
+
+
+def test_a_tie_of_votes_goes_to_the_cheapest_arm():
+    rng = np.random.default_rng(0)
+    label, questions = rng.integers(0, 3, 60), rng.normal(size=(60, 3)).astype(np.float32)
+    train = arms_with(np.eye(3)[label], np.tile([3.0, 1.0, 2.0], (60, 1)), questions)
+    tuned = fitted(Svm(("linear",), (1.0,)), train, train, alpha=0.0)
+    asked = rng.normal(size=(5000, 3)).astype(np.float32)
+    tied = asked[votes_of_pairs(questions, label, asked) == 1]
+    assert len(tied) > 5
+    at_ties = arms_with(np.ones((len(tied), 3)), np.ones((len(tied), 3)), tied)
+    assert set(choices(at_ties, tuned.play).tolist()) == {1}
+
+
+def votes_of_pairs(questions, label, asked):
+    """The most votes that any of three classes has: 1 where each has one."""
+    pairs = make_pipeline(Normalizer(), SVC(kernel="linear", decision_function_shape="ovo"))
+    first_wins = pairs.fit(questions, label).decision_function(asked) > 0
+    winner = np.where(first_wins, [0, 0, 1], [1, 2, 2])
+    return np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1).max(axis=1)

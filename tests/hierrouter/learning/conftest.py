@@ -1,0 +1,23 @@
+"""Trainings that several files look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from hierrouter.learning.conditioned import TrainedSweep, train_sweep
+from hierrouter.learning.config import SWEEP, shortened
+from hierrouter.learning.sweep import alpha_grid
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.runs import OBJECTIVE
+from tests.hierrouter.trees import planted_tree
+
+
+@pytest.fixture(scope="session")
+def planted() -> RouteTree:
+    return planted_tree()
+
+
+@pytest.fixture(scope="session")
+def every_alpha(planted: RouteTree) -> TrainedSweep:
+    """One network, trained at every alpha of the planted tree."""
+    return train_sweep(planted, alpha_grid(planted, 6), OBJECTIVE, shortened(SWEEP, 15), seed=0)

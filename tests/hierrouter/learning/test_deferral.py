@@ -1,0 +1,143 @@
+"""A router that knows when to hand over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hierrouter.evaluation.outcome import single_calls
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.deferral import Deferral, calibrated, fit_head, gain_of_going_on
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.runs import ALPHA, glimpse, small_tree
+from tests.hierrouter.trees import LARGE, doubtful_tree
+
+BOTH = pytest.mark.parametrize("head", [True, False], ids=["head", "probability"])
+
+
+@pytest.fixture(scope="module")
+def tree() -> RouteTree:
+    return doubtful_tree()
+
+
+@pytest.fixture(scope="module")
+def router(tree: RouteTree) -> TrainedRouter:
+    return train(tree, Objective(ALPHA), ExactConfig(epochs=6), 0)
+
+
+@BOTH
+def test_handing_over_in_doubt_beats_both_models_and_chance(
+    tree: RouteTree, router: TrainedRouter, head: bool
+) -> None:
+    deferral = calibrated(router, tree, LARGE, head=head)
+    test = tree.split("test")
+    alone = router.outcome(test).reward(ALPHA).mean()
+    large = single_calls(test)[-1].reward(ALPHA).mean()
+    assert deferral.outcome(test).reward(ALPHA).mean() > max(alone, large) + 0.05
+    assert deferral.point is not None
+    assert deferral.point.reward > deferral.point.chance + 0.05
+
+
+def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head(
+    tree: RouteTree,
+) -> None:
+    easy = np.isin(tree.datasets, [f"family-{number}" for number in range(4)])
+    score = tree.score.copy()
+    score[easy, tree.routes.states :] = 0.95
+    tree = replace(tree, score=score, rate=np.full_like(tree.rate, 0.002))
+    router = train(tree, Objective(ALPHA), ExactConfig(epochs=6), 0)
+    by_head, by_probability = (
+        calibrated(router, tree, LARGE, head=head).outcome(tree.split("test")).reward(ALPHA)
+        for head in (True, False)
+    )
+    assert by_head.mean() > by_probability.mean() + 0.02
+
+
+@BOTH
+def test_the_test_fold_chooses_nothing(tree: RouteTree, router: TrainedRouter, head: bool) -> None:
+    seen = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
+    assert calibrated(router, seen, LARGE, head=head).point == (
+        calibrated(router, tree, LARGE, head=head).point
+    )
+
+
+@BOTH
+def test_a_live_decision_is_that_of_the_fold(
+    tree: RouteTree, router: TrainedRouter, head: bool
+) -> None:
+    deferral = calibrated(router, tree, LARGE, head=head)
+    fold = tree.split("validation").select(np.arange(0, 160, 8))
+    expected = deferral.on(fold).confidence < deferral.threshold
+    embedding = fold.embedding
+    for query, state in np.ndindex(len(fold), fold.routes.states):
+        path, cost = fold.routes.path(state), float(fold.cost[query, state])
+        live = deferral.hands_over(embedding[query, state], path, cost)
+        assert live == expected[query, state]
+    assert 0 < expected.mean() < 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_a_target_share_is_kept_on_validation(
+    tree: RouteTree, router: TrainedRouter, share: float
+) -> None:
+    deferral = calibrated(router, tree, LARGE, share=share)
+    reached = deferral.on(tree.split("validation")).share(deferral.threshold)
+    assert share - 0.02 < reached <= share + 1e-9
+
+
+def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
+    tree = small_tree()
+    router = glimpse(tree, alpha=0.1)
+    handed = single_calls(tree)[-1].reward(0.1)
+    gain = gain_of_going_on(router, tree, LARGE)
+    assert gain[:, 0] == pytest.approx(router.outcome(tree).reward(0.1) - handed)
+    leaf = np.array([tree.routes.child(1, action) for action in range(3)])
+    last = router.probabilities(tree)[:, 1].argmax(axis=1)
+    onward = tree.node_reward(0.1)[np.arange(len(tree)), leaf[last]]
+    assert gain[:, 1] == pytest.approx(onward - (handed - 0.1 * tree.cost[:, 1]))
+
+
+def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited() -> None:
+    tree = small_tree()
+    trained = glimpse(tree)
+    for parameter in trained.router.second.parameters():
+        parameter.zero_()
+    gain = gain_of_going_on(trained, tree, LARGE)
+    visited = Deferral(trained, LARGE, None, -np.inf).on(tree).deciding[:, 1:] > 0
+    assert visited.sum() == len(tree)
+    expected = [gain[:, 0].mean(), gain[:, 1:][visited].mean()]
+    assert fit_head(trained, tree, LARGE).bias == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("stronger", "share", "named"),
+    [("huge", None, "no direct call"), (LARGE, 1.5, "0 to 1"), (LARGE, -0.1, "0 to 1")],
+)
+def test_an_unknown_model_or_share_is_refused(
+    stronger: str, share: float | None, named: str
+) -> None:
+    tree = small_tree()
+    with pytest.raises(InputError, match=named):
+        calibrated(glimpse(tree), tree, stronger, share)
+
+
+def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
+    tree = small_tree()
+    router = train(tree, Objective(ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
+    router.router.policy.bias[len(tree.models) :] = 10
+    deferral = calibrated(router, tree, LARGE, share=0.5)
+    assert not deferral.on(tree).deciding[:, 1:].any()
+    assert np.isfinite(deferral.on(tree).confidence).all()
+    assert 0 < deferral.on(tree.split("validation")).share(deferral.threshold) <= 0.5
+
+
+def test_no_threshold_hands_over_nothing() -> None:
+    tree = small_tree()
+    router = glimpse(tree)
+    kept = Deferral(router, LARGE, None, -np.inf).outcome(tree)
+    assert kept.quality == pytest.approx(router.outcome(tree).quality)

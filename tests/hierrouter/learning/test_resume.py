@@ -1,0 +1,214 @@
+"""A training taken up again is the training that was never interrupted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hierrouter.learning.checkpoint import (
+    UNFINISHED,
+    finished,
+    forget_snapshot,
+    load_snapshot,
+    remove_drafts,
+    save_snapshot,
+    training_named,
+)
+from hierrouter.learning.conditioned import TrainedSweep
+from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
+from hierrouter.learning.loop import Snapshot, Watch
+from hierrouter.learning.trained import Origin, TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+from tests.conftest import SOURCES, environment
+from tests.hierrouter.learning.runs import (
+    EXACT_GLIMPSE,
+    GLIMPSE,
+    GRID,
+    OBJECTIVE,
+    digest,
+    small_tree,
+    sweep_glimpse,
+)
+from tests.warm import Warm
+
+Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
+
+OFTEN = {"epochs": 5, "evaluate_every": 2, "checkpoint_every": 1}
+# 20 episodes an iteration on 15 queries: what is left of a shuffle waits for the next iteration.
+SAMPLED: PPOConfig = replace(GLIMPSE, **OFTEN, iterations=2, rollouts=20, entropy_end=0.0)
+PAPERS: PPOConfig = replace(SAMPLED, warmup_steps=40, decay=False, embedding_noise=0.0)
+ENUMERATED = replace(EXACT_GLIMPSE, **OFTEN, queries=4)
+
+
+def one_alpha(config: TrainConfig, objective: Objective = OBJECTIVE) -> Start:
+    return lambda watch, resumed: train(small_tree(), objective, config, 3, watch, resumed)
+
+
+STARTS: dict[str, Start] = {
+    "ppo": one_alpha(SAMPLED),
+    "ppo, warm-up and no noise": one_alpha(PAPERS),
+    "ppo with stop": one_alpha(SAMPLED, Objective(0.05, allow_stop=True)),
+    "ppo with a limit": one_alpha(SAMPLED, Objective(0.05, max_cost=1.2)),
+    "ppo that gives up": one_alpha(
+        replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
+    ),
+    "exact": one_alpha(ENUMERATED),
+    "every alpha": lambda watch, resumed: sweep_glimpse(
+        small_tree(), 3, ENUMERATED, watch, resumed
+    ),
+}
+# Dies when the bytes are written, and before the file has its name.
+KILLED_IN_A_SAVE = """
+import os, signal, sys
+from pathlib import Path
+from hierrouter.learning.loop import Snapshot
+from hierrouter.learning.checkpoint import save_snapshot
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+save_snapshot(Snapshot(1, {}, {}), {}, Path(sys.argv[1]))
+"""
+NAMED = training_named(Origin.of(small_tree(), SAMPLED, 3), OBJECTIVE)
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS.keys())
+def test_from_every_moment_to_the_same_bytes(start: Start, tmp_path: Path) -> None:
+    offered: list[Snapshot] = []
+    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path / "whole")
+    assert [snapshot.epoch for snapshot in offered] == list(range(1, len(offered) + 1))
+    assert len(offered) >= 3
+    for snapshot in offered:
+        save_snapshot(snapshot, NAMED, tmp_path)
+        told: list[int] = []
+        watch = Watch(on_epoch=lambda done, *_, told=told: told.append(done))
+        again = start(watch, load_snapshot(tmp_path, NAMED))
+        assert digest(again, tmp_path / "again") == whole
+        assert all(epoch > snapshot.epoch for epoch in told)  # nothing was done twice
+
+
+def test_going_on_leaves_the_moment_as_it_was(tmp_path: Path) -> None:
+    offered: list[Snapshot] = []
+    start = STARTS["ppo"]
+    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path)
+    for _ in range(2):
+        assert digest(start(Watch(), offered[2]), tmp_path) == whole
+
+
+def test_a_file_of_before_goes_on_too(tmp_path: Path) -> None:
+    """It also held the state of torch's generator, which decided nothing."""
+    offered: list[Snapshot] = []
+    start = STARTS["ppo"]
+    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path / "whole")
+    more = {**offered[1].tensors, "learner.random.torch": torch.get_rng_state()}
+    save_snapshot(replace(offered[1], tensors=more), NAMED, tmp_path)
+    again = start(Watch(), load_snapshot(tmp_path, NAMED))
+    assert digest(again, tmp_path / "again") == whole
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Path:
+    """A folder in which a training was interrupted after its third epoch."""
+    offered: list[Snapshot] = []
+    STARTS["ppo"](Watch(on_snapshot=offered.append), None)
+    save_snapshot(offered[2], NAMED, tmp_path)
+    return tmp_path
+
+
+def test_where_nothing_was_interrupted_there_is_nothing(interrupted: Path) -> None:
+    found = load_snapshot(interrupted, NAMED)
+    assert found and found.epoch == 3
+    forget_snapshot(interrupted)
+    assert load_snapshot(interrupted, NAMED) is None
+    forget_snapshot(interrupted)
+
+
+def named(
+    tree: RouteTree | None = None,
+    objective: Objective = OBJECTIVE,
+    config: TrainConfig = SAMPLED,
+    seed: int = 3,
+    alphas: tuple[float, ...] = (),
+) -> dict[str, Any]:
+    return training_named(Origin.of(tree or small_tree(), config, seed), objective, alphas)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (named(seed=4), "seed differ"),
+        (named(objective=Objective(0.1)), "alpha differ"),
+        (named(objective=replace(OBJECTIVE, allow_stop=True)), "allow_stop differ"),
+        (named(objective=replace(OBJECTIVE, max_cost=2.0)), "max_cost differ"),
+        (named(config=replace(SAMPLED, epochs=9, clip=0.3)), "clip, epochs differ"),
+        (named(tree=replace(small_tree(), view="query")), "view differ"),
+        (named(tree=replace(small_tree(), encoder="paper")), "encoder differ"),
+        (named(tree=replace(small_tree(), content="0" * 32)), "fingerprint differ"),
+        (named(alphas=GRID), "alphas differ"),
+        (named(config=ENUMERATED), "algo differ"),
+    ],
+)
+def test_another_training_is_refused_with_what_differs(
+    interrupted: Path, asked: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=f"interrupted in .*: {words}; give the same flags"):
+        load_snapshot(interrupted, asked)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def emptied(data: bytes) -> bytes:
+    return b""
+
+
+def replaced(data: bytes) -> bytes:
+    return b"version https://git-lfs.github.com/spec/v1\n"
+
+
+@pytest.mark.parametrize("damage", [cut, emptied, replaced])
+def test_a_damaged_file_is_named(interrupted: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = interrupted / UNFINISHED
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(InputError, match="interrupted training is truncated or damaged") as caught:
+        load_snapshot(interrupted, NAMED)
+    assert f"{file}; remove it" in str(caught.value)
+
+
+def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
+    assert finished(tmp_path, NAMED) is None
+    digest(STARTS["ppo"](Watch(), None), tmp_path)
+    found = finished(tmp_path, NAMED)
+    assert isinstance(found, TrainedRouter)
+    assert finished(tmp_path, named(seed=4)) is None
+    digest(STARTS["every alpha"](Watch(), None), tmp_path)
+    assert finished(tmp_path, NAMED) is None
+    assert finished(tmp_path, named(config=ENUMERATED, alphas=GRID)) is not None
+
+
+def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path, warm: Warm) -> None:
+    member = tmp_path / "seed-0"
+    digest(STARTS["ppo"](Watch(), None), member)
+    whole = set(tmp_path.rglob("*"))
+    command = ("-c", KILLED_IN_A_SAVE, str(member))
+    killed = warm.start(*command, cwd=SOURCES, env=environment()).result()
+    assert killed.returncode == -signal.SIGKILL
+    [draft] = set(tmp_path.rglob("*")) - whole
+    assert draft.name.startswith(f".{UNFINISHED}.")
+    remove_drafts(tmp_path)
+    assert set(tmp_path.rglob("*")) == whole
+
+
+def test_nothing_but_drafts_is_removed(tmp_path: Path) -> None:
+    for name in (".mine.tmp", "mine.0123abcd.tmp", "policy.json"):
+        (tmp_path / name).touch()
+    kept = set(tmp_path.iterdir())
+    (tmp_path / ".run.json.0123abcd.tmp").touch()
+    remove_drafts(tmp_path)
+    assert set(tmp_path.iterdir()) == kept

@@ -1,0 +1,31 @@
+"""Pages of planted trees, without texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hierrouter.learning.selection import Shown
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.reports.explore import Explored, explored
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.runs import ALPHA
+
+RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
+
+
+def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> Shown:
+    """As `shown_router` finds them: without a run the sweep's network stands for it."""
+    if trained or not sweep:
+        return Shown(RUN if trained else None, trained, ALPHA, sweep and SWEEP, sweep)
+    return Shown(SWEEP, sweep.like(None, ALPHA), ALPHA, SWEEP, sweep)
+
+
+def explored_of(
+    tree: RouteTree,
+    trained: TrainedRouter | None = None,
+    sweep: Sweep | None = None,
+    split: str = "test",
+) -> Explored:
+    """What the page of a tree holds that is in no cache."""
+    return explored(Path(), tree, split, shown(trained, sweep), texts=0)

@@ -1,0 +1,267 @@
+"""Intervals and values of a contest, and how they are shown."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hierrouter.evaluation.intervals import difference_interval, interval
+from hierrouter.evaluation.outcome import Outcome
+from hierrouter.learning.baselines.contest import Contest, Entry, contest
+from hierrouter.learning.baselines.registry import baselines
+from hierrouter.reports.build import build_report
+from hierrouter.reports.comparison import as_json, contest_tables, long_table, standings
+from hierrouter.reports.results import Bootstrap
+from hierrouter.reports.results import as_json as report_json
+from hierrouter.tables import as_csv, as_latex, as_markdown
+from hierrouter_cache.tree import Rate, repriced
+from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
+
+ALPHA = 0.5
+QUERIES = 60
+QUICK = Bootstrap(n=400)
+SHARED = [
+    name + end
+    for name in ("accuracy", "quality", "cost", "reward", "difference")
+    for end in ("", "_low", "_high")
+]
+DATASETS = ("one", "two", "three") * 20
+
+
+def entry(name, arms, mean, validation, kind="baseline", reads=False, cost=0.1, seed=0, tried=0.1):
+    rng = np.random.default_rng(seed)
+    quality = np.clip(mean + ALPHA * cost + rng.normal(0, 0.02, QUERIES), 0, 1)
+    outcome = Outcome(name, kind, quality, quality.round(), np.full(QUERIES, cost))
+    return Entry(outcome, arms, "somebody", reads, {"k": 3}, validation, 0.5, tried)
+
+
+def held(split="test", router=True):
+    entries = [
+        entry("low", "A", 0.2, 0.4, seed=1),
+        entry("high", "A", 0.3, 0.3, seed=2),
+        entry("low", "B", 0.5, 0.7, seed=3),
+        entry("high", "B", 0.6, 0.6, seed=4),
+        entry("cascade", "B", 0.8, 0.8, reads=True, seed=5),
+        entry("tree oracle", "", 0.95, None, kind="oracle", seed=6),
+    ]
+    if router:
+        entries.insert(5, entry("hierrouter", "", 0.9, 0.9, kind="router", reads=True, seed=7))
+    return of(entries, split=split, notes=("A note.",))
+
+
+def of(entries, alpha=ALPHA, split="test", sets=("A", "B"), hops=2, notes=()):
+    return Contest(alpha, split, DATASETS, hops, sets, 0, tuple(entries), notes)
+
+
+def resamples():
+    """Those of a report on these queries: the stream after its three datasets."""
+    return np.random.default_rng([QUICK.seed, 3])
+
+
+def made(**kwargs):
+    return standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
+
+
+def test_intervals_are_those_of_the_bootstrap():
+    found = made()
+    for row in found.rows:
+        outcome = row.entry.outcome
+        for estimate, values in [
+            (row.quality, outcome.quality),
+            (row.reward, outcome.reward(ALPHA)),
+        ]:
+            expected = interval(values, QUICK.n, rng=resamples())
+            assert (estimate.low, estimate.high) == pytest.approx(expected)
+            assert estimate.mean == pytest.approx(values.mean())
+        assert row.accuracy.mean == outcome.accuracy.mean()
+
+
+def test_differences_to_the_router_are_paired():
+    found = made()
+    router = found.rows[5].entry.outcome.reward(ALPHA)
+    for row in found.rows:
+        if row.entry.outcome.kind == "router":
+            assert row.difference is None
+            continue
+        other = row.entry.outcome.reward(ALPHA)
+        expected = difference_interval(router, other, QUICK.n, rng=resamples())
+        assert (row.difference.low, row.difference.high) == pytest.approx(expected)
+
+
+def test_intervals_for_all_baselines_at_once_are_wider_and_leave_oracles_out():
+    for row in made().rows:
+        if row.entry.outcome.kind == "baseline":
+            assert row.simultaneous.low < row.difference.low
+            assert row.simultaneous.high > row.difference.high
+            assert row.simultaneous.mean == pytest.approx(row.difference.mean)
+        else:
+            assert row.simultaneous is None
+
+
+def test_values_are_between_the_best_as_each_fold_has_them():
+    named = [(value.what, value.chosen_on, value.first, value.second) for value in made().values]
+    assert named == [
+        ("second hop", "test", "high on B", "high on A"),
+        ("adaptivity", "test", "hierrouter", "high on B"),
+        ("lead", "test", "hierrouter", "cascade on B"),
+        ("second hop", "validation", "low on B", "low on A"),
+        ("adaptivity", "validation", "hierrouter", "low on B"),
+        ("lead", "validation", "hierrouter", "cascade on B"),
+    ]
+
+
+def test_values_are_differences_on_the_fold_shown():
+    found = made()
+    reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
+    expected = difference_interval(reward[3], reward[1], QUICK.n, rng=resamples())
+    hop = found.values[0].difference
+    assert (hop.low, hop.high) == pytest.approx(expected)
+    assert hop.mean == pytest.approx((reward[3] - reward[1]).mean())
+
+
+def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
+    alike = [
+        entry(f"at {cost}", "A", 0.25, 0.5, cost=cost, tried=tried)
+        for cost, tried in ((0.1, 0.4), (0.4, 0.2))
+    ]
+    other = entry("other", "B", 0.5, 0.5)
+    found = standings(of([*alike, other], alpha=0.0, split="validation"), "token_f1", {}, QUICK)
+    cheaper = of([*alike, other])
+    assert found.values[0].second == "at 0.4 on A"  # more quality where cost is free
+    on_validation = standings(cheaper, "token_f1", {}, QUICK).values[-1]
+    assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.4 on A")
+
+
+def test_without_a_router_the_second_hop_is_valued_alone():
+    found = made(router=False)
+    assert {value.what for value in found.values} == {"second hop"}
+    assert all(row.difference is None and row.simultaneous is None for row in found.rows)
+    shown = [column.title for column in contest_tables(found)[0].columns]
+    assert shown == ["Router", "Q", "C", "R", "95% interval"]
+
+
+def test_on_the_validation_fold_the_values_are_given_once():
+    assert [value.chosen_on for value in made(split="validation").values] == ["validation"] * 3
+
+
+def test_tables_say_who_chooses_from_what():
+    reward, quality, values, settings = contest_tables(made())
+    groups = [line.group for line in reward.rows]
+    assert groups == [line.group for line in quality.rows]
+    assert dict.fromkeys(groups) == dict.fromkeys(
+        [
+            "Set A: one direct call",
+            "Set B: whole routes, chosen at once",
+            "Learned on the tree",
+            "Bounds: chosen knowing all answers",
+        ]
+    )
+    assert "A note." in reward.note
+    assert [line.cells[0] for line in settings.rows][-1] == "hierrouter"
+    assert len(values.rows) == 6
+    assert [table.title.split(". ")[0] for table in (reward, values)] == ["Table 1", "Table 3"]
+
+
+def test_without_both_sets_no_value_is_claimed():
+    only = of(held().entries[:2], sets=("A",))
+    found = standings(only, "token_f1", {}, QUICK)
+    assert found.values == ()
+    titles = [table.title for table in contest_tables(found)]
+    assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
+    assert not any("second hop" in title for title in titles)
+
+
+def test_with_one_hop_there_is_no_second_and_nothing_to_adapt_to():
+    found = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
+    assert {value.what for value in found.values} == {"lead"}
+
+
+def test_every_figure_is_that_of_a_report_on_the_same_queries():
+    contestants = held()
+    outcomes = [one.outcome for one in contestants.entries]
+    report = build_report(
+        DATASETS,
+        outcomes,
+        alpha=ALPHA,
+        split="test",
+        scorer="token_f1",
+        provenance={},
+        bootstrap=QUICK,
+    )
+    told = json.loads(as_json(standings(contestants, "token_f1", {}, QUICK)))
+    reported = [row for row in json.loads(report_json(report))["rows"] if row["dataset"] == "all"]
+    for here, there in zip(told["rows"], reported, strict=True):
+        assert {key: here[key] for key in SHARED} == {key: there[key] for key in SHARED}
+    at_once = {one["policy"]: one for one in json.loads(report_json(report))["comparisons"]}
+    cascade = told["rows"][4]
+    assert cascade["simultaneous_low"] == at_once["cascade"]["low"]
+    assert cascade["simultaneous_high"] == at_once["cascade"]["high"]
+
+
+def test_json_and_csv_hold_every_row():
+    found = made()
+    told = json.loads(as_json(found))
+    assert set(told) == {
+        "alpha",
+        "bootstrap",
+        "cost_unit",
+        "format",
+        "notes",
+        "provenance",
+        "queries",
+        "rows",
+        "scorer",
+        "seed",
+        "sets",
+        "split",
+        "values",
+    }
+    assert [row["router"] for row in told["rows"]] == [r.entry.outcome.name for r in found.rows]
+    assert told["rows"][0]["settings"] == {"k": 3}
+    assert told["rows"][4]["reads_answers"] is True
+    table = list(csv.DictReader(io.StringIO(as_csv(long_table(found)))))
+    assert [float(row["reward"]) for row in table] == pytest.approx(
+        [row["reward"] for row in told["rows"]]
+    )
+
+
+def test_hostile_names_are_inert():
+    nasty = entry("=cmd()|<b>\x1b[31m", "B", 0.5, 0.5)
+    found = standings(of([nasty], sets=("B",)), "token_f1", {}, QUICK)
+    renders = (as_markdown, as_latex)
+    shown = [render(table) for render in renders for table in contest_tables(found)]
+    shown = "".join([as_csv(long_table(found)), *shown])
+    assert "\x1b" not in shown
+    assert "'=cmd()" in as_csv(long_table(found))
+    assert "<b>" not in as_markdown(contest_tables(found)[0])
+
+
+def test_a_trained_router_stands_beside_the_baselines():
+    tree = small_tree()
+    trained = glimpse(tree, alpha=0.01, config=EXACT_GLIMPSE)
+    found = contest(tree, ALPHA, baselines(["best-static", "knn"]), trained=trained)
+    router = found.entries[found.router]
+    expected = trained.outcome(tree.split("test")).reward(ALPHA)
+    assert np.array_equal(router.outcome.reward(ALPHA), expected)
+    assert router.validation == pytest.approx(
+        trained.outcome(tree.split("validation")).reward(ALPHA).mean()
+    )
+    assert found.notes == ("The router was trained at alpha 0.01, shown at 0.5.",)
+    whats = {value.what for value in standings(found, "token_f1", {}, QUICK).values}
+    assert whats == {"second hop", "adaptivity", "lead"}
+
+
+def test_a_router_from_elsewhere_is_said_in_tables_and_json():
+    tree = small_tree()
+    trained = glimpse(tree, alpha=ALPHA, config=EXACT_GLIMPSE)
+    dearer = repriced(tree, dict.fromkeys(tree.direct.models, Rate(9.0, 9.0)))
+    other = replace(tree, content="0" * 32)
+    few = baselines(["random"])
+    for shown, said in [(dearer, "under other prices"), (other, "on other data or scores")]:
+        found = standings(contest(shown, ALPHA, few, trained=trained), "token_f1", {}, QUICK)
+        note = f"The router was trained {said} than shown here."
+        assert note in json.loads(as_json(found))["notes"]
+        assert note in contest_tables(found)[0].note

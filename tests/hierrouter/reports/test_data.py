@@ -1,0 +1,180 @@
+"""What the page holds: positions, endings, texts, packed arrays."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierrouter.evaluation.bounds import split_regret
+from hierrouter.evaluation.budget import oracle_break_points
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import open_tree
+from hierrouter.reports.explore import (
+    CUT,
+    LONGEST_TEXT,
+    as_html,
+    as_object,
+    explored,
+    inert_json,
+    numbers,
+    positions,
+    whole_numbers,
+)
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.runs import (
+    ALPHA,
+    EXACT_GLIMPSE,
+    GRID,
+    glimpse,
+    small_tree,
+    sweep_glimpse,
+)
+from tests.hierrouter.reports.explored import explored_of, shown
+from tests.hostile import HARM, collect_hostile
+
+
+@pytest.fixture(scope="module")
+def tree() -> RouteTree:
+    return small_tree()
+
+
+@pytest.fixture(scope="module")
+def sweep(tree: RouteTree) -> Sweep:
+    """Two seeds; the first has learned enough to look at alpha."""
+    learned = ExactConfig(epochs=30, queries=15, steps=30, hidden=32)
+    return Sweep(GRID, (sweep_glimpse(tree, config=learned), sweep_glimpse(tree, seed=1)))
+
+
+def test_positions_hold_every_alpha_asked_for_and_cover_the_changes(
+    tree: RouteTree, sweep: Sweep
+) -> None:
+    trained = replace(glimpse(tree), objective=Objective(0.0123))
+    found = positions(tree, "test", sweep, trained)
+    assert {0.0, ALPHA, 0.0123, *GRID} <= set(found)
+    assert list(found) == sorted(found) and 90 < len(found) < 115
+    changes = oracle_break_points(tree.split("train"))
+    assert found[-1] > np.quantile(changes, 0.99)
+
+
+def test_positions_are_not_chosen_on_the_fold_shown(tree: RouteTree, sweep: Sweep) -> None:
+    test = np.array(tree.splits) == "test"
+    other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
+    assert positions(other, "test", sweep, None) == positions(tree, "test", sweep, None)
+
+
+def test_a_sweep_of_single_routers_has_its_own_positions_only(tree: RouteTree) -> None:
+    single = Sweep(GRID, (tuple(glimpse(tree, alpha=alpha) for alpha in GRID),))
+    assert positions(tree, "test", single, None) == GRID
+    assert explored_of(tree, sweep=single).alphas == GRID
+
+
+def test_endings_are_those_of_the_first_seed_at_each_alpha(tree: RouteTree, sweep: Sweep) -> None:
+    found = explored_of(tree, glimpse(tree), sweep)
+    swept, alone = found.learned
+    fold = tree.split("test")
+    seen = set()
+    for position, alpha in enumerate(found.alphas):
+        expected = sweep.at(alpha)[0].endings(fold).argmax(axis=1)
+        np.testing.assert_array_equal(swept.at(position), expected)
+        seen.add(tuple(expected))
+    assert len(seen) > 1
+    np.testing.assert_array_equal(alone.at(50), glimpse(tree).endings(fold).argmax(axis=1))
+    assert sum(map(len, alone.changed)) == 0
+    assert found.alphas[found.start] == ALPHA
+
+
+def test_without_a_router_there_are_bounds_only(tree: RouteTree) -> None:
+    found = explored_of(tree)
+    assert found.learned == () and len(found.alphas) > 90
+    assert "needs training" not in as_html(found).split("<script")[0]
+
+
+def test_a_sweep_alone_is_shown_once(tree: RouteTree, sweep: Sweep) -> None:
+    assert [one.name for one in explored_of(tree, sweep=sweep).learned] == ["HierRouter, sweep"]
+
+
+def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
+    kept = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
+    with pytest.raises(InputError, match="test fold is empty"):
+        explored_of(kept)
+
+
+def test_other_prices_than_in_the_training_are_said(tree: RouteTree, sweep: Sweep) -> None:
+    assert explored_of(tree, glimpse(tree), sweep).notes == ()
+    dear = replace(tree, rate=2 * tree.rate)
+    [said] = explored_of(dear, glimpse(tree), sweep).notes
+    assert said == "The router was trained under other prices than shown here."
+
+
+def test_texts_are_those_of_the_largest_regrets(testbed_cache: Path) -> None:
+    tree = open_tree(testbed_cache)
+    trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
+    found = explored(testbed_cache, tree, "validation", shown(trained), texts=3)
+    fold = tree.split("validation")
+    regret = split_regret(fold, ALPHA, trained.endings(fold)).total
+    assert len(found.texts) == 3
+    left = np.delete(regret, list(found.texts))
+    assert regret[list(found.texts)].min() >= left.max() - 1e-9
+    everything = explored(testbed_cache, tree, "validation", shown(), texts=10_000)
+    assert list(everything.texts) == list(range(len(fold)))
+    assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes
+
+
+@pytest.mark.parametrize("largest", [0, 255, 256, 65_536, 2**32 - 1, 2**40])
+def test_whole_numbers_come_back(largest: int) -> None:
+    values = np.array([[0, largest], [largest // 2, 1]])
+    packed = whole_numbers(values)
+    back = np.frombuffer(base64.b64decode(packed["data"]), packed["type"])
+    np.testing.assert_array_equal(back.reshape(2, 2).astype(np.int64), values)
+
+
+def test_numbers_come_back_to_the_last_bit() -> None:
+    values = np.random.default_rng(0).random((300, 4)).round(2) / 3
+    packed = numbers(values)
+    parts = [packed["values"], packed["code"]]
+    distinct, code = (np.frombuffer(base64.b64decode(one["data"]), one["type"]) for one in parts)
+    assert (distinct[code].reshape(300, 4) == values).all()
+    assert code.itemsize == 1
+
+
+def test_a_router_may_stop_where_it_was_trained_to(tree: RouteTree) -> None:
+    stopping = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
+    [router] = as_object(explored_of(tree, stopping))["routers"]
+    assert router["stop"] is True
+
+
+def test_no_text_can_end_the_data(tmp_path: Path) -> None:
+    collect_hostile(tmp_path / "cache")
+    tree = open_tree(tmp_path / "cache")
+    page = as_html(explored(tmp_path / "cache", tree, "train", shown(), texts=50))
+    assert page.count("<script") == page.count("</script>") == 2
+    data = page.split('id="data">')[1].split("</script>")[0]
+    assert not set("<>&") & set(data) and data.isascii()
+    told = json.dumps(json.loads(data), ensure_ascii=False)
+    assert all(sign not in told for sign in "\x1b\u202e\u2066\x07")
+    assert HARM[0] in json.loads(data)["queries"]["id"][0]
+
+
+def test_long_answers_are_cut(testbed_cache: Path) -> None:
+    tree = open_tree(testbed_cache)
+    found = explored(testbed_cache, tree, "test", shown(), texts=1)
+    long = replace(found.texts[0], question="x" * (LONGEST_TEXT + 1))
+    [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
+    assert texts["question"] == "x" * LONGEST_TEXT + CUT
+
+
+def test_inert_json_says_the_same() -> None:
+    value = {"a": [*HARM, "\u2028", 0.1]}
+    assert json.loads(inert_json(value)) == value
+
+
+def test_the_same_values_give_the_same_page(tree: RouteTree, sweep: Sweep) -> None:
+    assert as_html(explored_of(tree, None, sweep)) == as_html(explored_of(tree, None, sweep))

@@ -1,0 +1,475 @@
+"""The official client gets the router's answers, and its errors."""
+
+import asyncio
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+
+from hierrouter.learning.checkpoint import router_at
+from hierrouter.replay.opening import open_tree
+from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.serving.router import Router
+from tests.conftest import Run
+from tests.hierrouter.serving.serving import served, with_server
+from tests.servers import HTML, Reply, Server, completion, good, late, refusal, serving
+
+QUESTION = "compute 12+7"
+KEY = "sk-CANARY-1234"
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture(scope="module")
+def replayed(live_run: Path, testbed_cache: Path) -> list[tuple[Texts, int]]:
+    """The texts of test questions, and the node at which the router ends."""
+    fold = open_tree(testbed_cache).split("test")
+    fold = fold.select(np.arange(min(30, len(fold))))
+    ends = router_at(live_run, None).endings(fold).argmax(axis=1)
+    return list(zip(load_texts(testbed_cache, fold), ends.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def place(live_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Address of a server, and its log."""
+    log = tmp_path_factory.mktemp("log") / "requests.jsonl"
+    with served(Router(live_run), log=log) as url:
+        yield url, log
+
+
+@pytest.fixture(scope="module")
+def url(place: tuple[str, Path]) -> str:
+    return place[0]
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+
+
+def test_answers_are_those_of_the_replayed_tree(
+    client: openai.OpenAI, replayed: list[tuple[Texts, int]]
+) -> None:
+    for texts, end in replayed:
+        found = client.chat.completions.create(model="hierrouter", messages=user(texts.question))
+        assert found.choices[0].message.content == texts.answers[end]
+        assert found.choices[0].finish_reason in ("stop", "length")
+
+
+def test_streamed_answers_are_the_same(
+    client: openai.OpenAI, replayed: list[tuple[Texts, int]]
+) -> None:
+    for texts, end in replayed[:10]:
+        stream = client.chat.completions.create(
+            model="hierrouter",
+            messages=user(texts.question),
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        *chunks, last = list(stream)
+        said = [one.choices[0].delta.content or "" for one in chunks]
+        assert "".join(said) == texts.answers[end]
+        assert chunks[-1].choices[0].finish_reason in ("stop", "length")
+        assert chunks[-1].model_extra and ">" in chunks[-1].model_extra["hierrouter"]["route"]
+        assert not last.choices
+        assert last.usage and last.usage.total_tokens > 0
+
+
+def test_the_usual_loop_over_a_stream_works(client: openai.OpenAI) -> None:
+    """Without `include_usage` each chunk has a choice."""
+    stream = client.chat.completions.create(
+        model="hierrouter", messages=user(QUESTION), stream=True
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "19"
+
+
+def test_many_clients_at_once_get_their_own_answers(
+    url: str, replayed: list[tuple[Texts, int]]
+) -> None:
+    async def together() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
+            found = await asyncio.gather(
+                *(
+                    client.chat.completions.create(
+                        model="hierrouter", messages=user(texts.question)
+                    )
+                    for texts, _ in replayed
+                )
+            )
+        return [one.choices[0].message.content for one in found]
+
+    assert asyncio.run(together()) == [texts.answers[end] for texts, end in replayed]
+
+
+def test_route_and_cost_are_in_header_and_body(client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(
+        model="hierrouter", messages=user(QUESTION), temperature=0.3, max_tokens=5
+    )
+    found = raw.parse()
+    told = found.model_extra["hierrouter"]
+    assert raw.headers["x-hierrouter-route"] == told["route"]
+    assert float(raw.headers["x-hierrouter-cost"]) == pytest.approx(told["cost"])
+    assert raw.headers["x-hierrouter-ignored"] == "max_tokens, temperature"
+    assert told["route"] == ">".join(step["model"] for step in told["steps"])
+    assert found.usage
+    assert found.usage.prompt_tokens == sum(step["tokens_in"] for step in told["steps"])
+    assert found.usage.completion_tokens == sum(step["tokens_out"] for step in told["steps"])
+    assert "response" not in told["steps"][0]
+
+
+def test_several_turns_are_heard(client: openai.OpenAI) -> None:
+    turns = [*user("hello"), {"role": "assistant", "content": "hi"}, *user(QUESTION)]
+    found = client.chat.completions.create(model="hierrouter", messages=turns)  # type: ignore[arg-type]
+    assert found.usage and found.usage.prompt_tokens > 20
+
+
+def test_models_are_listed(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["hierrouter"]
+    assert client.models.retrieve("hierrouter").id == "hierrouter"
+    with pytest.raises(openai.NotFoundError, match="model not found: 'gpt'"):
+        client.models.retrieve("gpt")
+
+
+GOOD = {"model": "hierrouter", "messages": user(QUESTION)}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "JSON"),
+        (b"[]", 400, "dictionary|object"),
+        (b"\xff\xfe", 400, ""),
+        ({}, 400, "messages"),
+        ({**GOOD, "messages": []}, 400, "no message"),
+        ({**GOOD, "messages": "hello"}, 400, "messages"),
+        ({**GOOD, "messages": user("")}, 400, "an empty message"),
+        ({**GOOD, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text"),
+        ({**GOOD, "messages": [*user("x"), {"role": "assistant", "content": "y"}]}, 400, "last"),
+        ({**GOOD, "messages": user("word " * 200_000)}, 400, "exceed the window"),
+        ({**GOOD, "model": "nope"}, 404, "model not found: 'nope'"),
+        ({**GOOD, "model": "a\nb\ud800"}, 404, "model not found"),
+        ({**GOOD, "model": "hierrouter@x"}, 404, "model not found"),
+        ({**GOOD, "model": "hierrouter@0.7"}, 404, "model not found"),
+        ({**GOOD, "hierrouter": {"alpha": 0.7}}, 400, "alpha 0.1 alone"),
+        ({**GOOD, "n": 2}, 400, "n: "),
+        ({**GOOD, "tools": [{}]}, 400, "tools is not supported"),
+        ({**GOOD, "hierrouter": {"alpa": 1}}, 400, "alpa"),
+        ({**GOOD, "hierrouter": {"max_cost": -1}}, 400, "max_cost"),
+        ({**GOOD, "stream": True, "messages": []}, 400, "no message"),
+        (b'{"messages": "' + b"x" * 8_000_001 + b'"}', 413, "8,000,000 bytes"),
+    ],
+)
+def test_a_bad_request_gets_an_error_as_openai_has_it(
+    url: str, body: object, status: int, said: str
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    found = httpx2.post(f"{url}/v1/chat/completions", content=content, headers=headers, timeout=60)
+    assert found.status_code == status, found.text
+    error = found.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert re.search(said, error["message"]), error
+    assert "\n" not in error["message"]
+    after = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
+    assert after.status_code == 200
+
+
+def test_nothing_else_is_there(url: str) -> None:
+    found = httpx2.get(f"{url}/v1/embeddings")
+    assert (found.status_code, found.json()["error"]["code"]) == (404, None)
+    assert httpx2.get(f"{url}/v1/chat/completions").status_code == 405
+    assert httpx2.get(f"{url}/docs").status_code == 404  # it would load scripts from elsewhere
+
+
+def test_a_client_that_leaves_in_the_middle_disturbs_nobody(
+    url: str, client: openai.OpenAI
+) -> None:
+    address = urlsplit(url)
+    body = json.dumps({**GOOD, "stream": True}).encode()
+    for _ in range(5):
+        with socket.create_connection((address.hostname, address.port)) as connection:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address.netloc}\r\n"
+            kind = f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
+            connection.sendall((head + kind).encode() + body)
+            connection.recv(10)
+    found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+    assert found.choices[0].message.content
+
+
+def test_health_and_metrics(url: str, client: openai.OpenAI) -> None:
+    client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+    health = httpx2.get(f"{url}/health").json()
+    assert health == {"status": "ok", "models": ["calc", "text", "facts"]}
+    text = httpx2.get(f"{url}/metrics").text
+    assert 'hierrouter_requests_total{status="200"}' in text
+    assert 'hierrouter_calls_total{model="calc"}' in text
+    assert "hierrouter_router_seconds_bucket" in text
+
+
+def test_each_request_is_a_line_of_the_log(place: tuple[str, Path], client: openai.OpenAI) -> None:
+    found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+    lines = [json.loads(line) for line in place[1].read_text().splitlines()]
+    line = next(line for line in lines if line["id"] == found.id)
+    assert line["question"] == QUESTION
+    assert line["answer"] == found.choices[0].message.content
+    assert [step["propensity"] for step in line["steps"]] == [1, 1]
+    assert place[1].stat().st_mode & 0o077 == 0  # questions are nobody else's
+
+
+def test_a_key_is_asked_for(live_run: Path) -> None:
+    with served(Router(live_run), key=KEY) as url:
+        for key in ("none", "sk-other"):
+            found = httpx2.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+            assert found.status_code == 401
+            assert found.json()["error"]["code"] == "invalid_api_key"
+            assert KEY not in found.text
+        assert httpx2.get(f"{url}/metrics").status_code == 401
+        assert httpx2.get(f"{url}/health").status_code == 200
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)
+        assert client.models.list().data
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "stream"),
+    [
+        (refusal(500, "oh no"), "500: oh no", False),
+        (refusal(500, "oh no"), "500: oh no", True),
+        (refusal(401, "wrong key"), "401", False),
+        (HTML, "HTML", False),
+        (late(good(""), 60), "timed out after 0.5 s", True),
+        (Reply(completion("x", model="other")), "answers come from 'other'", False),
+        (None, "cannot connect|refused", False),  # the server is gone
+    ],
+)
+def test_an_upstream_fault_is_502_and_no_other_model_answers(
+    live_run: Path, tmp_path: Path, fault: Reply | None, said: str, stream: bool
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    with serving(Server(lambda prompt, before: fault or good(prompt))) as upstream:
+        pool = with_server(live_run, "calc", upstream, timeout_s=0.5, attempts=2)
+        router = Router(live_run, pool)
+        if fault is None:
+            upstream.stop()
+        with served(router, log=log) as url:
+            body = {**GOOD, "stream": stream}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            after = httpx2.get(f"{url}/health")
+            metrics = httpx2.get(f"{url}/metrics").text
+    assert found.status_code == 502, found.text
+    [line] = map(json.loads, log.read_text().splitlines())
+    assert (line["status"], line["steps"]) == (502, [])
+    assert "instead_of" not in log.read_text()
+    assert 'hierrouter_failed_calls_total{model="calc"} 1.0' in metrics
+    assert "hierrouter_calls_total{" not in metrics  # nobody answered in its place
+    error = found.json()["error"]
+    assert error["type"] == "upstream_error"
+    assert re.search(f"calc gave no answer: .*({said})", error["message"])
+    assert after.status_code == 200
+
+
+def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path) -> None:
+    with serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream:
+        pool = with_server(live_run, "calc", upstream, attempts=1)
+        with served(Router(live_run, pool), reroute=True) as url:
+            found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60).json()
+    assert "calc" not in found["hierrouter"]["route"].split(">")
+    [failed] = found["hierrouter"]["steps"][0]["instead_of"]
+    assert failed["model"] == "calc"
+    assert "no" in failed["reason"]
+
+
+@pytest.mark.parametrize("reroute", [False, True])
+def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
+    live_run: Path, reroute: bool
+) -> None:
+    with Router(live_run) as router:
+        first, last = router.route(QUESTION).hops
+
+    def script(prompt: str, before: int) -> Reply:
+        streams = upstream.requests[-1].get("stream", False)
+        broken = Reply(completion("one two three four"), cut=True)
+        return broken if streams else Reply(completion(first.response))
+
+    with serving(Server(script)) as upstream:
+        pool = with_server(live_run, last.model, upstream, attempts=1)
+        with served(Router(live_run, pool), reroute=reroute) as url:
+            body = {**GOOD, "stream": True}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    events = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
+    assert found.status_code == 200  # its first words were out by then
+    assert json.loads(events[1])["choices"][0]["delta"]["content"] == "one "
+    assert "the answer broke off" in json.loads(events[-1])["error"]["message"]
+    assert "[DONE]" not in found.text
+
+
+JUNK_STREAMS = {
+    "no json": b"data: {oops\n\n",
+    "no choice": b'data: {"model": "served", "choices": [null]}\n\n',
+    "no delta": b'data: {"model": "served", "choices": [{"delta": "x"}]}\n\n',
+    "a list": b"data: [1]\n\n",
+    "another model": b'data: {"model": "other", "choices": [{"delta": {"content": "x"}}]}\n\n',
+}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("junk", JUNK_STREAMS)
+def test_a_server_that_streams_junk_ends_in_an_error(
+    live_run: Path, junk: str, begun: bool
+) -> None:
+    with Router(live_run) as router:
+        first, last = router.route(QUESTION).hops
+    start = b'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n'
+
+    def script(prompt: str, before: int) -> Reply:
+        if not upstream.requests[-1].get("stream", False):
+            return Reply(completion(first.response))
+        body = (start if begun else b"") + JUNK_STREAMS[junk]
+        return Reply(body.decode(), headers={"Content-Type": "text/event-stream"})
+
+    with serving(Server(script)) as upstream:
+        pool = with_server(live_run, last.model, upstream, attempts=2)
+        with served(Router(live_run, pool)) as url:
+            body = {**GOOD, "stream": True}
+            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            after = httpx2.get(f"{url}/health")
+    assert found.status_code == (200 if begun else 502), found.text
+    lines = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
+    error = json.loads(lines[-1] if begun else found.text)["error"]
+    assert error["type"] == "upstream_error"
+    assert "[DONE]" not in found.text
+    assert after.status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool) -> None:
+    """The first call takes a second; nobody waits for it, so the second one is not made."""
+    with serving(Server(lambda prompt, before: late(good(prompt), 1.0))) as upstream:
+        pool = with_server(live_run, "calc", upstream)
+        for name in ("text", "facts"):
+            where = with_server(live_run, name, upstream)
+            pool = replace(
+                pool,
+                models=tuple(
+                    other if other.name == name else mine
+                    for mine, other in zip(pool.models, where.models, strict=True)
+                ),
+            )
+        with served(Router(live_run, pool)) as url:
+            with pytest.raises(httpx2.ReadTimeout):
+                body = {**GOOD, "stream": stream}
+                httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=0.4)
+            time.sleep(2)
+            text = httpx2.get(f"{url}/metrics").text
+    assert sum(upstream.asked.values()) == 1
+    assert 'hierrouter_requests_total{status="499"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"stream": None, "n": None, "logprobs": False, "response_format": {"type": "text"}},
+        {"tools": [], "tool_choice": "none", "user": "x"},
+        {"é€": 1, "a\r\nSet-Cookie: x": 1},
+        {f"key{n}": 1 for n in range(5_000)},
+    ],
+)
+def test_what_asks_for_nothing_is_taken(url: str, extra: dict[str, object]) -> None:
+    found = httpx2.post(f"{url}/v1/chat/completions", json={**GOOD, **extra}, timeout=60)
+    assert found.status_code == 200, found.text
+    assert "set-cookie" not in found.headers
+    assert len(found.headers.get("x-hierrouter-ignored", "")) < 3_000
+
+
+def test_a_disk_that_is_full_takes_no_answer_away(live_run: Path) -> None:
+    with served(Router(live_run), log=Path("/dev/full")) as url:
+        found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
+    assert found.status_code == 200
+
+
+def test_a_long_question_with_a_limit_stops_nobody_else(url: str) -> None:
+    """Counting its tokens takes seconds."""
+    body = {**GOOD, "messages": user("word " * 100_000), "hierrouter": {"max_cost": 5.0}}
+
+    async def both() -> float:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            long = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=body))
+            await asyncio.sleep(0.3)
+            assert not long.done()
+            assert (await client.get(f"{url}/health")).status_code == 200
+            waited = not long.done()
+            await long
+        return waited
+
+    assert asyncio.run(both())
+
+
+def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Run) -> None:
+    log = tmp_path / "requests.jsonl"
+    with (
+        serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream,
+        served(
+            Router(live_run, with_server(live_run, "facts", upstream, attempts=1)),
+            log=log,
+            seed=3,
+        ) as url,
+    ):
+        for n in range(12):
+            body = {**GOOD, "messages": user(f"compute {n}+{n}")}
+            httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    answered = [line for line in lines if line["status"] == 200]
+    assert len(lines) == 12
+    assert 0 < len(answered) < 12
+    log.write_text("".join(json.dumps({**line, "quality": 1.0}) + "\n" for line in lines))
+    flags = ["--log", str(log), "--checkpoint", str(live_run), "--format", "json"]
+    done = hierrouter("off-policy", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["episodes"] == len(answered)
+    assert f"{12 - len(answered)} lines are left out" in done.stderr
+
+
+def test_who_comes_when_all_places_are_taken_is_told_to_come_again(live_run: Path) -> None:
+    come, go = threading.Event(), threading.Event()
+
+    def held(prompt: str, before: int) -> Reply:
+        come.set()
+        assert go.wait(60)
+        return good(prompt)
+
+    with serving(Server(held)) as upstream, ThreadPoolExecutor(1) as other:
+        every = with_server(live_run, "facts", upstream)
+        every = with_server(live_run, "text", upstream, pool=every)
+        pool = with_server(live_run, "calc", upstream, pool=every)
+        with served(Router(live_run, pool), max_requests=1) as url:
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+
+            def ask() -> str:
+                found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+                return found.choices[0].message.content
+
+            first = other.submit(ask)
+            assert come.wait(60)
+            with pytest.raises(
+                openai.InternalServerError, match="1 requests are under way"
+            ) as busy:
+                ask()
+            assert busy.value.status_code == 503
+            assert busy.value.code == "overloaded"
+            assert busy.value.response.headers["Retry-After"] == "1"
+            assert httpx2.get(f"{url}/health").status_code == 200
+            go.set()
+            assert first.result() == ask()
