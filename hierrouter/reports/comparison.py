@@ -25,7 +25,7 @@ from hierrouter.learning.baselines.contest import (
     Entry,
     OnFitted,
     contest,
-    look_of,
+    look_details,
 )
 from hierrouter.learning.baselines.registry import baselines as baselines_named
 from hierrouter.learning.selection import Shown, provenance, shown_router
@@ -616,7 +616,7 @@ def compared(
     )
     source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
     result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
-    return Compared(result, look_of(held, chosen, policies))
+    return Compared(result, look_details(held, chosen, policies))
 
 
 def _nobody(done: int, total: int, name: str) -> None:

@@ -42,14 +42,16 @@ def load_answers(
         CacheError: nothing there, damaged, or not the cache of this tree.
     """
     reader, spec, forest = calls_of(root, tree, pool)
-    by_set = {name: OF_SET[name](tree, spec, forest) for name in sets}
-    texts, row = _texts(reader, np.concatenate([last.calls for last in by_set.values()], axis=1))
-    ends = np.cumsum([last.calls.shape[1] for last in by_set.values()])
-    rows = np.split(row, ends[:-1], axis=1)
-    return {
-        name: texts.at(mine, last.tokens)
-        for (name, last), mine in zip(by_set.items(), rows, strict=True)
-    }
+    last = {name: LAST_CALLS[name](tree, spec, forest) for name in sets}
+    calls = np.concatenate([keys for keys, _ in last.values()], axis=1)
+    _, first, text = np.unique(reader.answers(calls), return_index=True, return_inverse=True)
+    vectors, group = _read(reader, calls.ravel()[first])
+    rows = text.reshape(calls.shape)
+    found = {}
+    for name, (keys, tokens) in last.items():
+        row, rows = np.split(rows, [keys.shape[1]], axis=1)
+        found[name] = Answers(vectors, row, group[row], tokens)
+    return found
 
 
 def answers_for(
@@ -65,42 +67,27 @@ def answers_for(
     return load_answers(root, tree, sets, pool)
 
 
-@dataclass(frozen=True)
-class _Last:
-    """The last call of each arm: hash of its key, uint64[queries, arms], and tokens, int64."""
-
-    calls: NDArray[np.uint64]
-    tokens: NDArray[np.int64]
+# The last call of each arm: hash of its key, uint64[queries, arms], and tokens, int64.
+LastCalls = tuple[NDArray[np.uint64], NDArray[np.int64]]
 
 
-def _direct(tree: RouteTree, spec: TreeSpec, forest: Forest) -> _Last:
+def _last_direct(tree: RouteTree, spec: TreeSpec, forest: Forest) -> LastCalls:
     asked = [name for name, _ in spec.direct]
     models = [model for model in tree.direct.models if model in tree.models]
     ours = [tree.direct.models.index(model) for model in models]
-    calls = _calls(forest.direct)[:, [asked.index(model) for model in models]]
-    return _Last(calls, tree.direct.tokens_out[:, ours])
+    keys = _keys(forest.direct)[:, [asked.index(model) for model in models]]
+    return keys, tree.direct.tokens_out[:, ours]
 
 
-def _routes(tree: RouteTree, spec: TreeSpec, forest: Forest) -> _Last:
+def _last_of_routes(tree: RouteTree, spec: TreeSpec, forest: Forest) -> LastCalls:
     leaves = tree.routes.leaves
-    return _Last(_calls(forest.tree.columns(leaves)), tree.tokens_out[:, leaves])
+    return _keys(forest.tree.columns(leaves)), tree.tokens_out[:, leaves]
 
 
-OF_SET = {"A": _direct, "B": _routes}
+LAST_CALLS = {"A": _last_direct, "B": _last_of_routes}
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """Distinct texts: vectors, float32[texts, width], and which say the same, int64[texts]."""
-
-    vectors: NDArray[np.float32]
-    group: NDArray[np.int64]
-
-    def at(self, row: NDArray[np.int64], tokens: NDArray[np.int64]) -> Answers:
-        return Answers(self.vectors, row, self.group[row], tokens)
-
-
-def _calls(nodes: Nodes) -> NDArray[np.uint64]:
+def _keys(nodes: Nodes) -> NDArray[np.uint64]:
     """uint64[queries, columns]: hash of each call's key.
 
     Raises:
@@ -114,22 +101,22 @@ def _calls(nodes: Nodes) -> NDArray[np.uint64]:
     return nodes.key
 
 
-def _texts(reader: CacheReader, calls: NDArray[np.uint64]) -> tuple[_Texts, NDArray[np.int64]]:
-    """The distinct responses of some calls, and int64[*calls.shape], which one is each call's."""
-    _, first, row = np.unique(reader.answers(calls), return_index=True, return_inverse=True)
-    chosen = calls.ravel()[first]
+def _read(
+    reader: CacheReader, calls: NDArray[np.uint64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Vectors of the responses of some calls, float32[calls, width], and which say the same."""
     encoder = HashedNgrams(WIDTH)
-    vectors = np.empty((len(chosen), WIDTH), np.float32)
+    vectors = np.empty((len(calls), WIDTH), np.float32)
     groups: dict[str, int] = {}
-    group = np.empty(len(chosen), np.int64)
-    for start in range(0, len(chosen), TEXTS_AT_A_TIME):
+    group = np.empty(len(calls), np.int64)
+    for start in range(0, len(calls), TEXTS_AT_A_TIME):
         part = slice(start, start + TEXTS_AT_A_TIME)
-        found = reader.texts(chosen[part])
-        texts = [found[call].response for call in chosen[part].tolist()]
+        found = reader.texts(calls[part])
+        texts = [found[call].response for call in calls[part].tolist()]
         vectors[part] = encoder.encode(texts)
         # A digest, so that not all texts of a large cache are kept.
         group[part] = [groups.setdefault(text_digest(plain(text)), len(groups)) for text in texts]
-    return _Texts(vectors, group), row.reshape(calls.shape)
+    return vectors, group
 
 
 TREES = 60

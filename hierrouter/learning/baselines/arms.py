@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -274,19 +275,35 @@ class Tuned:
     settings: dict[str, Any]
 
 
-def best_of(
-    candidates: Sequence[tuple[dict[str, Any], Fitted]], validation: Arms, alpha: float
-) -> Tuned:
+# Settings as JSON values, each with the router they give.
+Candidates = Iterable[tuple[dict[str, Any], Fitted]]
+
+
+class GridSearch(ABC):
+    """A baseline that fits a router for each of its settings and keeps the best one."""
+
+    reads_answers: ClassVar[bool] = False
+
+    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
+        """Fit every candidate on `train`; keep the best by mean R on `validation`."""
+        return best_of(self.candidates(train, alpha, rng), validation, alpha)
+
+    @abstractmethod
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """At least one; of equals the first one is kept."""
+
+
+def best_of(candidates: Candidates, validation: Arms, alpha: float) -> Tuned:
     """The candidate with the highest mean R on the validation fold; of equals the first.
 
     Args:
         candidates: settings and router, at least one.
     """
-    if not len(validation):
-        settings, play = candidates[0]
-        return Tuned(play, settings)
-    rewards = [value_of(play, validation, alpha) for _, play in candidates]
-    settings, play = candidates[int(np.round(rewards, DIGITS).argmax())]
+    fitted, best = list(candidates), 0
+    if len(validation):
+        rewards = [value_of(play, validation, alpha) for _, play in fitted]
+        best = int(np.round(rewards, DIGITS).argmax())
+    settings, play = fitted[best]
     return Tuned(play, settings)
 
 

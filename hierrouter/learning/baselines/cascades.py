@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines.answers import AnswerScorer, Judge, fit_scorer, read_answers
-from hierrouter.learning.baselines.arms import DIGITS, Arms, Play, Seen, Tuned, best_of, mean_reward
+from hierrouter.learning.baselines.arms import (
+    DIGITS,
+    Arms,
+    Candidates,
+    GridSearch,
+    Play,
+    Seen,
+    Tuned,
+    best_of,
+    mean_reward,
+)
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.learning.baselines.simple import best_arm, best_static
 
@@ -37,7 +47,8 @@ class BestOf:
             return best_static(train, alpha)
         scorer = fit_scorer(train, rng)
         group = self._grown(scorer.judge(validation.seen), validation, alpha)
-        return Tuned(partial(_play, group, scorer), {"arms": [train.names[arm] for arm in group]})
+        names = [train.names[arm] for arm in group]
+        return Tuned(lambda seen: pick(group, scorer.judge(seen)), {"arms": names})
 
     def _grown(self, judge: Judge, arms: Arms, alpha: float) -> list[int]:
         """The best arm of a fold, and others as long as each makes its mean R higher."""
@@ -64,10 +75,6 @@ def pick(group: Sequence[int], judge: Judge) -> Play:
     score = judge.score(query, np.tile(group, queries), read[query])
     best = score.reshape(queries, len(group)).argmax(axis=1)
     return Play.after(judge.seen, np.asarray(group)[best], read)
-
-
-def _play(group: Sequence[int], scorer: AnswerScorer, seen: Seen) -> Play:
-    return pick(group, scorer.judge(seen))
 
 
 @dataclass(frozen=True)
@@ -145,11 +152,13 @@ class Cascade:
             return best_static(train, alpha)
         scorer = fit_scorer(train, rng)
         chain = self._best(scorer.judge(validation.seen), validation, alpha)
-        settings = {
-            "arms": [train.names[arm] for arm in chain.arms],
-            "thresholds": list(chain.thresholds),
-        }
-        return Tuned(partial(_cascade_play, chain, scorer), settings)
+
+        def play(seen: Seen) -> Play:
+            answer, read, _ = _follow(chain, scorer.judge(seen))
+            return Play.after(seen, answer, read)
+
+        names = [train.names[arm] for arm in chain.arms]
+        return Tuned(play, {"arms": names, "thresholds": list(chain.thresholds)})
 
     def _best(self, judge: Judge, arms: Arms, alpha: float) -> Chain:
         """The cascade of the highest mean R on a fold, of those that were looked at."""
@@ -195,11 +204,6 @@ def _longer(
             yield value + float(added[best, arm]), longer
 
 
-def _cascade_play(chain: Chain, scorer: AnswerScorer, seen: Seen) -> Play:
-    answer, read, _ = _follow(chain, scorer.judge(seen))
-    return Play.after(seen, answer, read)
-
-
 def _follow(
     chain: Chain, judge: Judge
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
@@ -236,7 +240,7 @@ CERTAIN = 1e-6  # no quality is expected to be lower
 
 
 @dataclass(frozen=True)
-class CascadeRouting:
+class CascadeRouting(GridSearch):
     """At each step the arm most worth asking, or an end.
 
     Attributes:
@@ -251,18 +255,15 @@ class CascadeRouting:
     source: ClassVar[str] = "Dekoninck et al. 2024, arXiv 2410.10347; Weitzman 1979"
     reads_answers: ClassVar[bool] = True
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One fit on `train`, of which each router trusts the answers differently."""
         scorer = fit_scorer(train, rng)
         cost = expectation(train.seen.question, train.call_cost, rng)
         left = train.quality - scorer.prior.held_out
         doubt = np.atleast_2d(np.cov(left.T, bias=True))
-        router = partial(CascadeRouter, scorer, cost, doubt, alpha)
-        return best_of(
-            [({"trust": trust}, router(trust, self.longest)) for trust in self.trust],
-            validation,
-            alpha,
-        )
+        for trust in self.trust:
+            router = CascadeRouter(scorer, cost, doubt, alpha, trust, self.longest)
+            yield {"trust": trust}, router
 
 
 @dataclass(frozen=True)

@@ -25,23 +25,19 @@ from sklearn.preprocessing import Normalizer, StandardScaler, normalize
 from sklearn.svm import SVC
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines.arms import (
-    Arms,
-    Fitted,
-    Play,
-    Predict,
-    Seen,
-    Tuned,
-    best_of,
-    best_predicted,
-    columns,
-    targets,
-)
+from hierrouter.learning.baselines import arms
+from hierrouter.learning.baselines.arms import Arms, Candidates, Fitted, GridSearch, Play, Seen
 from hierrouter.learning.baselines.simple import always, best_arm
 
 
+def _regression(model: Any, train: Arms, alpha: float) -> Fitted:
+    """The best arm by one regression of quality and cost of all arms on the question."""
+    model.fit(train.seen.question, arms.targets(train))
+    return arms.best_predicted(model.predict, train, alpha)
+
+
 @dataclass(frozen=True)
-class NearestNeighbours:
+class NearestNeighbours(GridSearch):
     """Quality and cost of every arm: the mean over the nearest questions.
 
     Attributes:
@@ -53,29 +49,20 @@ class NearestNeighbours:
     weights: tuple[str, ...] = ("uniform", "distance")
     name: ClassVar[str] = "kNN"
     source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031; Li 2025, arXiv 2505.12601"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """See `GridSearch`."""
         sizes = sorted({min(size, len(train)) for size in self.neighbours})
-        candidates = [
-            ({"neighbours": size, "weights": weights}, _fitted(train, alpha, size, weights))
-            for size, weights in product(sizes, self.weights)
-        ]
-        return best_of(candidates, validation, alpha)
-
-
-def _fitted(train: Arms, alpha: float, size: int, weights: str) -> Fitted:
-    model = KNeighborsRegressor(size, weights=weights, metric="cosine", algorithm="brute")
-    model.fit(train.seen.question, targets(train))
-    return best_predicted(model.predict, train, alpha)
+        for size, weights in product(sizes, self.weights):
+            model = KNeighborsRegressor(size, weights=weights, metric="cosine", algorithm="brute")
+            yield {"neighbours": size, "weights": weights}, _regression(model, train, alpha)
 
 
 STARTS = 4
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(GridSearch):
     """The best arm of each k-means cluster.
 
     Attributes:
@@ -85,37 +72,29 @@ class Clusters:
     sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     name: ClassVar[str] = "clusters"
     source: ClassVar[str] = "Zhang et al. 2025, arXiv 2505.19797, arXiv 2508.12631"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
-        different = len(np.unique(normalize(train.seen.question), axis=0))
-        seed = int(rng.integers(2**31))
-        candidates: list[tuple[dict[str, int], Fitted]] = [
-            ({"clusters": size}, _fitted_clusters(train, alpha, size, seed))
-            for size in sorted({min(size, different) for size in self.sizes})
-        ]
-        return best_of(candidates, validation, alpha)
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """See `GridSearch`."""
+        question = normalize(train.seen.question)
+        reward, cost = train.reward(alpha), train.cost
+        seed, different = int(rng.integers(2**31)), len(np.unique(question, axis=0))
+        for size in sorted({min(size, different) for size in self.sizes}):
+            model = KMeans(size, n_init=STARTS, random_state=seed)
+            label = model.fit_predict(question)
+            members = [label == cluster for cluster in range(size)]
+            arm = np.array([best_arm(reward[rows], cost[rows]) for rows in members])
+            yield {"clusters": size}, partial(_arm_of_cluster, model, arm)
 
 
-def _fitted_clusters(train: Arms, alpha: float, size: int, seed: int) -> Fitted:
-    model = KMeans(size, n_init=STARTS, random_state=seed)
-    of_query = model.fit_predict(normalize(train.seen.question))
-    reward, cost = train.reward(alpha), train.cost
-    arm = np.array(
-        [
-            best_arm(reward[of_query == cluster], cost[of_query == cluster])
-            for cluster in range(size)
-        ]
-    )
-    return lambda seen: Play.of(seen, arm[model.predict(normalize(seen.question))])
+def _arm_of_cluster(model: KMeans, arm: NDArray[np.int64], seen: Seen) -> Play:
+    return Play.of(seen, arm[model.predict(normalize(seen.question))])
 
 
 BATCH = 200
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(GridSearch):
     """One hidden layer, trained by Adam for a given number of steps.
 
     Attributes:
@@ -129,44 +108,32 @@ class Mlp:
     hidden: int = 64
     name: ClassVar[str] = "MLP"
     source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
-        seed = int(rng.integers(2**31))
-        candidates = [
-            (
-                {"steps": steps, "penalty": penalty},
-                self._fitted(train, alpha, steps, penalty, seed),
-            )
-            for steps, penalty in product(self.steps, self.penalties)
-        ]
-        return best_of(candidates, validation, alpha)
-
-    def _fitted(self, train: Arms, alpha: float, steps: int, penalty: float, seed: int) -> Fitted:
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
         """Inputs and targets have mean 0 and spread 1, so that quality and cost count alike."""
-        batch = min(BATCH, len(train))
-        passes = math.ceil(steps / math.ceil(len(train) / batch))
-        network = MLPRegressor(
-            hidden_layer_sizes=(self.hidden,),
-            alpha=penalty,
-            batch_size=batch,
-            max_iter=passes,
-            n_iter_no_change=passes,
-            random_state=seed,
-        )
-        model = TransformedTargetRegressor(
-            make_pipeline(Normalizer(), StandardScaler(), network), transformer=StandardScaler()
-        )
-        with warnings.catch_warnings():
-            # It ends after the steps it was given; how many is a setting.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(train.seen.question, targets(train))
-        return best_predicted(model.predict, train, alpha)
+        seed, batch = int(rng.integers(2**31)), min(BATCH, len(train))
+        for steps, penalty in product(self.steps, self.penalties):
+            passes = math.ceil(steps / math.ceil(len(train) / batch))
+            network = MLPRegressor(
+                hidden_layer_sizes=(self.hidden,),
+                alpha=penalty,
+                batch_size=batch,
+                max_iter=passes,
+                n_iter_no_change=passes,
+                random_state=seed,
+            )
+            model = TransformedTargetRegressor(
+                make_pipeline(Normalizer(), StandardScaler(), network), transformer=StandardScaler()
+            )
+            with warnings.catch_warnings():
+                # It ends after the steps it was given; how many is a setting.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                router = _regression(model, train, alpha)
+            yield {"steps": steps, "penalty": penalty}, router
 
 
 @dataclass(frozen=True)
-class Svm:
+class Svm(GridSearch):
     """One machine for each pair of arms, and a vote among them.
 
     Attributes:
@@ -178,34 +145,31 @@ class Svm:
     slack: tuple[float, ...] = (1.0, 10.0)
     name: ClassVar[str] = "SVM"
     source: ClassVar[str] = "LLMRouter, github.com/ulab-uiuc/LLMRouter"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """A tie of votes goes to the lower label, so labels are ranks by mean cost."""
         best = cheapest_best(train.reward(alpha), train.cost)
         if (best == best[0]).all():
-            return always(train, int(best[0]))
-        candidates = [
-            ({"kernel": kernel, "C": slack}, _fitted_svm(train, best, kernel, slack))
-            for kernel, slack in product(self.kernels, self.slack)
-        ]
-        return best_of(candidates, validation, alpha)
+            alone = always(train, int(best[0]))
+            yield alone.settings, alone.play
+            return
+        by_cost = train.cost.mean(axis=0).argsort(kind="stable")
+        rank = by_cost.argsort()
+        for kernel, slack in product(self.kernels, self.slack):
+            model = make_pipeline(Normalizer(), SVC(C=slack, kernel=kernel))
+            model.fit(train.seen.question, rank[best])
+            yield {"kernel": kernel, "C": slack}, partial(_arm_of_rank, model, by_cost)
 
 
-def _fitted_svm(train: Arms, best: NDArray[np.int64], kernel: str, slack: float) -> Fitted:
-    """A tie of votes goes to the lower label, so labels are ranks by mean cost."""
-    by_cost = train.cost.mean(axis=0).argsort(kind="stable")
-    rank = by_cost.argsort()
-    model = make_pipeline(Normalizer(), SVC(C=slack, kernel=kernel))
-    model.fit(train.seen.question, rank[best])
-    return lambda seen: Play.of(seen, by_cost[model.predict(seen.question)])
+def _arm_of_rank(model: Any, by_cost: NDArray[np.int64], seen: Seen) -> Play:
+    return Play.of(seen, by_cost[model.predict(seen.question)])
 
 
 STEPS = 1_000  # far more than the solver needs on vectors of length 1
 
 
 @dataclass(frozen=True)
-class RidgePerArm:
+class RidgePerArm(GridSearch):
     """Least squares with a penalty on the weights, on embeddings of length 1.
 
     Attributes:
@@ -215,19 +179,16 @@ class RidgePerArm:
     penalties: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
     name: ClassVar[str] = "ridge"
     source: ClassVar[str] = "Li 2025, arXiv 2505.12601"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
-        candidates: list[tuple[dict[str, float], Fitted]] = [
-            ({"penalty": penalty}, best_predicted(_ridge(train, penalty), train, alpha))
-            for penalty in self.penalties
-        ]
-        return best_of(candidates, validation, alpha)
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """See `GridSearch`."""
+        for penalty in self.penalties:
+            model = make_pipeline(Normalizer(), Ridge(penalty))
+            yield {"penalty": penalty}, _regression(model, train, alpha)
 
 
 @dataclass(frozen=True)
-class LogisticPerArm:
+class LogisticPerArm(GridSearch):
     """The probability of a right answer, fractional where Q is.
 
     Attributes:
@@ -238,38 +199,29 @@ class LogisticPerArm:
     cost_penalty: float = 1.0
     name: ClassVar[str] = "logistic"
     source: ClassVar[str] = "Shnitzer et al. 2023, arXiv 2309.15789"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
-        ridge = _ridge(train, self.cost_penalty)
-        candidates: list[tuple[dict[str, float], Fitted]] = [
-            ({"penalty": penalty}, best_predicted(_logistic(train, penalty, ridge), train, alpha))
-            for penalty in self.penalties
-        ]
-        return best_of(candidates, validation, alpha)
-
-
-def _ridge(train: Arms, penalty: float) -> Predict:
-    model = make_pipeline(Normalizer(), Ridge(penalty))
-    predict: Predict = model.fit(train.seen.question, targets(train)).predict
-    return predict
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """Quality by a fractional logit of each arm, cost by a ridge regression."""
+        ridge = make_pipeline(Normalizer(), Ridge(self.cost_penalty))
+        ridge.fit(train.seen.question, arms.targets(train))
+        for penalty in self.penalties:
+            right = [
+                _probability(train.seen.question, quality, penalty) for quality in train.quality.T
+            ]
+            predict = partial(_with_cost, right, ridge.predict)
+            yield {"penalty": penalty}, arms.best_predicted(predict, train, alpha)
 
 
-def _logistic(train: Arms, penalty: float, ridge: Predict) -> Predict:
-    """Quality by a fractional logit, cost by what `ridge` says of it."""
-    quality = [_probability(train.seen.question, column, penalty) for column in train.quality.T]
-
-    def predict(question: NDArray[np.float32]) -> NDArray[np.float64]:
-        cost = ridge(question)[:, len(quality) :]
-        return np.concatenate([np.stack([of(question) for of in quality], axis=1), cost], axis=1)
-
-    return predict
+def _with_cost(
+    right: list[arms.Predict], ridge: arms.Predict, question: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    quality = np.stack([probability(question) for probability in right], axis=1)
+    return np.concatenate([quality, ridge(question)[:, len(right) :]], axis=1)
 
 
 def _probability(
     question: NDArray[np.float32], quality: NDArray[np.float64], penalty: float
-) -> Predict:
+) -> arms.Predict:
     """From questions to float64[queries]; what is always the same is predicted as such."""
     if quality.min() == quality.max():
         return lambda asked: np.full(len(asked), quality[0])
@@ -283,6 +235,63 @@ def _probability(
         logisticregression__sample_weight=weight[used],
     )
     return lambda asked: model.predict_proba(asked)[:, 1]
+
+
+@dataclass(frozen=True)
+class QualityGap(GridSearch):
+    """Grid: pairs of arms and thresholds.
+
+    Attributes:
+        pairs: how many are tried: those that would have the highest mean R on the train fold if
+            the better of the two were always chosen.
+        threshold: probabilities above which the small arm is taken; at 1 it never is.
+        strength: inverse of the regularisation (C of scikit-learn).
+    """
+
+    pairs: int = 12
+    threshold: tuple[float, ...] = (0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
+    strength: float = 10.0
+    name: ClassVar[str] = "quality gap"
+    source: ClassVar[str] = "Ding et al. 2024, arXiv 2404.14618"
+
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """Gaps are learned on `train` for each pair."""
+        pairs = promising_pairs(train.reward(alpha), train.cost.mean(axis=0), self.pairs)
+        for small, large in pairs:
+            gap = train.quality[:, large] - train.quality[:, small]
+            margin = max(0.0, float(np.median(gap)))
+            good = gap <= margin
+            model = LogisticRegression(C=self.strength, max_iter=1000)
+            if not good.all():
+                model.fit(arms.columns(train.seen.question), good)
+            names = {"small": train.names[small], "large": train.names[large], "margin": margin}
+            for threshold in self.threshold:
+                play = partial(_small_where_good, None if good.all() else model, small, large)
+                yield {**names, "threshold": threshold}, partial(play, threshold)
+
+
+def _small_where_good(
+    model: LogisticRegression | None, small: int, large: int, threshold: float, seen: Seen
+) -> Play:
+    good = model.predict_proba(arms.columns(seen.question))[:, 1] if model else np.ones(len(seen))
+    return Play.of(seen, np.where(good > threshold, small, large))
+
+
+def promising_pairs(
+    reward: NDArray[np.float64], cost: NDArray[np.float64], most: int
+) -> list[tuple[int, int]]:
+    """Pairs of a cheaper and a dearer arm by the mean reward of their better one, highest first.
+
+    Args:
+        reward: float64[queries, arms].
+        cost: float64[arms], its mean.
+        most: how many pairs are returned; a pair of an arm and itself counts as one.
+    """
+    order = np.argsort(cost, kind="stable")
+    small, large = np.triu_indices(len(order))
+    better = np.array([np.maximum(reward[:, [arm]], reward).mean(axis=0) for arm in order])
+    best = np.argsort(-better[small, order[large]], kind="stable")[:most]
+    return [(int(order[small[pair]]), int(order[large[pair]])) for pair in best]
 
 
 PENALTIES = (0.1, 1.0, 10.0, 100.0)
@@ -305,7 +314,7 @@ class Expectation:
 
     def predict(self, question: NDArray[np.float32]) -> NDArray[np.float64]:
         """float64[queries, targets]."""
-        predicted = np.asarray(self.model.predict(_columns(question)), np.float64)
+        predicted = np.asarray(self.model.predict(_padded(question)), np.float64)
         return predicted.reshape(len(question), -1)
 
 
@@ -319,27 +328,17 @@ def expectation(
         values: float64[queries, targets].
         rng: cuts the folds.
     """
-    columns = _columns(question)
-    if len(question) == 1:
+    columns, queries = _padded(question), len(question)
+    if queries == 1:
         return Expectation(Ridge().fit(columns, values), values)
-    folds = KFold(min(FOLDS, len(question)), shuffle=True, random_state=int(rng.integers(2**31)))
-    fewest = len(question) - -(-len(question) // folds.n_splits)  # questions to learn from
-    tried = [
-        Expectation(model, _left_out(model, columns, values, folds)) for model in _models(fewest)
-    ]
+    folds = KFold(min(FOLDS, queries), shuffle=True, random_state=int(rng.integers(2**31)))
+    tried = []
+    for model in _models(queries - -(-queries // folds.n_splits)):
+        held_out = np.asarray(cross_val_predict(model, columns, values, cv=folds), np.float64)
+        # A single target comes back without its axis.
+        tried.append(Expectation(model, held_out.reshape(values.shape)))
     best = min(tried, key=lambda found: float(((values - found.held_out) ** 2).sum()))
     return Expectation(best.model.fit(columns, values), best.held_out)
-
-
-def _left_out(
-    model: RegressorMixin,
-    columns: NDArray[np.float64],
-    values: NDArray[np.float64],
-    folds: KFold,
-) -> NDArray[np.float64]:
-    """float64[queries, targets]; a single target comes back without its axis."""
-    predicted = cross_val_predict(model, columns, values, cv=folds)
-    return np.asarray(predicted, np.float64).reshape(values.shape)
 
 
 def _models(questions: int) -> Iterator[RegressorMixin]:
@@ -349,68 +348,6 @@ def _models(questions: int) -> Iterator[RegressorMixin]:
         yield KNeighborsRegressor(neighbours, weights="distance", algorithm="brute")
 
 
-def _columns(question: NDArray[np.float32]) -> NDArray[np.float64]:
+def _padded(question: NDArray[np.float32]) -> NDArray[np.float64]:
     """With a column of zeros: the view without texts has none, which a regression refuses."""
     return np.pad(question.astype(np.float64), ((0, 0), (0, 1)))
-
-
-@dataclass(frozen=True)
-class QualityGap:
-    """Grid: pairs of arms and thresholds.
-
-    Attributes:
-        pairs: how many are tried: those that would have the highest mean R on the train fold if
-            the better of the two were always chosen.
-        threshold: probabilities above which the small arm is taken; at 1 it never is.
-        strength: inverse of the regularisation (C of scikit-learn).
-    """
-
-    pairs: int = 12
-    threshold: tuple[float, ...] = (0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
-    strength: float = 10.0
-    name: ClassVar[str] = "quality gap"
-    source: ClassVar[str] = "Ding et al. 2024, arXiv 2404.14618"
-    reads_answers: ClassVar[bool] = False
-
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """Learn gaps on `train`; pair and threshold by mean R on `validation`."""
-        pairs = promising_pairs(train.reward(alpha), train.cost.mean(axis=0), self.pairs)
-        candidates = [candidate for pair in pairs for candidate in self._thresholds(train, *pair)]
-        return best_of(candidates, validation, alpha)
-
-    def _thresholds(
-        self, train: Arms, small: int, large: int
-    ) -> Iterator[tuple[dict[str, Any], Fitted]]:
-        gap = train.quality[:, large] - train.quality[:, small]
-        margin = max(0.0, float(np.median(gap)))
-        good = gap <= margin
-        learner = LogisticRegression(C=self.strength, max_iter=1000)
-        model = None if good.all() else learner.fit(columns(train.seen.question), good)
-        names = {"small": train.names[small], "large": train.names[large], "margin": margin}
-        for threshold in self.threshold:
-            play = partial(_play, model=model, small=small, large=large, threshold=threshold)
-            yield {**names, "threshold": threshold}, play
-
-
-def promising_pairs(
-    reward: NDArray[np.float64], cost: NDArray[np.float64], most: int
-) -> list[tuple[int, int]]:
-    """Pairs of a cheaper and a dearer arm by the mean reward of their better one, highest first.
-
-    Args:
-        reward: float64[queries, arms].
-        cost: float64[arms], its mean.
-        most: how many pairs are returned; a pair of an arm and itself counts as one.
-    """
-    order = np.argsort(cost, kind="stable")
-    small, large = np.triu_indices(len(order))
-    better = np.array([np.maximum(reward[:, [arm]], reward).mean(axis=0) for arm in order])
-    best = np.argsort(-better[small, order[large]], kind="stable")[:most]
-    return [(int(order[small[pair]]), int(order[large[pair]])) for pair in best]
-
-
-def _play(
-    seen: Seen, model: LogisticRegression | None, small: int, large: int, threshold: float
-) -> Play:
-    good = model.predict_proba(columns(seen.question))[:, 1] if model else np.ones(len(seen))
-    return Play.of(seen, np.where(good > threshold, small, large))

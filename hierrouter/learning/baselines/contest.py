@@ -31,51 +31,8 @@ from hierrouter.replay.inspection import data_notes
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-
-def fold_notes(tree: RouteTree, split: str) -> list[str]:
-    """What is odd about the data, and what the fold that is shown was used for."""
-    notes = data_notes(tree)
-    if "validation" not in tree.splits:
-        notes.append("No validation fold: baselines take the first of their settings.")
-    if split == "train":
-        notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
-    if split == "validation":
-        notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
-    return notes
-
-
-def set_notes(tree: RouteTree, sets: Sequence[str]) -> list[str]:
-    """Which of the sets asked for take no part."""
-    return [f"Set {name} is left out: {why}." for name, why in left_out(tree, sets).items()]
-
-
-def answer_notes(left_out: Sequence[str]) -> list[str]:
-    """Which baselines did not take part."""
-    if not left_out:
-        return []
-    return [f"Left out, because nobody loaded the texts of answers: {', '.join(left_out)}."]
-
-
-def router_notes(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:
-    """What the learned router learned, or may do, and the baselines not, or the other way round."""
-    if trained is None:
-        return ["No learned router: the baselines are compared among themselves."]
-    said = differences_of(trained, alpha, tree)
-    notes = [f"{one[:1].upper()}{one[1:]}." for one in said]
-    if trained.objective.allow_stop:
-        notes.append(
-            "HierRouter may stop early and the routes of set B may not: what stopping saves "
-            "counts as adaptivity here."
-        )
-    if trained.objective.max_cost is not None:
-        notes.append(
-            f"HierRouter is limited to a cost of {trained.objective.max_cost:g} a query, "
-            "baselines are not."
-        )
-    return notes
-
-
 TREE, ANYTIME = "tree oracle", "anytime oracle"
+UNREAD = "Left out, because nobody loaded the texts of answers"
 
 OnFitted = Callable[[int, int, str], None]
 
@@ -169,13 +126,19 @@ def contest(
     taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
     require_other_names(policies, taken)
     usable, fold = usable_sets(tree, sets), tree.split(split)
-    taking_part = [one for one in baselines if answers is not None or not one.reads_answers]
+    unread = [one for one in baselines if answers is None and one.reads_answers]
+    taking_part = [one for one in baselines if one not in unread]
     learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
     stop = trained is not None and trained.objective.allow_stop
     brought = [_brought(one, tree, split, alpha, stop) for one in policies]
+
+    def arms(name: str, fold: str) -> Arms:
+        rows = np.flatnonzero(np.array(tree.splits) == fold)
+        return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
+
     entries: list[Entry] = []
     for name in usable:
-        folds = _folds(tree, name, split, answers)
+        folds = (arms(name, "train"), arms(name, "validation"), arms(name, split))
         for one in taking_part:
             entries.append(_fitted(one, name, folds, alpha, seed))
             on_fitted(len(entries), len(usable) * len(taking_part), f"{one.name} on {name}")
@@ -188,105 +151,74 @@ def contest(
         seed=seed,
         entries=(*entries, *brought, *learned, *_oracles(fold, alpha, usable)),
         notes=(
-            *fold_notes(tree, split),
-            *set_notes(tree, sets),
-            *answer_notes([one.name for one in baselines if one not in taking_part]),
-            *router_notes(trained, tree, alpha),
+            *data_notes(tree),
+            *_notes_on_sides(tree, split, sets),
+            *([f"{UNREAD}: {', '.join(one.name for one in unread)}."] if unread else []),
+            *_notes_on_router(trained, tree, alpha),
         ),
     )
 
 
-@dataclass(frozen=True)
-class _Folds:
-    """What the arms of one set give on each fold."""
+def _fitted(
+    one: Baseline, name: str, folds: tuple[Arms, Arms, Arms], alpha: float, seed: int
+) -> Entry:
+    """A baseline on one set of arms; its draws depend on nothing but seed, name and set.
 
-    train: Arms
-    validation: Arms
-    shown: Arms
-
-    def blind(self) -> _Folds:
-        """As who reads no answer sees them, the same on every fold."""
-        return _Folds(self.train.blind(), self.validation.blind(), self.shown.blind())
-
-
-def _folds(tree: RouteTree, name: str, split: str, answers: Mapping[str, Answers] | None) -> _Folds:
-    def arms(fold: str) -> Arms:
-        rows = np.flatnonzero(np.array(tree.splits) == fold)
-        return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
-
-    return _Folds(arms("train"), arms("validation"), arms(split))
-
-
-def _fitted(one: Baseline, name: str, folds: _Folds, alpha: float, seed: int) -> Entry:
-    """A baseline on one set of arms; its draws depend on nothing but seed, name and set."""
+    Args:
+        folds: to fit on, to tune on and to value on.
+    """
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
-    folds = folds if one.reads_answers else folds.blind()
+    train, tried, shown = folds if one.reads_answers else (fold.blind() for fold in folds)
     started = time.process_time()
     with one_thread():
-        tuned = one.fit(folds.train, folds.validation, alpha, rng)
+        tuned = one.fit(train, tried, alpha, rng)
         seconds = time.process_time() - started
-        tried = folds.validation
-        played = tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None
-        reward, cost = _means(played, alpha)
-        return Entry(
-            outcome=tuned.play(folds.shown.seen).outcome(folds.shown, one.name),
+        return _entry(
+            tuned.play(shown.seen).outcome(shown, one.name),
+            tuned.play(tried.seen).outcome(tried, one.name) if len(tried) else None,
+            alpha,
             arms=name,
             source=one.source,
             reads_answers=one.reads_answers,
             settings=tuned.settings,
-            validation=reward,
             fit_seconds=seconds,
-            validation_cost=cost,
         )
 
 
 def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) -> Entry:
-    tried, objective = tree.split("validation"), trained.objective
-    reward, cost = _means(trained.outcome(tried) if len(tried) else None, alpha)
-    return Entry(
-        outcome=trained.outcome(tree.split(split)),
-        source=f"{trained.origin.config.algo}, preset {trained.origin.config.preset}",
+    tried, config = tree.split("validation"), trained.origin.config
+    return _entry(
+        trained.outcome(tree.split(split)),
+        trained.outcome(tried) if len(tried) else None,
+        alpha,
+        source=f"{config.algo}, preset {config.preset}",
         reads_answers=True,
-        settings={"alpha": objective.alpha, "allow_stop": objective.allow_stop},
-        validation=reward,
-        validation_cost=cost,
+        settings={"alpha": trained.alpha, "allow_stop": trained.objective.allow_stop},
     )
 
 
-def _brought(
-    policy: OwnPolicy,
-    tree: RouteTree,
-    split: str,
-    alpha: float,
-    stop: bool,
-) -> Entry:
-    """A policy of the user's own; nothing is fitted."""
-
-    def on(name: str) -> Outcome | None:
-        fold = tree.split(name)
-        if not len(fold):
-            return None
-        endings = policy_endings(fold, policy, alpha, stop)
-        return from_endings(fold, endings, policy.name, "baseline")
-
-    shown = on(split)
-    assert shown is not None  # `_require_enough`
-    reward, cost = _means(shown if split == "validation" else on("validation"), alpha)
-    return Entry(
-        outcome=shown,
+def _brought(policy: OwnPolicy, tree: RouteTree, split: str, alpha: float, stop: bool) -> Entry:
+    """A policy of the user's own, asked once on each fold; nothing is fitted."""
+    outcomes = {}
+    for name in dict.fromkeys((split, "validation")):
+        if len(fold := tree.split(name)):
+            endings = policy_endings(fold, policy, alpha, stop)
+            outcomes[name] = from_endings(fold, endings, policy.name, "baseline")
+    return _entry(
+        outcomes[split],
+        outcomes.get("validation"),
+        alpha,
         source=policy.path,
         reads_answers=True,
         settings={"allow_stop": stop},
-        validation=reward,
-        validation_cost=cost,
     )
 
 
-def _means(outcome: Outcome | None, alpha: float) -> tuple[float | None, float | None]:
-    """Mean R and C; None without queries."""
-    if outcome is None:
-        return None, None
-    return float(outcome.reward(alpha).mean()), float(outcome.cost.mean())
+def _entry(outcome: Outcome, tried: Outcome | None, alpha: float, **known: Any) -> Entry:
+    """With the means of what it does on the validation fold; None where that fold is empty."""
+    reward = None if tried is None else float(tried.reward(alpha).mean())
+    cost = None if tried is None else float(tried.cost.mean())
+    return Entry(outcome, validation=reward, validation_cost=cost, **known)
 
 
 def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
@@ -313,10 +245,39 @@ def _require_enough(tree: RouteTree, split: str) -> None:
         )
 
 
-OWN = (OwnBaseline, OwnPolicy)
+def _notes_on_sides(tree: RouteTree, split: str, sets: Sequence[str]) -> list[str]:
+    """What the fold that is shown was used for, and which sets of arms take no part."""
+    notes = []
+    if "validation" not in tree.splits:
+        notes.append("No validation fold: baselines take the first of their settings.")
+    if split == "train":
+        notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
+    if split == "validation":
+        notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
+    lacking = left_out(tree, sets)
+    return [*notes, *(f"Set {name} is left out: {why}." for name, why in lacking.items())]
 
 
-def look_of(
+def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: float) -> list[str]:
+    """What the learned router learned, or may do, and the baselines not, or the other way round."""
+    if trained is None:
+        return ["No learned router: the baselines are compared among themselves."]
+    found = differences_of(trained, alpha, tree)
+    notes = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found]
+    if trained.objective.allow_stop:
+        notes.append(
+            "HierRouter may stop early and the routes of set B may not: what stopping saves "
+            "counts as adaptivity here."
+        )
+    if trained.objective.max_cost is not None:
+        notes.append(
+            f"HierRouter is limited to a cost of {trained.objective.max_cost:g} a query, "
+            "baselines are not."
+        )
+    return notes
+
+
+def look_details(
     held: Contest, baselines: Sequence[Baseline], policies: Sequence[OwnPolicy] = ()
 ) -> dict[str, Any]:
     """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's.
@@ -327,7 +288,8 @@ def look_of(
         policies: of the user's own.
     """
     took_part = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
-    users = [one.name for one in (*baselines, *policies) if isinstance(one, OWN)]
+    users = [one.name for one in baselines if isinstance(one, OwnBaseline)]
+    users += [one.name for one in policies]
     own = {name: _digest(held, name) for name in users if name in took_part}
     return {
         "alpha": held.alpha,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from torch.nn import functional
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines.arms import (
     Arms,
-    Fitted,
+    Candidates,
+    GridSearch,
     Play,
     Seen,
-    Tuned,
-    best_of,
     columns,
     strongest,
 )
@@ -95,7 +94,7 @@ Battles = Literal["all", "best"]
 
 
 @dataclass(frozen=True)
-class Factorisation:
+class Factorisation(GridSearch):
     """Grid: who meets whom, and the steps of training.
 
     Attributes:
@@ -112,20 +111,15 @@ class Factorisation:
     learning_rate: float = 0.01
     name: ClassVar[str] = "matrix factorisation"
     source: ClassVar[str] = "Ong et al. 2024, arXiv 2406.18665"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """Learn from wins on `train`; battles and steps by mean R on `validation`."""
-        candidates = [
-            candidate
-            for battles in self.battles
-            for candidate in self._trained(train, alpha, battles, rng)
-        ]
-        return best_of(candidates, validation, alpha)
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One training for each kind of battles, which is looked at after each number of steps."""
+        for battles in self.battles:
+            yield from self._trained(train, alpha, battles, rng)
 
     def _trained(
         self, train: Arms, alpha: float, battles: Battles, rng: np.random.Generator
-    ) -> Iterator[tuple[dict[str, Any], Fitted]]:
+    ) -> Candidates:
         question = torch.from_numpy(columns(train.seen.question))
         reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
         best = torch.from_numpy(cheapest_best(train.reward(alpha), train.cost))[:, None]
@@ -145,7 +139,7 @@ class Factorisation:
             np.zeros((train.seen.arms, self.rank), dtype=np.float32),
         ]
         for steps, (into, arms) in descend(start, loss, self.steps, self.learning_rate):
-            play = partial(_play, into=into, arms=arms, cost=train.cost.mean(axis=0))
+            play = partial(_factored, into, arms, train.cost.mean(axis=0))
             yield {"battles": battles, "steps": steps}, play
 
 
@@ -162,12 +156,12 @@ def lost_battles(lead: Tensor, gap: Tensor, weighed: bool) -> Tensor:
     return (weight * loss).sum() / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
-def _play(seen: Seen, into: Array, arms: Array, cost: NDArray[np.float64]) -> Play:
+def _factored(into: Array, arms: Array, cost: NDArray[np.float64], seen: Seen) -> Play:
     return strongest(seen, columns(seen.question) @ into @ arms.T, cost)
 
 
 @dataclass(frozen=True)
-class DualEncoder:
+class DualEncoder(GridSearch):
     """Grid: how many arms suit a question, and the steps of training.
 
     Attributes:
@@ -190,27 +184,15 @@ class DualEncoder:
     learning_rate: float = 0.003
     name: ClassVar[str] = "dual encoder"
     source: ClassVar[str] = "Chen et al. 2024, arXiv 2409.19886"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """Train on `train`; positives and steps by mean R on `validation`."""
-        cluster = self._clusters(columns(train.seen.question), rng)
-        counts = sorted({min(count, train.seen.arms - 1) for count in self.positives})
-        candidates = [
-            candidate
-            for count in counts
-            for candidate in self._trained(train, alpha, count, cluster, rng)
-        ]
-        return best_of(candidates, validation, alpha)
-
-    def _clusters(self, question: Array, rng: np.random.Generator) -> NDArray[np.int32]:
-        """int32[queries]: the cluster of each question."""
-        distinct = len(np.unique(question, axis=0))
-        means = KMeans(
-            min(self.clusters, distinct), n_init=1, random_state=int(rng.integers(2**31))
-        )
-        labels: NDArray[np.int32] = means.fit_predict(question)
-        return labels
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One training for each number of positives, looked at after each number of steps."""
+        question = columns(train.seen.question)
+        clusters = min(self.clusters, len(np.unique(question, axis=0)))
+        means = KMeans(clusters, n_init=1, random_state=int(rng.integers(2**31)))
+        cluster = means.fit_predict(question)
+        for count in sorted({min(count, train.seen.arms - 1) for count in self.positives}):
+            yield from self._trained(train, alpha, count, cluster, rng)
 
     def _trained(
         self,
@@ -219,7 +201,7 @@ class DualEncoder:
         positives: int,
         cluster: NDArray[np.int32],
         rng: np.random.Generator,
-    ) -> Iterator[tuple[dict[str, Any], Fitted]]:
+    ) -> Candidates:
         question = torch.from_numpy(columns(train.seen.question))
         reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
         group = torch.from_numpy(cluster)
@@ -237,7 +219,7 @@ class DualEncoder:
             np.zeros((train.seen.arms, self.rank), dtype=np.float32),
         ]
         for steps, weights in descend(start, loss, self.steps, self.learning_rate):
-            play = partial(_encoded_play, weights=weights, cost=train.cost.mean(axis=0))
+            play = partial(_nearest_arm, weights, train.cost.mean(axis=0))
             yield {"positives": positives, "steps": steps}, play
 
 
@@ -245,7 +227,7 @@ def _encoded(question: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return functional.normalize(torch.tanh(question @ first) @ second, dim=1)
 
 
-def _encoded_play(seen: Seen, weights: Sequence[Array], cost: NDArray[np.float64]) -> Play:
+def _nearest_arm(weights: Sequence[Array], cost: NDArray[np.float64], seen: Seen) -> Play:
     first, second, arms = (torch.from_numpy(weight) for weight in weights)
     question = torch.from_numpy(columns(seen.question))
     return strongest(seen, (_encoded(question, first, second) @ arms.T).numpy(), cost)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines.arms import (
     Arms,
-    Fitted,
+    Candidates,
+    GridSearch,
     Play,
     Seen,
     Tuned,
-    best_of,
     strongest,
     unit,
 )
@@ -88,18 +87,21 @@ class DatasetOracle:
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """See `Baseline`."""
-        datasets = np.array(train.seen.datasets)
-        choice = {
-            name: _best(train.select(np.flatnonzero(datasets == name)), alpha)
-            for name in dict.fromkeys(train.seen.datasets)
-        }
-        named = {name: train.names[arm] for name, arm in choice.items()}
-        return Tuned(_by_dataset(choice, _best(train, alpha)), {"arms": named})
+        datasets, reward = np.array(train.seen.datasets), train.reward(alpha)
+        rows = {name: datasets == name for name in dict.fromkeys(train.seen.datasets)}
+        best = {name: best_arm(reward[of], train.cost[of]) for name, of in rows.items()}
+        otherwise = best_arm(reward, train.cost)
+
+        def play(seen: Seen) -> Play:
+            arm = [best.get(name, otherwise) for name in seen.datasets]
+            return Play.of(seen, np.array(arm, dtype=np.int64))
+
+        return Tuned(play, {"arms": {name: train.names[arm] for name, arm in best.items()}})
 
 
 def best_static(train: Arms, alpha: float) -> Tuned:
     """Always the arm with the highest mean R on `train`: what is left where nothing is learned."""
-    return always(train, _best(train, alpha))
+    return always(train, best_arm(train.reward(alpha), train.cost))
 
 
 def always(train: Arms, arm: int) -> Tuned:
@@ -116,20 +118,8 @@ def best_arm(value: NDArray[np.float64], cost: NDArray[np.float64]) -> int:
     return int(cheapest_best(*means)[0])
 
 
-def _best(arms: Arms, alpha: float) -> int:
-    return best_arm(arms.reward(alpha), arms.cost)
-
-
-def _by_dataset(choice: Mapping[str, int], otherwise: int) -> Fitted:
-    def play(seen: Seen) -> Play:
-        arm = [choice.get(name, otherwise) for name in seen.datasets]
-        return Play.of(seen, np.array(arm, dtype=np.int64))
-
-    return play
-
-
 @dataclass(frozen=True)
-class Elo:
+class Elo(GridSearch):
     """Grid: how much similar questions count, and what difference in R is a draw.
 
     Attributes:
@@ -142,20 +132,12 @@ class Elo:
     draw: tuple[float, ...] = (0.0, 0.05, 0.2)
     name: ClassVar[str] = "Elo"
     source: ClassVar[str] = "Ong et al. 2024, arXiv 2406.18665"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """Count wins on `train`; base and draws by mean R on `validation`."""
-        question, cost = unit(train.seen.question), train.cost.mean(axis=0)
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """Wins are counted on `train`, once for each size of a draw."""
         won = {draw: wins(train.reward(alpha), draw) for draw in self.draw}
-        candidates = [
-            (
-                {"base": base, "draw": draw},
-                partial(_play, question=question, won=won[draw], base=base, cost=cost),
-            )
-            for base, draw in product(self.base, self.draw)
-        ]
-        return best_of(candidates, validation, alpha)
+        for base, draw in product(self.base, self.draw):
+            yield {"base": base, "draw": draw}, partial(_most_wins, train, won[draw], base)
 
 
 def wins(reward: NDArray[np.float64], draw: float) -> NDArray[np.float64]:
@@ -170,20 +152,15 @@ def wins(reward: NDArray[np.float64], draw: float) -> NDArray[np.float64]:
     return np.stack(points, axis=1) - 0.5  # an arm draws with itself
 
 
-def _play(
-    seen: Seen,
-    question: NDArray[np.float32],
-    won: NDArray[np.float64],
-    base: float,
-    cost: NDArray[np.float64],
-) -> Play:
-    cosine = (unit(seen.question) @ question.T).astype(np.float64)
+def _most_wins(train: Arms, won: NDArray[np.float64], base: float, seen: Seen) -> Play:
+    cosine = (unit(seen.question) @ unit(train.seen.question).T).astype(np.float64)
     weight = base ** (cosine - cosine.max(axis=1, keepdims=True))
-    return strongest(seen, (weight @ won) / weight.sum(axis=1, keepdims=True), cost)
+    strength = (weight @ won) / weight.sum(axis=1, keepdims=True)
+    return strongest(seen, strength, train.cost.mean(axis=0))
 
 
 @dataclass(frozen=True)
-class LinUCB:
+class LinUCB(GridSearch):
     """Grid: how much it explores, and how many features it looks at.
 
     Attributes:
@@ -195,21 +172,16 @@ class LinUCB:
     features: tuple[int, ...] = (16, 4, 64)
     name: ClassVar[str] = "LinUCB"
     source: ClassVar[str] = "Li et al. 2010, arXiv 1003.0146"
-    reads_answers: ClassVar[bool] = False
 
-    def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """One pass over `train` for each setting; the setting by mean R on `validation`."""
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One pass over `train` for each setting."""
         order = rng.permutation(len(train))
         mean, axes = principal_axes(unit(train.seen.question), max(self.features))
         reward, features = train.reward(alpha)[order], _features(train.seen, mean, axes)[order]
-        candidates = []
         for width, count in product(self.width, self.features):
             theta = explore(features[:, : count + 1], reward, train.rate, width)
-            play = partial(
-                _bandit_play, mean=mean, axes=axes[:, :count], theta=theta, rate=train.rate
-            )
-            candidates.append(({"width": width, "features": count}, play))
-        return best_of(candidates, validation, alpha)
+            play = partial(_highest_mean, mean, axes[:, :count], theta, train.rate)
+            yield {"width": width, "features": count}, play
 
 
 def explore(
@@ -263,11 +235,11 @@ def _features(
     return np.hstack([np.ones((len(seen), 1)), (unit(seen.question) - mean) @ axes])
 
 
-def _bandit_play(
-    seen: Seen,
+def _highest_mean(
     mean: NDArray[np.float64],
     axes: NDArray[np.float64],
     theta: NDArray[np.float64],
     rate: NDArray[np.float64],
+    seen: Seen,
 ) -> Play:
     return strongest(seen, _features(seen, mean, axes) @ theta.T, rate)

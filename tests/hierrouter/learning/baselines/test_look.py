@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.baselines.arms import Play, Tuned
-from hierrouter.learning.baselines.contest import contest, look_of
+from hierrouter.learning.baselines.contest import contest, look_details
 from hierrouter.learning.baselines.registry import OwnBaseline
 from hierrouter.learning.baselines.simple import BestStatic
 from hierrouter_cache.tree import RouteTree
@@ -38,7 +38,7 @@ def tree() -> RouteTree:
 
 def look(tree: RouteTree, arm: int, alpha: float = ALPHA) -> dict[str, Any]:
     baselines = (BestStatic(), OwnBaseline("mine:Always", Always(arm)))
-    return look_of(contest(tree, alpha, baselines), baselines)
+    return look_details(contest(tree, alpha, baselines), baselines)
 
 
 def test_an_edit_that_changes_a_figure_is_another_look(tree: RouteTree) -> None:
@@ -56,7 +56,7 @@ def test_a_look_is_json_and_names_who_took_part(tree: RouteTree) -> None:
 
 
 def test_built_in_baselines_are_known_by_name(tree: RouteTree) -> None:
-    found = look_of(contest(tree, ALPHA, [BestStatic()]), [BestStatic()])
+    found = look_details(contest(tree, ALPHA, [BestStatic()]), [BestStatic()])
     assert found == {"alpha": ALPHA, "baselines": ["best static"], "sets": ["A", "B"], "seed": 42}
 
 
@@ -64,4 +64,4 @@ def test_who_was_left_out_was_not_looked_at(tree: RouteTree) -> None:
     reader = Always(0)
     reader.reads_answers = True  # and nobody loaded the texts
     baselines = (BestStatic(), OwnBaseline("mine:Always", reader))
-    assert "own" not in look_of(contest(tree, ALPHA, baselines), baselines)
+    assert "own" not in look_details(contest(tree, ALPHA, baselines), baselines)
