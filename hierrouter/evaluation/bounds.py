@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.outcome import (
     Actions,
+    Floats,
+    Integers,
     Outcome,
     at_nodes,
     fixed_route,
@@ -23,7 +24,7 @@ SMALLEST_GAP = 0.005
 ONE_HOP = "one-hop oracle"
 
 
-def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDArray[np.int64]:
+def cheapest_best(reward: Floats, cost: Floats) -> Integers:
     """Column of the highest reward in each row; ties: lower cost, then lower column.
 
     Args:
@@ -34,7 +35,7 @@ def cheapest_best(reward: NDArray[np.float64], cost: NDArray[np.float64]) -> NDA
         int64[rows].
     """
     best = reward.max(axis=1, keepdims=True)
-    column: NDArray[np.int64] = np.where(reward == best, cost, np.inf).argmin(axis=1)
+    column: Integers = np.where(reward == best, cost, np.inf).argmin(axis=1)
     return column
 
 
@@ -86,7 +87,7 @@ def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Outcome:
     return at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
 
 
-def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.int64]:
+def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Integers:
     """int64[queries]: the node at which the best route of each query ends, in hindsight."""
     endings = Actions(tree.routes, allow_stop).endings
     best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
@@ -137,7 +138,7 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
     return (router - fixed) / gap if gap >= SMALLEST_GAP else None
 
 
-def _pool_columns(tree: RouteTree) -> NDArray[np.int64]:
+def _pool_columns(tree: RouteTree) -> Integers:
     """Columns of the direct calls of models that a router may call."""
     called = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
     return np.array(called, dtype=np.int64)
@@ -211,28 +212,28 @@ class Regret:
             below 0, but for rounding.
     """
 
-    parts: NDArray[np.float64]
+    parts: Floats
 
     @property
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Floats:
         """float64[queries]: R of the tree oracle less R of the policy."""
-        total: NDArray[np.float64] = self.parts.sum(axis=1)
+        total: Floats = self.parts.sum(axis=1)
         return total
 
     @property
-    def plan(self) -> NDArray[np.float64]:
+    def plan(self) -> Floats:
         """float64[queries]: lost by the first choice."""
         return self.parts[:, 0]
 
     @property
-    def adaptivity(self) -> NDArray[np.float64]:
+    def adaptivity(self) -> Floats:
         """float64[queries]: lost by all later choices; 0 where L is 1."""
-        later: NDArray[np.float64] = self.parts[:, 1:].sum(axis=1)
+        later: Floats = self.parts[:, 1:].sum(axis=1)
         return later
 
 
 def split_regret(
-    tree: RouteTree, alpha: float, endings: NDArray[np.float64], allow_stop: bool = False
+    tree: RouteTree, alpha: float, endings: Floats, allow_stop: bool = False
 ) -> Regret:
     """The regret of a policy to the tree oracle, split by choice.
 
@@ -250,7 +251,7 @@ def split_regret(
     return Regret(-np.diff(_helped(tree, alpha, endings, allow_stop), axis=1))
 
 
-def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArray[np.float64]:
+def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Floats:
     """float64[queries, states]: the highest R of all endings below each state, itself left out."""
     routes, reward = tree.routes, tree.node_reward(alpha)
     best, ahead = reward[:, routes.leaves], []
@@ -262,9 +263,7 @@ def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> NDArr
     return np.concatenate(ahead[::-1], axis=1)
 
 
-def _helped(
-    tree: RouteTree, alpha: float, endings: NDArray[np.float64], allow_stop: bool
-) -> NDArray[np.float64]:
+def _helped(tree: RouteTree, alpha: float, endings: Floats, allow_stop: bool) -> Floats:
     """float64[queries, L + 1]: W(0) to W(L)."""
     routes = tree.routes
     ended = endings * tree.node_reward(alpha)

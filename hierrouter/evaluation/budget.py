@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.evaluation.outcome import Actions, Outcome, at_nodes, ending, from_endings
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Booleans,
+    Floats,
+    Integers,
+    Outcome,
+    at_nodes,
+    ending,
+    from_endings,
+)
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree, cost_of, total_cost
 
@@ -25,20 +33,20 @@ class Hulls:
             above 0.
     """
 
-    start: NDArray[np.int64]
-    query: NDArray[np.int64]
-    before: NDArray[np.int64]
-    after: NDArray[np.int64]
-    cost: NDArray[np.float64]
-    quality: NDArray[np.float64]
+    start: Integers
+    query: Integers
+    before: Integers
+    after: Integers
+    cost: Floats
+    quality: Floats
 
     @property
-    def slope(self) -> NDArray[np.float64]:
+    def slope(self) -> Floats:
         """float64[steps], falling: the alpha at which both ends of the step are worth the same."""
         return self.quality / self.cost
 
     @classmethod
-    def of(cls, cost: NDArray[np.float64], quality: NDArray[np.float64]) -> Hulls:
+    def of(cls, cost: Floats, quality: Floats) -> Hulls:
         """The hulls of some points; -inf as quality and inf as cost leave a point out.
 
         Args:
@@ -56,9 +64,7 @@ class Hulls:
         return cls(start, query, before, after, more_cost[order], better[order])
 
 
-def exact_frontier(
-    tree: RouteTree, allow_stop: bool = False
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def exact_frontier(tree: RouteTree, allow_stop: bool = False) -> tuple[Floats, Floats]:
     """Where the tree oracle goes over all alphas: the best mean Q at every mean cost.
 
     Between two of these points lie mixtures, which `budget.optimum_at_mean_cost` describes.
@@ -71,14 +77,14 @@ def exact_frontier(
     cost, quality = tree.cost[:, endings], tree.score[:, endings]
     hulls, rows = Hulls.of(cost, quality), np.arange(len(tree))
 
-    def along(values: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.float64]:
+    def along(values: Floats, steps: Floats) -> Floats:
         first = values[rows, hulls.start].sum()
         return np.concatenate([[first], first + np.cumsum(steps)]) / len(tree)
 
     return along(cost, hulls.cost), along(quality, hulls.quality)
 
 
-def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np.float64]:
+def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     """The alphas at which the tree oracle takes another route on some query, ascending.
 
     Args:
@@ -91,9 +97,7 @@ def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> NDArray[np
     return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]
 
 
-def _climb(
-    cost: NDArray[np.float64], quality: NDArray[np.float64], start: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, Integers, Integers]:
     """The steps up all hulls: query, point before and point after, int64[steps] each."""
     query, here = np.arange(len(start)), start
     found = [(query[:0], here[:0], here[:0])]
@@ -105,9 +109,7 @@ def _climb(
     return np.concatenate(queries), np.concatenate(befores), np.concatenate(afters)
 
 
-def _next(
-    cost: NDArray[np.float64], quality: NDArray[np.float64], here: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Booleans]:
     """The next point up the hull of each query, int64[queries], and whether there is one.
 
     Args:
@@ -117,12 +119,12 @@ def _next(
     more_cost = cost - cost[rows, here][:, None]
     better = quality - quality[rows, here][:, None]
     # A better point that is not dearer was taken before, but for rounding.
-    climbs: NDArray[np.bool_] = (better > 0) & (more_cost > 0)
+    climbs: Booleans = (better > 0) & (more_cost > 0)
     slope = np.full(cost.shape, -np.inf)
     np.divide(better, more_cost, out=slope, where=climbs)
     steepest = slope == slope.max(axis=1, keepdims=True)
     # Points on an edge are left out: of equal slopes the longest.
-    after: NDArray[np.int64] = np.where(steepest, better, -np.inf).argmax(axis=1)
+    after: Integers = np.where(steepest, better, -np.inf).argmax(axis=1)
     return after, np.any(climbs, axis=1)
 
 
@@ -144,7 +146,7 @@ class MeanCostOptimum:
     alpha: float
 
 
-def within(cost: NDArray[np.float64], budget: float) -> NDArray[np.bool_]:
+def within(cost: Floats, budget: float) -> Booleans:
     """Whether costs are at most the budget, up to rounding; shapes as given."""
     return cost <= budget * (1 + ROUNDING)
 
@@ -207,9 +209,7 @@ def optimum_under_budget(
     return _best_of(tree, allowed, alpha, f"oracle within {budget:g}")
 
 
-def masked_optimum(
-    tree: RouteTree, actions: Actions, allowed: NDArray[np.bool_], alpha: float
-) -> Outcome:
+def masked_optimum(tree: RouteTree, actions: Actions, allowed: Booleans, alpha: float) -> Outcome:
     """The tree oracle among the routes that a mask leaves: no masked policy does better.
 
     It can be better than `optimum_under_budget`, where a mask lets a query exceed the budget, and
@@ -225,7 +225,7 @@ def masked_optimum(
     return _best_of(tree, reachable, alpha, "masked oracle")
 
 
-def share_over(tree: RouteTree, endings: NDArray[np.float64], budget: float) -> float:
+def share_over(tree: RouteTree, endings: Floats, budget: float) -> float:
     """The share of queries whose cost exceeds a budget under a policy, exactly.
 
     Args:
@@ -236,15 +236,13 @@ def share_over(tree: RouteTree, endings: NDArray[np.float64], budget: float) -> 
     return float((endings * ~within(tree.cost, budget)).sum(axis=1).mean())
 
 
-def _best_of(tree: RouteTree, allowed: NDArray[np.bool_], alpha: float, name: str) -> Outcome:
+def _best_of(tree: RouteTree, allowed: Booleans, alpha: float, name: str) -> Outcome:
     """The outcome of the best node of each query among those allowed, bool[queries, nodes]."""
     reward = np.where(allowed, tree.node_reward(alpha), -np.inf)
     return at_nodes(tree, cheapest_best(reward, tree.cost), name, "oracle")
 
 
-def affordable(
-    ceilings: Ceilings, tree: RouteTree, budget: float, actions: Actions
-) -> NDArray[np.bool_]:
+def affordable(ceilings: Ceilings, tree: RouteTree, budget: float, actions: Actions) -> Booleans:
     """What may be called at each state so that the cost of a query stays within a budget.
 
     Where nothing is affordable, the action with the lowest ceiling stays: an answer is owed, even
@@ -272,12 +270,12 @@ def affordable(
 def affordable_at(
     ceilings: Ceilings,
     actions: Actions,
-    rate: NDArray[np.float64],
+    rate: Floats,
     budget: float,
     path: tuple[int, ...],
-    prompts: NDArray[np.int64],
+    prompts: Integers,
     cost: float,
-) -> NDArray[np.bool_]:
+) -> Booleans:
     """What may be called at one live state: what `affordable` says of that state.
 
     Args:
@@ -316,8 +314,8 @@ class Ceilings:
             each counted by the model that is asked.
     """
 
-    longest: NDArray[np.int64]
-    growth: NDArray[np.int64]
+    longest: Integers
+    growth: Integers
 
     @classmethod
     def of(cls, fold: RouteTree) -> Ceilings:
@@ -334,9 +332,9 @@ class _Priced:
 
     ceilings: Ceilings
     actions: Actions
-    rate: NDArray[np.float64]
+    rate: Floats
 
-    def ahead(self, level: int, prompt: NDArray[np.int64]) -> NDArray[np.float64]:
+    def ahead(self, level: int, prompt: Integers) -> Floats:
         """Ceiling of the actions that lead to a level and of what must follow; inf: illegal.
 
         Args:
@@ -354,13 +352,13 @@ class _Priced:
         total = np.concatenate([choice.reshape(shape) for choice in choices], axis=2)
         return np.where(self.actions.legal()[routes.level(level - 1)], total, np.inf)
 
-    def _call(self, level: int, prompt: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _call(self, level: int, prompt: Integers) -> Floats:
         """Ceiling of the calls that lead to a level, whose prompts are known or bounded."""
         routes = self.actions.routes
         rate = np.tile(self.rate, (routes.models ** (level - 1), 1))
         return cost_of(prompt, self.ceilings.longest[routes.level(level)], rate)
 
-    def _rest(self, level: int, prompt: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _rest(self, level: int, prompt: Integers) -> Floats:
         """Ceiling of the cheapest way to finish after each node of a level, shaped as `prompt`."""
         routes = self.actions.routes
         if level == routes.hops:
@@ -370,13 +368,11 @@ class _Priced:
         total = self._call(level + 1, grown)
         if not self.actions.allow_stop:
             total += self._rest(level + 1, grown)
-        cheapest: NDArray[np.float64] = total.reshape(*prompt.shape, -1).min(axis=2)
+        cheapest: Floats = total.reshape(*prompt.shape, -1).min(axis=2)
         return cheapest
 
 
-def _within(
-    total: NDArray[np.float64], legal: NDArray[np.bool_], budget: float
-) -> NDArray[np.bool_]:
+def _within(total: Floats, legal: Booleans, budget: float) -> Booleans:
     """Which totals, float64[..., A], fit; the lowest one where none does."""
     fits = within(total, budget) & legal
     lowest = np.arange(total.shape[-1]) == total.argmin(axis=-1)[..., None]
@@ -395,10 +391,10 @@ class PriceMix:
     """
 
     model: str
-    factor: NDArray[np.float64]
-    share: NDArray[np.float64]
+    factor: Floats
+    share: Floats
 
-    def at(self, factor: NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(self, factor: Floats) -> Floats:
         """float64[...]: the share at some factors, at least 0; where routes tie, just above."""
         return self.share[np.searchsorted(self.factor, factor, side="right") - 1]
 
@@ -419,7 +415,7 @@ class PriceMix:
         """
         return self._end_of(self.share > 0)
 
-    def _end_of(self, held: NDArray[np.bool_]) -> float:
+    def _end_of(self, held: Booleans) -> float:
         """Where the last of some pieces ends."""
         if not held.any():
             return 0.0
@@ -457,7 +453,7 @@ def _number(tree: RouteTree, model: str) -> int:
     return tree.models.index(model)
 
 
-def _costs(tree: RouteTree, number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _costs(tree: RouteTree, number: int) -> tuple[Floats, Floats]:
     """float64[queries, nodes] twice: what one model's calls and all others cost up to each node."""
     one = (np.arange(len(tree.models)) == number)[:, None]
     own, rest = (
@@ -467,9 +463,7 @@ def _costs(tree: RouteTree, number: int) -> tuple[NDArray[np.float64], NDArray[n
     return own, rest
 
 
-def _lines(
-    own: NDArray[np.float64], rest: NDArray[np.float64], score: NDArray[np.float64], alpha: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _lines(own: Floats, rest: Floats, score: Floats, alpha: float) -> tuple[Floats, Floats]:
     """How each route's reward falls with x, and the reward it falls from.
 
     At alpha 0 the best routes are told apart by cost alone; all others are left out.
@@ -480,7 +474,7 @@ def _lines(
     return np.where(best, own, np.inf), np.where(best, -rest, -np.inf)
 
 
-def _calls(routes: Routes, number: int) -> NDArray[np.int64]:
+def _calls(routes: Routes, number: int) -> Integers:
     """int64[nodes, 2]: the calls of one model up to each node, and all calls."""
     calls = np.zeros((routes.nodes, 2), dtype=np.int64)
     for node in range(1, routes.nodes):
@@ -488,7 +482,7 @@ def _calls(routes: Routes, number: int) -> NDArray[np.int64]:
     return calls
 
 
-def _pieces(model: str, hulls: Hulls, calls: NDArray[np.int64]) -> PriceMix:
+def _pieces(model: str, hulls: Hulls, calls: Integers) -> PriceMix:
     """Add up the changes from an infinite price down to 0.
 
     Args:

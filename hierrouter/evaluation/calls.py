@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.evaluation.outcome import Outcome, at_nodes
+from hierrouter.evaluation.outcome import Floats, Integers, Outcome, at_nodes
 from hierrouter_cache.tree import Routes, RouteTree, StatePart
 
 
@@ -49,7 +49,7 @@ class DepthPoint:
     cost: float
 
 
-def by_depth(tree: RouteTree, endings: NDArray[np.float64]) -> list[Depth]:
+def by_depth(tree: RouteTree, endings: Floats) -> list[Depth]:
     """One entry for each number of calls from 1 to L; the shares sum to 1.
 
     Quality and cost of a depth are means over the queries that the policy stops there, so depths
@@ -61,7 +61,7 @@ def by_depth(tree: RouteTree, endings: NDArray[np.float64]) -> list[Depth]:
     return [_at_depth(tree, endings, calls) for calls in range(1, tree.hops + 1)]
 
 
-def depth_curve(tree: RouteTree, endings: Mapping[float, NDArray[np.float64]]) -> list[DepthPoint]:
+def depth_curve(tree: RouteTree, endings: Mapping[float, Floats]) -> list[DepthPoint]:
     """One point for each policy of a sweep, by rising share of queries with more than one call.
 
     Args:
@@ -71,7 +71,7 @@ def depth_curve(tree: RouteTree, endings: Mapping[float, NDArray[np.float64]]) -
     return sorted(points, key=lambda point: (point.beyond_first, point.calls, point.alpha))
 
 
-def _at_depth(tree: RouteTree, endings: NDArray[np.float64], calls: int) -> Depth:
+def _at_depth(tree: RouteTree, endings: Floats, calls: int) -> Depth:
     level = tree.routes.level(calls)
     here = endings[:, level]
     total = float(here.sum())
@@ -81,7 +81,7 @@ def _at_depth(tree: RouteTree, endings: NDArray[np.float64], calls: int) -> Dept
     return Depth(calls, total / len(tree), float(quality), float(cost))
 
 
-def _point(tree: RouteTree, alpha: float, endings: NDArray[np.float64]) -> DepthPoint:
+def _point(tree: RouteTree, alpha: float, endings: Floats) -> DepthPoint:
     depth = tree.routes.depth()
     return DepthPoint(
         alpha=alpha,
@@ -109,11 +109,11 @@ class Repair:
     """
 
     hop: int
-    right: NDArray[np.float64]
-    repair: NDArray[np.float64]
-    damage: NDArray[np.float64]
-    quality: NDArray[np.float64]
-    cost: NDArray[np.float64]
+    right: Floats
+    repair: Floats
+    damage: Floats
+    quality: Floats
+    cost: Floats
 
 
 def repair_matrices(tree: RouteTree) -> list[Repair]:
@@ -129,14 +129,14 @@ def repair_matrices(tree: RouteTree) -> list[Repair]:
 def _repair(tree: RouteTree, hop: int) -> Repair:
     routes = tree.routes
 
-    def around(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def around(values: Floats) -> tuple[Floats, Floats]:
         """Before and after the call: [queries, routes, M, 1] and [queries, routes, M, M]."""
         shape = (len(tree), -1, routes.models)
         before = values[:, routes.level(hop - 1)].reshape(*shape, 1)
         return before, values[:, routes.level(hop)].reshape(*shape, routes.models)
 
-    def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        over_routes: NDArray[np.float64] = values.mean(axis=1)
+    def mean(values: Floats) -> Floats:
+        over_routes: Floats = values.mean(axis=1)
         return over_routes
 
     before, after = around(tree.accuracy)
@@ -153,10 +153,7 @@ def _repair(tree: RouteTree, hop: int) -> Repair:
 
 
 def measurable_optimum(
-    tree: RouteTree,
-    observation: NDArray[np.int64],
-    alpha: float,
-    allow_stop: bool = False,
+    tree: RouteTree, observation: Integers, alpha: float, allow_stop: bool = False
 ) -> Outcome:
     """The highest mean reward of all policies that see only `observation`, exactly.
 
@@ -193,7 +190,7 @@ def measurable_optimum(
     return at_nodes(tree, end[:, 0], "measurable optimum", "oracle")
 
 
-def observations(tree: RouteTree) -> NDArray[np.int64]:
+def observations(tree: RouteTree) -> Integers:
     """Numbers of the distinct states as the tree's view shows them: embedding, stage and cost.
 
     Costs are compared in float32 and embeddings bit by bit, as a router reads them.
@@ -209,7 +206,7 @@ def observations(tree: RouteTree) -> NDArray[np.int64]:
     return number
 
 
-def _histories(routes: Routes, observation: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def _histories(routes: Routes, observation: Integers) -> list[Integers]:
     """For each level int64[queries, M^level]: equal where all that was seen and done is equal."""
     number = _distinct(observation)
     history = [number[:, routes.level(0)]]
@@ -220,9 +217,7 @@ def _histories(routes: Routes, observation: NDArray[np.int64]) -> list[NDArray[n
     return history
 
 
-def _best_endings(
-    tree: RouteTree, alpha: float, choices: NDArray[np.int64], group: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _best_endings(tree: RouteTree, alpha: float, choices: Integers, group: Integers) -> Integers:
     """int64[queries, nodes of a level]: where the choice that is best for its group ends.
 
     Args:
@@ -232,7 +227,7 @@ def _best_endings(
     member = group.ravel()
     rows = np.arange(len(tree))[:, None, None]
 
-    def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(values: Floats) -> Floats:
         sums = np.zeros((member.max(initial=-1) + 1, choices.shape[2]))
         np.add.at(sums, member, values[rows, choices].reshape(len(member), -1))
         return sums
@@ -241,18 +236,18 @@ def _best_endings(
     return np.take_along_axis(choices, best[group][:, :, None], axis=2)[:, :, 0]
 
 
-def _distinct(values: NDArray[np.generic]) -> NDArray[np.int64]:
+def _distinct(values: NDArray[np.generic]) -> Integers:
     """int64[...]: the number of each value among the distinct ones."""
-    inverse: NDArray[np.int64] = np.unique(values, return_inverse=True)[1]
+    inverse: Integers = np.unique(values, return_inverse=True)[1]
     return inverse.reshape(values.shape)
 
 
-def _pairs(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+def _pairs(first: Integers, second: Integers) -> Integers:
     """int64[...]: the number of each pair among the distinct ones; the arrays broadcast."""
     return _distinct(first * (second.max(initial=0) + 1) + second)
 
 
-def _distinct_vectors(part: StatePart) -> NDArray[np.int64]:
+def _distinct_vectors(part: StatePart) -> Integers:
     """int64[queries, states]: the number of each state's vector among the distinct ones."""
     rows, place = np.unique(part.row, return_inverse=True)
     vectors = np.ascontiguousarray(part.vectors[rows] + np.float32(0))  # -0 is 0

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import exact_frontier
 from hierrouter.evaluation.metrics import area_under
+from hierrouter.evaluation.outcome import Floats
 from hierrouter_cache.tree import RouteTree, sub_pool
 
 EXACT = 10  # models; 1,023 sub-pools
 PERMUTATIONS = 200
 
 # float64[...]: what the pool of a tree is worth, one number or one a query.
-Value = Callable[[RouteTree], NDArray[np.float64]]
-Worth = Callable[[frozenset[int]], NDArray[np.float64]]
+Value = Callable[[RouteTree], Floats]
+Worth = Callable[[frozenset[int]], Floats]
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Contribution:
     """
 
     models: tuple[str, ...]
-    leave_one_out: NDArray[np.float64]
-    shapley: NDArray[np.float64]
-    error: NDArray[np.float64]
+    leave_one_out: Floats
+    shapley: Floats
+    error: Floats
 
 
 def oracle_reward(alpha: float, allow_stop: bool = False) -> Value:
@@ -58,11 +58,7 @@ def frontier_area(low: float, high: float, allow_stop: bool = False) -> Value:
 
 
 def contributions(
-    tree: RouteTree,
-    value: Value,
-    *,
-    rng: np.random.Generator,
-    permutations: int = PERMUTATIONS,
+    tree: RouteTree, value: Value, *, rng: np.random.Generator, permutations: int = PERMUTATIONS
 ) -> Contribution:
     """Leave-one-out and Shapley contribution of each model of the pool.
 
@@ -86,7 +82,7 @@ def _worth(tree: RouteTree, value: Value) -> Worth:
     nothing = np.zeros_like(value(tree))
 
     @lru_cache(maxsize=1 << EXACT)
-    def worth(chosen: frozenset[int]) -> NDArray[np.float64]:
+    def worth(chosen: frozenset[int]) -> Floats:
         if not chosen:
             return nothing
         return value(sub_pool(tree, [tree.models[model] for model in sorted(chosen)]))
@@ -94,7 +90,7 @@ def _worth(tree: RouteTree, value: Value) -> Worth:
     return worth
 
 
-def _enumerated(worth: Worth, everyone: frozenset[int]) -> NDArray[np.float64]:
+def _enumerated(worth: Worth, everyone: frozenset[int]) -> Floats:
     """float64[M, ...]: the mean over all orders, from all sub-pools (Shapley 1953)."""
     total = np.zeros((len(everyone), *worth(everyone).shape))
     for model, size in itertools.product(sorted(everyone), range(len(everyone))):
@@ -108,7 +104,7 @@ def _enumerated(worth: Worth, everyone: frozenset[int]) -> NDArray[np.float64]:
 
 def _sampled(
     worth: Worth, everyone: frozenset[int], rng: np.random.Generator, permutations: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """float64[M, ...] the mean over drawn orders, and float64[M] its standard error."""
     total = np.zeros((len(everyone), *worth(everyone).shape))
     gained = np.empty((permutations, len(everyone)))

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import ROUTER, Outcome, going_on
+from hierrouter.evaluation.outcome import ROUTER, Booleans, Floats, Outcome, going_on
 from hierrouter_cache.tree import Routes, RouteTree
 
 POINTS = 512  # of a curve at most
 ROUNDING = 1e-9  # of a sum of probabilities
-Gained = tuple[NDArray[np.float64], NDArray[np.float64]]  # share handed over; gain in mean R
+Gained = tuple[Floats, Floats]  # share handed over; gain in mean R
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Deferrable:
     """
 
     tree: RouteTree
-    endings: NDArray[np.float64]
-    confidence: NDArray[np.float64]
+    endings: Floats
+    confidence: Floats
     stronger: Outcome
 
     def outcome(self, threshold: float) -> Outcome:
@@ -114,23 +113,23 @@ class Deferrable:
         share, total = weight[order].cumsum(), (gain * weight)[order].cumsum()
         return np.append(0.0, share), np.append(0.0, total)
 
-    def _parted(self, threshold: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _parted(self, threshold: float) -> tuple[Floats, Floats]:
         """Probabilities of ending at each node, and of being handed over at each state."""
         reached = self._lowest_before >= threshold
         doubtful = reached[:, : self.tree.routes.states] & (self.confidence < threshold)
         return self.endings * reached, self.deciding * doubtful
 
     @cached_property
-    def deciding(self) -> NDArray[np.float64]:
+    def deciding(self) -> Floats:
         """float64[queries, states]: probability that the policy has to decide there."""
         return going_on(self.tree.routes, self.endings)
 
     @cached_property
-    def _lowest_before(self) -> NDArray[np.float64]:
+    def _lowest_before(self) -> Floats:
         return lowest_before(self.tree.routes, self.confidence)
 
 
-def lowest_before(routes: Routes, confidence: NDArray[np.float64]) -> NDArray[np.float64]:
+def lowest_before(routes: Routes, confidence: Floats) -> Floats:
     """float64[queries, nodes]: the lowest confidence on the way to each node, its own left out.
 
     Args:
@@ -143,14 +142,14 @@ def lowest_before(routes: Routes, confidence: NDArray[np.float64]) -> NDArray[np
     return np.concatenate(lowest, axis=1)
 
 
-def in_doubt(probabilities: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+def in_doubt(probabilities: Floats, threshold: float) -> Booleans:
     """bool[...]: whether a query is handed over where a policy has these probabilities.
 
     Args:
         probabilities: float64[..., A].
         threshold: for the largest of them, in [0, 1].
     """
-    doubtful: NDArray[np.bool_] = probabilities.max(axis=-1) < threshold
+    doubtful: Booleans = probabilities.max(axis=-1) < threshold
     return doubtful
 
 

@@ -6,10 +6,10 @@ import math
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
 
 from hierrouter.evaluation.bounds import SMALLEST_GAP
+from hierrouter.evaluation.outcome import Floats, Integers
 
 # Resamples counted at once, fewer where queries are many: the memory is bounded at about
 # 24 bytes * DRAWS, and what is counted stays near the processor. Resamples are the same ones.
@@ -17,9 +17,7 @@ BATCH = 128
 DRAWS = 1 << 22
 
 
-def resampled_means(
-    values: NDArray[np.float64], n: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def resampled_means(values: Floats, n: int, rng: np.random.Generator) -> Floats:
     """Means of n resamples of the queries, the same resamples for every row.
 
     Args:
@@ -44,13 +42,11 @@ def resampled_means(
         method="percentile",
         rng=rng,
     )
-    means: NDArray[np.float64] = resampled.bootstrap_distribution
+    means: Floats = resampled.bootstrap_distribution
     return means
 
 
-def percentile_interval(
-    means: NDArray[np.float64], queries: int, level: float = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def percentile_interval(means: Floats, queries: int, level: float = 0.95) -> tuple[Floats, Floats]:
     """Expanded percentiles of the resampled means, over the last axis.
 
     Plain percentiles are too narrow for few queries: like a normal interval with n in place of
@@ -78,7 +74,7 @@ def expanded_tail(queries: int, level: float = 0.95) -> float:
 
 
 def interval(
-    values: NDArray[np.float64], n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
+    values: Floats, n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Interval of the mean of one policy.
 
@@ -91,12 +87,7 @@ def interval(
 
 
 def difference_interval(
-    first: NDArray[np.float64],
-    second: NDArray[np.float64],
-    n: int = 10_000,
-    level: float = 0.95,
-    *,
-    rng: np.random.Generator,
+    first: Floats, second: Floats, n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Interval of mean(first) - mean(second), paired by query.
 
@@ -107,7 +98,7 @@ def difference_interval(
     return interval(first - second, n, level, rng=rng)
 
 
-def _means(values: NDArray[np.float64], drawn: NDArray[np.int64], axis: int) -> NDArray[np.float64]:
+def _means(values: Floats, drawn: Integers, axis: int) -> Floats:
     """Mean of each row over the queries drawn: float64[policies, resamples].
 
     How often each query was drawn, times its values: four times faster than looking up the values
@@ -121,13 +112,11 @@ def _means(values: NDArray[np.float64], drawn: NDArray[np.int64], axis: int) -> 
     counts = np.empty(drawn.shape)
     for row, chosen in zip(counts, drawn, strict=True):
         row[:] = np.bincount(chosen, minlength=queries)
-    means: NDArray[np.float64] = values @ counts.T / queries
+    means: Floats = values @ counts.T / queries
     return means
 
 
-def crossed_interval(
-    values: NDArray[np.float64], level: float = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def crossed_interval(values: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
     """Mean +- t * standard error, for seeds and queries both drawn at random.
 
     The model is x[s, q] = mean + seed[s] + query[q] + rest[s, q], independent, with variances
@@ -161,12 +150,7 @@ def crossed_interval(
 
 
 def gap_closed_interval(
-    router: NDArray[np.float64],
-    fixed: NDArray[np.float64],
-    oracle: NDArray[np.float64],
-    n: int,
-    level: float,
-    rng: np.random.Generator,
+    router: Floats, fixed: Floats, oracle: Floats, n: int, level: float, rng: np.random.Generator
 ) -> tuple[float, float] | None:
     """Expanded percentiles of the share over resamples of the queries.
 
@@ -243,8 +227,8 @@ AT_ONCE = 256
 
 
 def simultaneous_intervals(
-    differences: NDArray[np.float64], n: int, level: float, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    differences: Floats, n: int, level: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Mean +- c * standard error of each difference, with one c for all.
 
     c is the `level` quantile over resamples of max |mean* - mean| / error, no less than that of one
@@ -273,12 +257,8 @@ def simultaneous_intervals(
 
 
 def _largest(
-    differences: NDArray[np.float64],
-    mean: NDArray[np.float64],
-    error: NDArray[np.float64],
-    n: int,
-    rng: np.random.Generator,
-) -> NDArray[np.float64]:
+    differences: Floats, mean: Floats, error: Floats, n: int, rng: np.random.Generator
+) -> Floats:
     """float64[n]: the largest |t| of each resample; what never varies has none."""
     largest = np.zeros(n)
     varies = np.flatnonzero(error > np.finfo(np.float64).eps * np.abs(mean))

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 
 from hierrouter.evaluation.bounds import SMALLEST_GAP
-from hierrouter.evaluation.outcome import called
+from hierrouter.evaluation.outcome import Floats, Integers, called
 from hierrouter_cache.tree import Routes
 
 
-def frontier(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray[np.int64]:
+def frontier(cost: Floats, quality: Floats) -> Integers:
     """Positions of the points on the hull, from the cheapest to the best.
 
     Of points on the same spot the first is kept; points on an edge, which are nowhere the only
@@ -38,13 +37,11 @@ def frontier(cost: NDArray[np.float64], quality: NDArray[np.float64]) -> NDArray
     return np.array(hull, dtype=np.int64)
 
 
-def _slope(cost: NDArray[np.float64], quality: NDArray[np.float64], left: int, right: int) -> float:
+def _slope(cost: Floats, quality: Floats, left: int, right: int) -> float:
     return float((quality[right] - quality[left]) / (cost[right] - cost[left]))
 
 
-def hull_area(
-    cost: NDArray[np.float64], quality: NDArray[np.float64], low: float, high: float
-) -> float:
+def hull_area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     """The area under the hull of some points, above quality 0, between two costs.
 
     For a budget c let q(c) be the best mean quality at a mean cost of at most c, mixtures of the
@@ -66,9 +63,7 @@ def hull_area(
     return area_under(cost[hull], quality[hull], low, high)
 
 
-def area_under(
-    cost: NDArray[np.float64], quality: NDArray[np.float64], low: float, high: float
-) -> float:
+def area_under(cost: Floats, quality: Floats, low: float, high: float) -> float:
     """`hull_area` of points that are a hull already: cost and quality rise, slopes fall.
 
     Raises:
@@ -85,10 +80,7 @@ def area_under(
 
 
 def cost_save(
-    cost: NDArray[np.float64],
-    quality: NDArray[np.float64],
-    static_cost: float,
-    static_quality: float,
+    cost: Floats, quality: Floats, static_cost: float, static_quality: float
 ) -> float | None:
     """CostSave: the share of its cost that is saved at the quality of the best static arm.
 
@@ -111,10 +103,7 @@ def cost_save(
 
 
 def perf_gain(
-    cost: NDArray[np.float64],
-    quality: NDArray[np.float64],
-    static_cost: float,
-    static_quality: float,
+    cost: Floats, quality: Floats, static_cost: float, static_quality: float
 ) -> float | None:
     """PerfGain: the quality gained at no more cost than the best static arm.
 
@@ -134,11 +123,7 @@ def perf_gain(
 
 
 def pareto_distance(
-    cost: float,
-    quality: float,
-    frontier_cost: NDArray[np.float64],
-    frontier_quality: NDArray[np.float64],
-    scale: float,
+    cost: float, quality: float, frontier_cost: Floats, frontier_quality: Floats, scale: float
 ) -> float:
     """ParetoDist: how far a policy is from the frontier of some points.
 
@@ -162,7 +147,7 @@ def pareto_distance(
     return _distance(np.array([cost / scale, quality]), corner)
 
 
-def call_mix(routes: Routes, endings: NDArray[np.float64]) -> NDArray[np.float64]:
+def call_mix(routes: Routes, endings: Floats) -> Floats:
     """Expected calls of each model at each hop, query by query.
 
     Its mean over queries is the share of queries that call model m as hop h; that divided by its
@@ -185,7 +170,7 @@ def call_mix(routes: Routes, endings: NDArray[np.float64]) -> NDArray[np.float64
     return np.stack(levels, axis=1)
 
 
-def _distance(point: NDArray[np.float64], corner: NDArray[np.float64]) -> float:
+def _distance(point: Floats, corner: Floats) -> float:
     """From float64[2] to the line through corners, float64[corners, 2], one or more."""
     begin, edge = corner[:-1], np.diff(corner, axis=0)
     along = ((point - begin) * edge).sum(axis=1) / (edge**2).sum(axis=1)
@@ -203,10 +188,10 @@ class PairCurve:
         quality: float64[points], mean Q; the first is the weak model's, the last the strong one's.
     """
 
-    share: NDArray[np.float64]
-    quality: NDArray[np.float64]
+    share: Floats
+    quality: Floats
 
-    def recovered(self) -> NDArray[np.float64] | None:
+    def recovered(self) -> Floats | None:
         """Performance gap recovered, PGR: (Q - Q(weak)) / (Q(strong) - Q(weak)).
 
         Returns:
@@ -217,9 +202,7 @@ class PairCurve:
         return (self.quality - self.quality[0]) / gap if gap >= SMALLEST_GAP else None
 
 
-def pair_curve(
-    preference: NDArray[np.float64], weak: NDArray[np.float64], strong: NDArray[np.float64]
-) -> PairCurve:
+def pair_curve(preference: Floats, weak: Floats, strong: Floats) -> PairCurve:
     """The curve of a router that sends the queries with the highest preference to the strong model.
 
     Queries with equal preferences go together; shares in between draw among them at random.

@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.tree import SEPARATOR, Routes, RouteTree
 
+# Arrays of this room; the shape stands in each docstring.
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+
 # Ends the name of an action that stops, and of a route of fewer than L calls: `first>stop` is not
 # the direct call of `first`, which has no stage instruction.
 STOP = f"{SEPARATOR}stop"
@@ -38,15 +43,15 @@ class Actions:
         """The node numbers at which an episode can end: the leaves; with stop, all but the root."""
         return slice(1, self.routes.nodes) if self.allow_stop else self.routes.leaves
 
-    def model(self, action: NDArray[np.int64]) -> NDArray[np.int64]:
+    def model(self, action: Integers) -> Integers:
         """The model that `action` calls; works on arrays and on ints."""
         return action % self.routes.models
 
-    def stops(self, action: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def stops(self, action: Integers) -> Booleans:
         """Whether `action` ends the episode with its call; works on arrays and on ints."""
         return action >= self.routes.models
 
-    def ends(self, node: NDArray[np.int64], action: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def ends(self, node: Integers, action: Integers) -> Booleans:
         """Whether the episode is over at `node`, reached by `action`; arrays or ints."""
         return (node >= self.routes.states) | self.stops(action)
 
@@ -54,7 +59,7 @@ class Actions:
         """The name of each action: a model, then each `model>stop` where stopping is allowed."""
         return (*models, *(f"{name}{STOP}" for name in models))[: self.count]
 
-    def legal(self) -> NDArray[np.bool_]:
+    def legal(self) -> Booleans:
         """bool[states, A]: what a policy may choose at each state.
 
         Before the last call only the half that does not stop is legal: the episode ends anyway,
@@ -86,32 +91,30 @@ class Outcome:
 
     name: str
     kind: Kind
-    quality: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
-    cost: NDArray[np.float64]
+    quality: Floats
+    accuracy: Floats
+    cost: Floats
 
-    def reward(self, alpha: float) -> NDArray[np.float64]:
+    def reward(self, alpha: float) -> Floats:
         """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
         return self.quality - alpha * self.cost
 
 
-def from_endings(
-    tree: RouteTree, probability: NDArray[np.float64], name: str, kind: Kind
-) -> Outcome:
+def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) -> Outcome:
     """The outcome of ending at each node with a given probability.
 
     Args:
         probability: float64[queries, nodes], rows sum to 1.
     """
 
-    def expected(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = (probability * values).sum(axis=1)
+    def expected(values: Floats) -> Floats:
+        total: Floats = (probability * values).sum(axis=1)
         return total
 
     return Outcome(name, kind, expected(tree.score), expected(tree.accuracy), expected(tree.cost))
 
 
-def at_nodes(tree: RouteTree, node: NDArray[np.int64], name: str, kind: Kind) -> Outcome:
+def at_nodes(tree: RouteTree, node: Integers, name: str, kind: Kind) -> Outcome:
     """The outcome of ending at one given node on each query.
 
     Args:
@@ -155,7 +158,7 @@ def fixed_route(tree: RouteTree, node: int) -> Outcome:
     return at_nodes(tree, nodes, name + STOP if node < tree.routes.states else name, "route")
 
 
-def mean_points(outcomes: Sequence[Outcome]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def mean_points(outcomes: Sequence[Outcome]) -> tuple[Floats, Floats]:
     """Mean cost and mean quality of each outcome: float64[outcomes] twice, see `frontier`."""
     cost = np.array([outcome.cost.mean() for outcome in outcomes])
     quality = np.array([outcome.quality.mean() for outcome in outcomes])
@@ -174,7 +177,7 @@ def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     )
 
 
-def ending(actions: Actions, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+def ending(actions: Actions, probabilities: Floats) -> Floats:
     """Probability of ending at each node: the product of the decisions on the way.
 
     Args:
@@ -196,9 +199,7 @@ def ending(actions: Actions, probabilities: NDArray[np.float64]) -> NDArray[np.f
     return ends
 
 
-def greedy(
-    probabilities: NDArray[np.float64], base_rate: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def greedy(probabilities: Floats, base_rate: Floats) -> Floats:
     """The table of the greedy policy: 1 for the most probable action, 0 for the others.
 
     Ties go to the cheaper model per token, then to stopping, then to the lower action. The price
@@ -216,16 +217,12 @@ def greedy(
     best = probabilities.max(axis=-1, keepdims=True)
     price = np.where(probabilities == best, np.resize(base_rate, count), np.inf)
     choice = stopping_first[price[..., stopping_first].argmin(axis=-1)]
-    one_hot: NDArray[np.float64] = np.eye(count)[choice]
+    one_hot: Floats = np.eye(count)[choice]
     return one_hot
 
 
 def policy_outcome(
-    tree: RouteTree,
-    actions: Actions,
-    probabilities: NDArray[np.float64],
-    name: str,
-    kind: Kind,
+    tree: RouteTree, actions: Actions, probabilities: Floats, name: str, kind: Kind
 ) -> Outcome:
     """The exact outcome of a policy given as a table.
 
@@ -236,7 +233,7 @@ def policy_outcome(
     return from_endings(tree, ending(actions, probabilities), name, kind)
 
 
-def going_on(routes: Routes, endings: NDArray[np.float64]) -> NDArray[np.float64]:
+def going_on(routes: Routes, endings: Floats) -> Floats:
     """Probability that an episode comes to each state and does not end there.
 
     Args:
@@ -254,7 +251,7 @@ def going_on(routes: Routes, endings: NDArray[np.float64]) -> NDArray[np.float64
     return deciding
 
 
-def called(routes: Routes, endings: NDArray[np.float64]) -> NDArray[np.float64]:
+def called(routes: Routes, endings: Floats) -> Floats:
     """Probability that the call of each node is made, whether or not the episode goes on.
 
     Args:

@@ -14,8 +14,8 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.outcome import (
     Actions,
+    Floats,
+    Integers,
     Outcome,
     ending,
     fixed_routes,
-    policy_outcome,
+    from_endings,
     single_calls,
 )
 from hierrouter.questions.own_code import import_path, own_code, source_digest
@@ -36,132 +38,15 @@ from hierrouter_cache.tree import RouteTree
 if TYPE_CHECKING:
     import pandas
 
-SEEN = ("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions")
-ANSWER_TO_WRONG = "mend it, or leave it out"
+OBSERVED = ("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions")
 TOLERANCE = 1e-6  # by how much probabilities may miss 1
 MANY = 4096  # states that a model of Stable-Baselines3 is asked about at once
 EXCERPT = 40  # characters of what a policy gave, in an error
 DEFAULT_FOLD = "validation"
-ASKED = ("act", "predict")  # what `_kind` calls policies that are asked state by state
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Ask = Callable[[Integers, Integers], Floats]  # from queries and nodes, int64[n], to float64[n, A]
-
-
-class QueryTexts(Protocol):
-    """What was asked and answered in one query's tree, see `hierrouter.replay.tree.Texts`."""
-
-    @property
-    def question(self) -> str:
-        """Text of the query."""
-        ...
-
-    @property
-    def answers(self) -> Sequence[str]:
-        """The response at each node, by number."""
-        ...
-
-
-TextsOf = Callable[[RouteTree], Sequence[QueryTexts]]
-
-
-@runtime_checkable
-class ActingPolicy(Protocol):
-    """A policy as an object; a function of the same argument does as well."""
-
-    def act(self, observation: Mapping[str, Any]) -> Any:
-        """What to do at one state.
-
-        Args:
-            observation: see `Observation`.
-
-        Returns:
-            The number of an action, its name, or float[A], the probability of each action.
-        """
-        ...
-
-
-@runtime_checkable
-class LearnedRouter(Protocol):
-    """A router that was trained here, see `hierrouter.learning.trained.TrainedRouter`."""
-
-    @property
-    def alpha(self) -> float:
-        """The cost penalty it was trained for."""
-        ...
-
-    @property
-    def actions(self) -> Actions:
-        """What it chooses from."""
-        ...
-
-    def outcome(self, tree: RouteTree) -> Outcome:
-        """Of its greedy policy."""
-        ...
-
-
-class Observation(Mapping[str, Any]):
-    """What a policy sees of one state; texts and embedding are read when they are asked for.
-
-    | key         | value                                                          |
-    |-------------|----------------------------------------------------------------|
-    | `question`  | str                                                            |
-    | `answers`   | tuple of str, of the calls made so far                         |
-    | `models`    | tuple of str, the models called so far                         |
-    | `stage`     | int, how many these are                                        |
-    | `cost`      | float, C of these calls, in price * token                      |
-    | `embedding` | float32[dim], what a router sees of the texts                  |
-    | `alpha`     | float, of R = Q - alpha * C                                    |
-    | `actions`   | tuple of str, names of the actions; `model>stop` ends with it  |
-
-    Raises:
-        InputError: question or answers are asked for, and the tree has no texts.
-    """
-
-    def __init__(
-        self,
-        tree: RouteTree,
-        texts: Callable[[], Sequence[QueryTexts]],
-        query: int,
-        node: int,
-        alpha: float,
-        actions: tuple[str, ...],
-    ) -> None:
-        self._tree, self._texts, self._query, self._node = tree, texts, query, node
-        self._path = tree.routes.path(node)
-        self._known = {
-            "models": tuple(tree.models[action] for action in self._path),
-            "stage": len(self._path),
-            "cost": float(tree.cost[query, node]),
-            "alpha": alpha,
-            "actions": actions,
-        }
-
-    def __getitem__(self, key: str) -> Any:
-        if key == "question":
-            return self._texts()[self._query].question
-        if key == "answers":
-            answers, routes = self._texts()[self._query].answers, self._tree.routes
-            ways = (self._path[: calls + 1] for calls in range(len(self._path)))
-            return tuple(answers[routes.node(way)] for way in ways)
-        if key == "embedding":
-            return self._tree.embedding_at(np.array([self._query]), np.array([self._node]))[0]
-        return self._known[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(SEEN)
-
-    def __len__(self) -> int:
-        return len(SEEN)
-
-    def __repr__(self) -> str:
-        return f"<observation at {self.place}: {', '.join(SEEN)}>"
-
-    @property
-    def place(self) -> str:
-        """Which state it is, in words."""
-        return _place(self._tree, self._query, len(self._path))
+# From a tree to the texts of each of its queries: objects with `question`, a text, and `answers`,
+# the response at each node by number; see `hierrouter.replay.tree.Texts`.
+TextsOf = Callable[[RouteTree], Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,81 +120,6 @@ class Evaluation:
         )
 
 
-@dataclass(frozen=True)
-class OwnPolicy:
-    """A policy of the user's own, from a module.
-
-    Attributes:
-        path: `module:object`.
-        name: the object's own `name`, where it has one; else the path.
-        made: the object, or what was made of the class.
-        version: digest of its source, see `hierrouter.questions.own_code.source_digest`; empty
-            where it does not come from a path.
-    """
-
-    path: str
-    name: str
-    made: Any
-    version: str
-
-
-def own_policy(path: str) -> OwnPolicy:
-    """The policy at an import path; a class is made without arguments.
-
-    Raises:
-        InputError: the path is not `module:object`, the module cannot be imported or has no such
-            object, or the object is no policy.
-    """
-    module_name, attribute = import_path(path, "--policy module:object")
-    remedy = "it must be importable from here; a class is made without arguments"
-    with own_code(f"policy cannot be made: {path}", remedy):
-        module = importlib.import_module(module_name)
-        found = getattr(module, attribute)
-        made = found() if isinstance(found, type) else found
-    if _kind(made) not in ASKED:
-        raise _not_askable(made, path)
-    named = policy_name(made) if isinstance(getattr(made, "name", None), str) else path
-    return OwnPolicy(path, named, made, source_digest(module, found))
-
-
-def own_object(policy: Any) -> OwnPolicy:
-    """A policy that somebody holds in their hands.
-
-    Raises:
-        InputError: it is no policy that can be asked.
-    """
-    name = policy_name(policy)
-    if _kind(policy) not in ASKED:
-        raise _not_askable(policy, name)
-    return OwnPolicy(name, name, policy, "")
-
-
-def own_policies(policies: Sequence[Any]) -> tuple[OwnPolicy, ...]:
-    """Policies of the user's own, as `module:object` or as they are.
-
-    Raises:
-        InputError: as `own_policy`, or two of one name.
-    """
-    found = tuple(own_policy(one) if isinstance(one, str) else own_object(one) for one in policies)
-    require_other_names(found)
-    return found
-
-
-def require_other_names(policies: Sequence[OwnPolicy], taken: Iterable[str] = ()) -> None:
-    """Refuse two policies of one name, and one that is called as somebody else in the tables.
-
-    Raises:
-        InputError: with the name.
-    """
-    known = set(taken)
-    for policy in policies:
-        if policy.name in known:
-            raise InputError(
-                f"two policies of one name: {policy.name}: {policy.path}; give yours another name"
-            )
-        known.add(policy.name)
-
-
 def evaluate(
     tree: RouteTree,
     policy: Any,
@@ -323,7 +133,8 @@ def evaluate(
 
     Args:
         tree: one fold, or several.
-        policy: a function of an `Observation` or an object with `act`; a model of
+        policy: a function of an `Observation` or an object with `act(observation)`, which gives
+            the number or the name of an action, or float[A], the probability of each; a model of
             Stable-Baselines3, which is asked deterministically; float64[queries, states, A], a row
             for each query of `tree`; a router that was trained here; or a name: `calc` is a direct
             call, `text>calc` a fixed route, `oracle` the best route in hindsight.
@@ -339,29 +150,31 @@ def evaluate(
         InputError: nothing to value it on, no alpha, or a policy that fails or gives what is
             neither an action nor probabilities; the message names the query and the stage.
     """
-    rows, name = _fold_of(tree, split)
-    fold = tree.select(rows)
-    if isinstance(policy, OwnPolicy):
-        called, policy = policy.name, policy.made
-    else:
-        called = policy_name(policy)
-    kind = _kind(policy)
-    value = _alpha_of(policy, alpha)
-    if kind == "table":
-        policy = _table_of(policy, tree)[rows]
+    folds = sorted(set(tree.splits))
+    fold_name = split or (folds[0] if len(folds) == 1 else DEFAULT_FOLD)
+    rows = np.flatnonzero(np.array(tree.splits) == fold_name)
+    if not len(rows):
+        raise InputError(
+            f"no query to value a policy on: the {fold_name} fold is empty; this tree has "
+            f"{', '.join(folds) or 'none'}"
+        )
+    fold, kind = tree.select(rows), _kind(policy)
+    alpha = _alpha_of(policy, alpha)
     if kind == "name":
-        outcome = _named(fold, policy, value, bool(allow_stop))
+        outcome = _named(fold, policy, alpha, bool(allow_stop))
     elif kind == "router":
         outcome = _router_outcome(fold, policy, allow_stop)
     else:
+        if kind == "table":
+            policy = _table_of(policy, tree)[rows]
         stop = _can_stop(policy, fold) if allow_stop is None else allow_stop
-        table = policy_table(fold, policy, value, stop, name=called, texts=texts)
-        actions = Actions(fold.routes, stop)
-        outcome = policy_outcome(fold, actions, table, called, "baseline")
+        table = policy_table(fold, policy, alpha, stop, texts)
+        endings = ending(Actions(fold.routes, stop), table)
+        outcome = from_endings(fold, endings, policy_name(policy), "baseline")
     return Evaluation(
         name=outcome.name,
-        alpha=value,
-        split=name,
+        alpha=alpha,
+        split=fold_name,
         query_ids=fold.query_ids,
         datasets=fold.datasets,
         quality=outcome.quality,
@@ -375,8 +188,6 @@ def policy_table(
     policy: Any,
     alpha: float,
     allow_stop: bool = False,
-    *,
-    name: str | None = None,
     texts: TextsOf | None = None,
 ) -> Floats:
     """What a policy does at every state, asked where it can come to.
@@ -386,7 +197,6 @@ def policy_table(
         policy: as in `evaluate`, but for routers and names.
         alpha: what the policy is told.
         allow_stop: whether it may end before L calls.
-        name: what errors call it; None is its own.
         texts: as in `evaluate`.
 
     Returns:
@@ -398,7 +208,7 @@ def policy_table(
         InputError: as `evaluate`.
     """
     actions, routes = Actions(tree.routes, allow_stop), tree.routes
-    ask = _asking(tree, policy, alpha, actions, name or policy_name(policy), texts)
+    asked = _Asked(tree, policy, alpha, actions, texts)
     legal = actions.legal()
     table = np.tile(legal / legal.sum(axis=1, keepdims=True), (len(tree), 1, 1))
     reached = np.ones((len(tree), 1))
@@ -406,7 +216,7 @@ def policy_table(
         query, place = np.nonzero(reached > 0)
         if not len(query):  # all have stopped
             break
-        given = ask(query, place + routes.level_start(level))
+        given = asked.at(query, place + routes.level_start(level))
         if level == routes.hops - 1 and allow_stop:
             given[:, : routes.models] += given[:, routes.models :]
             given[:, routes.models :] = 0.0
@@ -416,10 +226,265 @@ def policy_table(
     return table
 
 
-def policy_endings(tree: RouteTree, policy: OwnPolicy, alpha: float, allow_stop: bool) -> Floats:
-    """float64[queries, nodes]: where a policy of the user's own ends; see `policy_table`."""
-    table = policy_table(tree, policy.made, alpha, allow_stop, name=policy.name)
-    return ending(Actions(tree.routes, allow_stop), table)
+def policy_endings(tree: RouteTree, policy: Any, alpha: float, allow_stop: bool) -> Floats:
+    """float64[queries, nodes]: the probability that a policy ends there; see `policy_table`."""
+    return ending(Actions(tree.routes, allow_stop), policy_table(tree, policy, alpha, allow_stop))
+
+
+class Observation(Mapping[str, Any]):
+    """What a policy sees of one state; texts and embedding are read when they are asked for.
+
+    | key         | value                                                          |
+    |-------------|----------------------------------------------------------------|
+    | `question`  | str                                                            |
+    | `answers`   | tuple of str, of the calls made so far                         |
+    | `models`    | tuple of str, the models called so far                         |
+    | `stage`     | int, how many these are                                        |
+    | `cost`      | float, C of these calls, in price * token                      |
+    | `embedding` | float32[dim], what a router sees of the texts                  |
+    | `alpha`     | float, of R = Q - alpha * C                                    |
+    | `actions`   | tuple of str, names of the actions; `model>stop` ends with it  |
+
+    Raises:
+        InputError: question or answers are asked for, and the tree has no texts.
+    """
+
+    def __init__(self, asked: _Asked, query: int, node: int) -> None:
+        self._asked, self._query, self._node = asked, query, node
+
+    def __getitem__(self, key: str) -> Any:
+        asked, query, node = self._asked, self._query, self._node
+        tree, path = asked.tree, asked.tree.routes.path(node)
+        match key:
+            case "question":
+                return asked.loaded[query].question
+            case "answers":
+                answers = asked.loaded[query].answers
+                calls = range(1, len(path) + 1)
+                return tuple(answers[tree.routes.node(path[:call])] for call in calls)
+            case "models":
+                return tuple(tree.models[action] for action in path)
+            case "stage":
+                return len(path)
+            case "cost":
+                return float(tree.cost[query, node])
+            case "embedding":
+                return tree.embedding_at(np.array([query]), np.array([node]))[0]
+            case "alpha":
+                return asked.alpha
+            case "actions":
+                return asked.names
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(OBSERVED)
+
+    def __len__(self) -> int:
+        return len(OBSERVED)
+
+    def __repr__(self) -> str:
+        place = self._asked.place(self._query, self._node)
+        return f"<observation at {place}: {', '.join(OBSERVED)}>"
+
+
+class _Asked:
+    """A policy that is asked at states of one tree; `at` gives its probabilities, checked."""
+
+    def __init__(
+        self, tree: RouteTree, policy: Any, alpha: float, actions: Actions, texts: TextsOf | None
+    ) -> None:
+        self.tree, self.alpha, self.texts = tree, alpha, texts
+        self.names, self.policy_name = actions.names(tree.models), policy_name(policy)
+        self.policy = policy.made if isinstance(policy, OwnPolicy) else policy
+        self.kind = _kind(self.policy)
+        if self.kind in (None, "name", "router"):
+            raise _not_askable(self.policy, self.policy_name)
+        if self.kind == "table":
+            self.policy = _table_of(policy, tree)
+            if policy.shape[2] != actions.count:
+                raise InputError(
+                    f"table of {policy.shape[2]} actions: {self.policy_name}; there are "
+                    f"{actions.count}: {', '.join(self.names)}"
+                )
+
+    @cached_property
+    def loaded(self) -> Sequence[Any]:
+        """The texts of each query."""
+        found = self.texts(self.tree) if self.texts else getattr(self.tree, "texts", None)
+        if found is None:
+            raise InputError(
+                "no texts to read: this tree holds numbers only; open the cache with "
+                "hierrouter.open, or give texts"
+            )
+        loaded: Sequence[Any] = found
+        return loaded
+
+    def at(self, query: Integers, node: Integers) -> Floats:
+        """float64[n, A]: the probability of each action at some states, int64[n] each."""
+        if self.kind == "table":
+            return self._probabilities(self.policy[query, node], query, node)
+        if self.kind == "predict":
+            parts = [slice(start, start + MANY) for start in range(0, len(query), MANY)]
+            chosen = np.concatenate([self._predicted(query[part], node[part]) for part in parts])
+            for row in np.flatnonzero((chosen < 0) | (chosen >= len(self.names))):
+                raise self._no_such_action(int(chosen[row]), query[row], node[row])
+            one_hot: Floats = np.eye(len(self.names))[chosen]
+            return one_hot
+        states = zip(query.tolist(), node.tolist(), strict=True)
+        return np.stack([self._at_one(*state) for state in states])
+
+    def _predicted(self, query: Integers, node: Integers) -> Integers:
+        """int64[n]: actions of a model that was trained on `hierrouter.replay.env.ReplayEnv`."""
+        depth = self.tree.routes.depth()[node]
+        seen = {
+            "embedding": self.tree.embedding_at(query, node),
+            "stage": depth,
+            "cost": self.tree.cost[query, node].astype(np.float32)[:, None],
+        }
+        where = f"{self.policy_name}: stage {depth[0]}"
+        remedy = "train it on ReplayEnv of such a tree, or give an object with act(observation)"
+        with own_code(f"policy failed: {where}", remedy):
+            given = np.asarray(self.policy.predict(seen, deterministic=True)[0])
+        if given.shape != (len(query),) or not np.issubdtype(given.dtype, np.integer):
+            raise InputError(
+                f"policy gave {given.dtype}{list(given.shape)}: {where}; predict must give a whole "
+                f"number for each of {len(query)} states"
+            )
+        return given.astype(np.int64)
+
+    def _at_one(self, query: int, node: int) -> Floats:
+        """float64[A]: what a function or an `act` says of one state."""
+        where = self._where(query, node)
+        decide = getattr(self.policy, "act", self.policy)
+        with own_code(f"policy failed: {where}", "mend it, or leave it out", (HierRouterError,)):
+            given = decide(Observation(self, query, node))
+        action = _action(given, self.names)
+        if action is not None:
+            if not 0 <= action < len(self.names):
+                raise self._no_such_action(given, query, node)
+            one_hot: Floats = np.eye(len(self.names))[action]
+            return one_hot
+        try:
+            values = np.asarray(given)
+        except Exception:  # whatever a foreign type raises, it is no array
+            values = np.empty(0)
+        if values.shape != (len(self.names),) or values.dtype.kind not in "fiu":
+            raise InputError(
+                f"policy gave {_short(given)}: {where}; give an action from 0 to "
+                f"{len(self.names) - 1}, its name, or {len(self.names)} probabilities"
+            )
+        chances = values.astype(np.float64)[None]
+        return self._probabilities(chances, np.array([query]), np.array([node])).ravel()
+
+    def _probabilities(self, chances: Floats, query: Integers, node: Integers) -> Floats:
+        """float64[n, A], refused unless they sum to 1; the rounding of float32 is taken out."""
+        with np.errstate(invalid="ignore"):  # inf - inf, which is refused
+            total = chances.sum(axis=-1, keepdims=True)
+            whole = np.abs(total[:, 0] - 1) <= TOLERANCE  # nor is NaN
+        for row in np.flatnonzero(~(whole & (chances >= 0).all(axis=-1))):
+            given = _cut(" ".join(f"{chance:.6g}" for chance in chances[row].tolist()))
+            raise InputError(
+                f"policy gave no probabilities: {given}: {self._where(query[row], node[row])}; "
+                "they must be >= 0 and sum to 1"
+            )
+        scaled: Floats = chances / total
+        return scaled
+
+    def _no_such_action(self, given: Any, query: int, node: int) -> InputError:
+        listed = ", ".join(f"{number} {name}" for number, name in enumerate(self.names))
+        return InputError(
+            f"policy gave no such action: {_short(given)}: {self._where(query, node)}; "
+            f"actions: {_cut(listed)}"
+        )
+
+    def _where(self, query: int, node: int) -> str:
+        return f"{self.policy_name}: {self.place(query, node)}"
+
+    def place(self, query: int, node: int) -> str:
+        """Which state it is, in words."""
+        return f"query {self.tree.query_ids[query]}, stage {len(self.tree.routes.path(node))}"
+
+
+def _action(given: Any, names: tuple[str, ...]) -> int | None:
+    """The number of an action, -1 for a name that is none; None where it is no single action."""
+    if isinstance(given, str):
+        return names.index(given) if given in names else -1
+    try:
+        return None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        return None
+
+
+@dataclass(frozen=True)
+class OwnPolicy:
+    """A policy of the user's own.
+
+    Attributes:
+        path: `module:object` where it comes from a module, else its name.
+        name: the object's own `name`, where it has one; else the path.
+        made: the object, or what was made of the class.
+        version: digest of its source, see `hierrouter.questions.own_code.source_digest`; empty
+            where it does not come from a path.
+    """
+
+    path: str
+    name: str
+    made: Any
+    version: str
+
+
+def own_policy(given: Any) -> OwnPolicy:
+    """A policy of the user's own, as an object or as `module:object`.
+
+    Args:
+        given: what can be asked; or its import path, where a class is made without arguments.
+
+    Raises:
+        InputError: the path is not `module:object`, the module cannot be imported or has no such
+            object, or the object is no policy that can be asked.
+    """
+    if not isinstance(given, str):
+        path = name = policy_name(given)
+        made, version = given, ""
+    else:
+        path = given
+        module_name, attribute = import_path(path, "--policy module:object")
+        remedy = "it must be importable from here; a class is made without arguments"
+        with own_code(f"policy cannot be made: {path}", remedy):
+            module = importlib.import_module(module_name)
+            found = getattr(module, attribute)
+            made = found() if isinstance(found, type) else found
+        name = policy_name(made) if isinstance(getattr(made, "name", None), str) else path
+        version = source_digest(module, found)
+    if _kind(made) not in ("act", "predict"):
+        raise _not_askable(made, path)
+    return OwnPolicy(path, name, made, version)
+
+
+def own_policies(policies: Sequence[Any]) -> tuple[OwnPolicy, ...]:
+    """Several at once.
+
+    Raises:
+        InputError: as `own_policy`, or two of one name.
+    """
+    found = tuple(own_policy(policy) for policy in policies)
+    require_other_names(found)
+    return found
+
+
+def require_other_names(policies: Iterable[OwnPolicy], taken: Iterable[str] = ()) -> None:
+    """Refuse two policies of one name, and one that is called as somebody else in the tables.
+
+    Raises:
+        InputError: with the name.
+    """
+    names = set(taken)
+    for policy in policies:
+        if policy.name in names:
+            raise InputError(
+                f"two policies of one name: {policy.name}: {policy.path}; give yours another name"
+            )
+        names.add(policy.name)
 
 
 def policy_name(policy: Any) -> str:
@@ -434,34 +499,21 @@ def policy_name(policy: Any) -> str:
     return type(policy).__name__
 
 
-def _kind(policy: Any) -> str | None:
-    """Which sort of policy it is: "name", "table", "router", "predict", "act"; None is none."""
+def _kind(policy: Any) -> Literal["name", "table", "router", "act", "predict"] | None:
+    """Which sort of policy it is; None is none."""
     if isinstance(policy, str):
         return "name"
     if isinstance(policy, np.ndarray):
         return "table"
     if isinstance(policy, type):  # it was forgotten to make an object of it
         return None
-    if isinstance(policy, LearnedRouter):
-        return "router"
-    if isinstance(policy, ActingPolicy):
+    if isinstance(getattr(policy, "actions", None), Actions):
+        return "router"  # `hierrouter.learning.trained.TrainedRouter`
+    if callable(getattr(policy, "act", None)):
         return "act"
     if callable(getattr(policy, "predict", None)):
         return "predict"
     return "act" if callable(policy) else None
-
-
-def _fold_of(tree: RouteTree, split: str | None) -> tuple[Integers, str]:
-    """Positions of the queries to value a policy on, and the name of their fold."""
-    folds = sorted(set(tree.splits))
-    name = split or (folds[0] if len(folds) == 1 else DEFAULT_FOLD)
-    rows = np.flatnonzero(np.array(tree.splits) == name)
-    if not len(rows):
-        raise InputError(
-            f"no query to value a policy on: the {name} fold is empty; this tree has "
-            f"{', '.join(folds) or 'none'}"
-        )
-    return rows, name
 
 
 def _alpha_of(policy: Any, alpha: float | None) -> float:
@@ -478,10 +530,22 @@ def _alpha_of(policy: Any, alpha: float | None) -> float:
 
 def _can_stop(policy: Any, tree: RouteTree) -> bool:
     """Whether it has an action for every model that ends with its call."""
+    made = policy.made if isinstance(policy, OwnPolicy) else policy
     count = Actions(tree.routes, allow_stop=True).count
-    if isinstance(policy, np.ndarray):
-        return bool(policy.shape[-1] == count)
-    return bool(getattr(getattr(policy, "action_space", None), "n", None) == count)
+    if isinstance(made, np.ndarray):
+        return bool(made.shape[-1] == count)
+    return bool(getattr(getattr(made, "action_space", None), "n", None) == count)
+
+
+def _table_of(given: NDArray[Any], tree: RouteTree) -> Floats:
+    """A table with a row for each query and state of the tree."""
+    wanted = (len(tree), tree.routes.states)
+    if given.ndim != 3 or given.shape[:2] != wanted or given.dtype.kind not in "fiu":
+        raise InputError(
+            f"not a table of this tree: {given.dtype}{list(given.shape)}; a policy as an array is "
+            f"float64[{wanted[0]}, {wanted[1]}, A]: queries, states, actions"
+        )
+    return given.astype(np.float64)
 
 
 def _named(fold: RouteTree, name: str, alpha: float, allow_stop: bool) -> Outcome:
@@ -496,191 +560,15 @@ def _named(fold: RouteTree, name: str, alpha: float, allow_stop: bool) -> Outcom
     return found
 
 
-def _router_outcome(fold: RouteTree, router: LearnedRouter, allow_stop: bool | None) -> Outcome:
+def _router_outcome(fold: RouteTree, router: Any, allow_stop: bool | None) -> Outcome:
     if allow_stop is not None and allow_stop != router.actions.allow_stop:
         may = "may stop early" if router.actions.allow_stop else "makes all its calls"
         raise InputError(
             f"the router was trained otherwise: it {may}, allow_stop is {allow_stop}; leave "
             "allow_stop out"
         )
-    return router.outcome(fold)
-
-
-def _asking(
-    tree: RouteTree,
-    policy: Any,
-    alpha: float,
-    actions: Actions,
-    name: str,
-    texts: TextsOf | None,
-) -> Ask:
-    """How to get the probabilities at some states, checked."""
-    kind = _kind(policy)
-    if kind == "table":
-        return _ask_table(tree, _table_of(policy, tree), actions, name)
-    if kind == "predict":
-        return _ask_at_once(tree, policy, actions, name)
-    if kind == "act":
-        return _ask_each(tree, policy, alpha, actions, name, texts)
-    raise _not_askable(policy, name)
-
-
-def _ask_each(
-    tree: RouteTree,
-    policy: Any,
-    alpha: float,
-    actions: Actions,
-    name: str,
-    texts: TextsOf | None,
-) -> Ask:
-    """State by state."""
-    decide = policy.act if isinstance(policy, ActingPolicy) else policy
-    names = actions.names(tree.models)
-    load = _loading(tree, texts)
-
-    def ask(query: Integers, node: Integers) -> Floats:
-        chances = np.empty((len(query), len(names)))
-        for row, place in enumerate(zip(query.tolist(), node.tolist(), strict=True)):
-            seen = Observation(tree, load, *place, alpha, names)
-            where = f"{name}: {seen.place}"
-            with own_code(f"policy failed: {where}", ANSWER_TO_WRONG, (HierRouterError,)):
-                given = decide(seen)
-            chances[row] = _chances(given, names, where)
-        return chances
-
-    return ask
-
-
-def _ask_at_once(tree: RouteTree, model: Any, actions: Actions, name: str) -> Ask:
-    """A model of Stable-Baselines3, with the observations of `hierrouter.replay.env.ReplayEnv`."""
-    names, depth = actions.names(tree.models), tree.routes.depth()
-
-    def chosen(query: Integers, node: Integers) -> Integers:
-        seen = {
-            "embedding": tree.embedding_at(query, node),
-            "stage": depth[node],
-            "cost": tree.cost[query, node].astype(np.float32)[:, None],
-        }
-        stage = f"stage {depth[node[0]]}"
-        remedy = "train it on ReplayEnv of such a tree, or give an object with act(observation)"
-        with own_code(f"policy failed: {name}: {stage}", remedy):
-            given = np.asarray(model.predict(seen, deterministic=True)[0])
-        if given.shape != (len(query),) or not np.issubdtype(given.dtype, np.integer):
-            raise InputError(
-                f"policy gave {given.dtype}{list(given.shape)}: {name}: {stage}; predict must "
-                f"give a whole number for each of {len(query)} states"
-            )
-        return given.astype(np.int64)
-
-    def ask(query: Integers, node: Integers) -> Floats:
-        parts = [slice(start, start + MANY) for start in range(0, len(query), MANY)]
-        action = np.concatenate([chosen(query[part], node[part]) for part in parts])
-        wrong = np.flatnonzero((action < 0) | (action >= len(names)))
-        if len(wrong):
-            row = wrong[0]
-            where = f"{name}: {_place(tree, query[row], depth[node[row]])}"
-            raise _no_such_action(int(action[row]), names, where)
-        one_hot: Floats = np.eye(len(names))[action]
-        return one_hot
-
-    return ask
-
-
-def _ask_table(tree: RouteTree, table: Floats, actions: Actions, name: str) -> Ask:
-    names, depth = actions.names(tree.models), tree.routes.depth()
-    if table.shape[2] != actions.count:
-        raise InputError(
-            f"table of {table.shape[2]} actions: {name}; there are {actions.count}: "
-            f"{', '.join(names)}"
-        )
-
-    def ask(query: Integers, node: Integers) -> Floats:
-        chances = table[query, node]
-        for row in np.flatnonzero(~_add_up(chances)):
-            where = f"{name}: {_place(tree, query[row], depth[node[row]])}"
-            raise _no_probabilities(chances[row], where)
-        return _summing_to_1(chances)
-
-    return ask
-
-
-def _table_of(given: NDArray[Any], tree: RouteTree) -> Floats:
-    """A table with a row for each query and state of the tree."""
-    wanted = (len(tree), tree.routes.states)
-    if given.ndim != 3 or given.shape[:2] != wanted or given.dtype.kind not in "fiu":
-        raise InputError(
-            f"not a table of this tree: {given.dtype}{list(given.shape)}; a policy as an array is "
-            f"float64[{wanted[0]}, {wanted[1]}, A]: queries, states, actions"
-        )
-    return given.astype(np.float64)
-
-
-def _loading(tree: RouteTree, texts: TextsOf | None) -> Callable[[], Sequence[QueryTexts]]:
-    """Loads the texts of all queries, once."""
-
-    @cache
-    def load() -> Sequence[QueryTexts]:
-        found = texts(tree) if texts else getattr(tree, "texts", None)
-        if found is None:
-            raise InputError(
-                "no texts to read: this tree holds numbers only; open the cache with "
-                "hierrouter.open, or give texts"
-            )
-        loaded: Sequence[QueryTexts] = found
-        return loaded
-
-    return load
-
-
-def _chances(given: Any, names: tuple[str, ...], where: str) -> Floats:
-    """float64[A]: what a policy gave for one state, as probabilities."""
-    action = _action(given, names)
-    if action is None:
-        return _probabilities(given, names, where)
-    if not 0 <= action < len(names):
-        raise _no_such_action(given, names, where)
-    one_hot = np.zeros(len(names))
-    one_hot[action] = 1.0
-    return one_hot
-
-
-def _action(given: Any, names: tuple[str, ...]) -> int | None:
-    """The number of an action, -1 for a name that is none; None where it is no single action."""
-    if isinstance(given, str):
-        return names.index(given) if given in names else -1
-    try:
-        return None if isinstance(given, bool) else operator.index(given)
-    except TypeError:
-        return None
-
-
-def _probabilities(given: Any, names: tuple[str, ...], where: str) -> Floats:
-    try:
-        values = np.asarray(given)
-    except Exception:  # whatever a foreign type raises, it is no array
-        values = np.empty(0)
-    if values.shape != (len(names),) or values.dtype.kind not in "fiu":
-        raise InputError(
-            f"policy gave {_short(given)}: {where}; give an action from 0 to {len(names) - 1}, its "
-            f"name, or {len(names)} probabilities"
-        )
-    chances = values.astype(np.float64)
-    if not _add_up(chances):
-        raise _no_probabilities(chances, where)
-    return _summing_to_1(chances)
-
-
-def _add_up(chances: Floats) -> Any:
-    """bool[...]: whether the last axis holds probabilities that sum to 1."""
-    with np.errstate(invalid="ignore"):  # inf - inf, which is refused
-        whole = np.abs(chances.sum(axis=-1) - 1) <= TOLERANCE  # nor is NaN
-        return whole & (chances >= 0).all(axis=-1)
-
-
-def _summing_to_1(chances: Floats) -> Floats:
-    """The same without the rounding of float32."""
-    whole: Floats = chances / chances.sum(axis=-1, keepdims=True)
-    return whole
+    found: Outcome = router.outcome(fold)
+    return found
 
 
 def _not_askable(policy: Any, name: str) -> InputError:
@@ -689,24 +577,6 @@ def _not_askable(policy: Any, name: str) -> InputError:
         f"not a policy to be asked: {name}, {what}; give a function of one observation, or an "
         "object with act(observation) or predict(observations, deterministic)"
     )
-
-
-def _no_such_action(given: Any, names: tuple[str, ...], where: str) -> InputError:
-    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names))
-    return InputError(
-        f"policy gave no such action: {_short(given)}: {where}; actions: {_cut(listed)}"
-    )
-
-
-def _no_probabilities(chances: Floats, where: str) -> InputError:
-    shown = _cut(" ".join(f"{chance:.6g}" for chance in chances.tolist()))
-    return InputError(
-        f"policy gave no probabilities: {shown}: {where}; they must be >= 0 and sum to 1"
-    )
-
-
-def _place(tree: RouteTree, query: int, stage: int) -> str:
-    return f"query {tree.query_ids[query]}, stage {stage}"
 
 
 def _short(given: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.policies import own_object
+from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
@@ -109,7 +109,7 @@ def page_of_run(
     """The page of that router, with all texts."""
     tree, trained = stopping
     found = explored(
-        testbed_cache, tree, "test", shown(trained), texts=500, policies=[own_object(rule)]
+        testbed_cache, tree, "test", shown(trained), texts=500, policies=[own_policy(rule)]
     )
     return written(as_html(found), tmp_path_factory)
 
@@ -226,7 +226,7 @@ def test_a_router_that_stops_has_the_figures_of_report(
                 {},
                 "test",
                 Bootstrap(n=100),
-                policies=[own_object(rule)],
+                policies=[own_policy(rule)],
             )
             go(page, alpha)
             assert check(page, as_object(report), "HierRouter, one alpha") > 500

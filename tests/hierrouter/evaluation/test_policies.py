@@ -18,7 +18,6 @@ import hierrouter.replay  # noqa: F401  registers the environment
 from hierrouter.evaluation.policies import (
     Evaluation,
     evaluate,
-    own_object,
     own_policies,
     own_policy,
     policy_table,
@@ -455,7 +454,7 @@ def test_a_policy_is_found_at_its_import_path(module: str) -> None:
     value = evaluate(tree, found[1], ALPHA)
     assert value.name == "brought:second"
     np.testing.assert_array_equal(value.reward, evaluate(tree, "model-1>model-1", ALPHA).reward)
-    assert own_object(rule).name == "rule"
+    assert own_policy(rule).name == "rule"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hierrouter.evaluation.policies import own_object
+from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import provenance
 from hierrouter.learning.sweep import Sweep
@@ -61,7 +61,7 @@ def everything() -> Report:
         bootstrap=Bootstrap(n=50),
         price_lists=lists,
         defer=DeferTo("large"),
-        policies=[own_object(lambda seen: 0)],
+        policies=[own_policy(lambda seen: 0)],
     )
 
 
