@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 import hierrouter
 from hierrouter.collection.peers import EMBEDDINGS, TRAIN
 from hierrouter.collection.storing import pool_names
-from hierrouter.evaluation.intervals import difference_interval
+from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.baselines.arms import Arms, Baseline, single_models
 from hierrouter.learning.baselines.classifiers import Mlp, NearestNeighbours, Svm
 from hierrouter.learning.baselines.factors import Factorisation
@@ -189,7 +189,7 @@ def beside_ours(table: Table, alpha: float, seeds: int, choices: Choices) -> Ite
             taken(table.validation.reward(alpha), one) for one in (choices[name], chosen)
         )
         first, second = ours.mean(axis=0), theirs.mean(axis=0)
-        low, high = difference_interval(first, second, rng=np.random.default_rng(0))
+        low, high = interval(first - second, rng=np.random.default_rng(0))
         difference = f"{(first - second).mean():+.4f} [{low:+.4f}, {high:+.4f}]"
         same = (choices[name][:, None] == chosen[None]).mean()
         cost = [taken(table.validation.cost, one).mean() for one in (choices[name], chosen)]

@@ -132,28 +132,12 @@ def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Bool
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class MeanCostOptimum:
-    """The oracle under a budget for the mean cost.
-
-    Attributes:
-        outcome: what it does on each query; at most one query mixes two routes.
-        alpha: quality that one more unit of mean cost would buy; the tree oracle at this alpha
-            spends the budget. 0 where there is more than can be used.
-    """
-
-    outcome: Outcome
-    alpha: float
-
-
 def within(cost: Floats, budget: float) -> Booleans:
     """Whether costs are at most the budget, up to rounding; shapes as given."""
     return cost <= budget * (1 + ROUNDING)
 
 
-def optimum_at_mean_cost(
-    tree: RouteTree, budget: float, allow_stop: bool = False
-) -> MeanCostOptimum:
+def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = False) -> Outcome:
     """The highest mean quality of any policy whose mean cost is at most `budget`, exactly.
 
     A linear programme over mixtures of routes. Its constraint couples the queries only by the sum
@@ -164,6 +148,9 @@ def optimum_at_mean_cost(
     Args:
         budget: greatest mean of C over the queries, in price * token.
         allow_stop: whether an episode may end before L calls.
+
+    Returns:
+        What it does on each query; at most one query mixes two routes.
 
     Raises:
         InputError: not even the cheapest route of every query is within the budget.
@@ -185,8 +172,7 @@ def optimum_at_mean_cost(
         query, part = step.query[taken], 1 - (spent[taken] - budget * len(tree)) / step.cost[taken]
         reached[query] *= 1 - max(part, 0.0)
         reached[query, after[taken]] = max(part, 0.0)
-    outcome = from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
-    return MeanCostOptimum(outcome, float(step.slope[taken]) if taken < len(spent) else 0.0)
+    return from_endings(tree, reached, f"oracle at mean cost {budget:g}", "oracle")
 
 
 def optimum_under_budget(

@@ -76,7 +76,7 @@ def expanded_tail(queries: int, level: float = 0.95) -> float:
 def interval(
     values: Floats, n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Interval of the mean of one policy.
+    """Interval of the mean of one policy, or of a difference that is paired by query.
 
     Args:
         values: float64[queries].
@@ -84,18 +84,6 @@ def interval(
     means = resampled_means(values[None], n, rng)[0]
     low, high = percentile_interval(means, len(values), level)
     return float(low), float(high)
-
-
-def difference_interval(
-    first: Floats, second: Floats, n: int = 10_000, level: float = 0.95, *, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Interval of mean(first) - mean(second), paired by query.
-
-    Args:
-        first: float64[queries].
-        second: float64[queries], the same queries in the same order.
-    """
-    return interval(first - second, n, level, rng=rng)
 
 
 def _means(values: Floats, drawn: Integers, axis: int) -> Floats:

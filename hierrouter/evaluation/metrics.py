@@ -202,25 +202,6 @@ class PairCurve:
         return (self.quality - self.quality[0]) / gap if gap >= SMALLEST_GAP else None
 
 
-def pair_curve(preference: Floats, weak: Floats, strong: Floats) -> PairCurve:
-    """The curve of a router that sends the queries with the highest preference to the strong model.
-
-    Queries with equal preferences go together; shares in between draw among them at random.
-
-    Args:
-        preference: float64[queries], in any unit.
-        weak, strong: float64[queries], Q of each model.
-    """
-    order = np.argsort(-preference, kind="stable")
-    quality = weak.mean() + np.cumsum((strong - weak)[order]) / len(order)
-    ties_end = np.append(np.diff(preference[order]) < 0, True)
-    share = np.arange(1, len(order) + 1) / len(order)
-    return PairCurve(
-        share=np.concatenate([[0.0], share[ties_end]]),
-        quality=np.concatenate([[weak.mean()], quality[ties_end]]),
-    )
-
-
 def apgr(curve: PairCurve) -> float | None:
     """Average performance gap recovered: the integral of PGR over the share of strong calls.
 

@@ -28,7 +28,7 @@ from hierrouter.evaluation.outcome import (
     Outcome,
     ending,
     fixed_routes,
-    from_endings,
+    policy_outcome,
     single_calls,
 )
 from hierrouter.questions.own_code import import_path, own_code, source_digest
@@ -169,8 +169,8 @@ def evaluate(
             policy = _table_of(policy, tree)[rows]
         stop = _can_stop(policy, fold) if allow_stop is None else allow_stop
         table = policy_table(fold, policy, alpha, stop, texts)
-        endings = ending(Actions(fold.routes, stop), table)
-        outcome = from_endings(fold, endings, policy_name(policy), "baseline")
+        actions = Actions(fold.routes, stop)
+        outcome = policy_outcome(fold, actions, table, policy_name(policy), "baseline")
     return Evaluation(
         name=outcome.name,
         alpha=alpha,

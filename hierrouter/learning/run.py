@@ -453,7 +453,7 @@ def within_budget(
     """Train for every alpha, keep the router of the smallest one that meets the budget."""
     assert isinstance(config, ExactConfig)
     fold = tree.split("validation")
-    best = optimum_at_mean_cost(fold, budget, objective.allow_stop).outcome
+    best = optimum_at_mean_cost(fold, budget, objective.allow_stop)
     grid = automatic_grid(tree, objective.allow_stop)
     every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
     trained = meet_budget(every, tree, budget)

@@ -158,7 +158,7 @@ def _budget_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
         f"costs {reached.cost.mean():.4g}, with Q {reached.quality.mean():.4f}."
     )
     try:
-        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.allow_stop).outcome
+        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.allow_stop)
     except InputError:
         return [f"{start} No policy is that cheap here."]
     return [f"{start} With hindsight Q is at most {best.quality.mean():.4f} at that mean cost."]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
-from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import (
     masked_optimum,
     optimum_at_mean_cost,
@@ -61,24 +60,9 @@ def test_the_optimum_at_a_mean_cost_is_that_of_the_linear_programme(
     tree: RouteTree, stop: bool, share: float
 ) -> None:
     budget = between(tree, stop, share)
-    best = optimum_at_mean_cost(tree, budget, stop).outcome
+    best = optimum_at_mean_cost(tree, budget, stop)
     assert best.cost.mean() <= budget + ROUNDING
     assert best.quality.mean() == pytest.approx(programme(tree, budget, stop), abs=1e-7)
-
-
-@given(trees, st.booleans(), shares)
-def test_it_is_an_oracle_at_its_alpha_and_spends_the_budget_where_that_helps(
-    tree: RouteTree, stop: bool, share: float
-) -> None:
-    budget = between(tree, stop, share)
-    best = optimum_at_mean_cost(tree, budget, stop)
-    reward = oracle(tree, best.alpha, stop).reward(best.alpha)
-    np.testing.assert_allclose(best.outcome.reward(best.alpha), reward, atol=ROUNDING)
-    if best.alpha > 0:
-        assert best.outcome.cost.mean() == pytest.approx(budget)
-    else:
-        highest = tree.score[:, Actions(tree.routes, stop).endings].max(axis=1)
-        np.testing.assert_allclose(best.outcome.quality, highest)
 
 
 def test_a_hand_made_mean_budget() -> None:
@@ -91,17 +75,10 @@ def test_a_hand_made_mean_budget() -> None:
         tokens_out=np.zeros((2, 3), dtype=np.int64),
         rate=np.ones((2, 2)),
     )
-    for budget, quality, alpha in [
-        (1, 0, 0.5),
-        (1.5, 0.25, 0.5),
-        (2, 0.5, 0.25),
-        (2.5, 0.625, 0.25),
-    ]:
-        best = optimum_at_mean_cost(tree, budget)
-        assert best.outcome.quality.mean() == pytest.approx(quality)
-        assert best.alpha == alpha
+    for budget, quality in [(1, 0), (1.5, 0.25), (2, 0.5), (2.5, 0.625)]:
+        assert optimum_at_mean_cost(tree, budget).quality.mean() == pytest.approx(quality)
     enough = optimum_at_mean_cost(tree, 10)
-    assert (enough.outcome.quality.mean(), enough.outcome.cost.mean(), enough.alpha) == (0.75, 3, 0)
+    assert (enough.quality.mean(), enough.cost.mean()) == (0.75, 3)
 
 
 @given(trees, st.booleans())
@@ -110,7 +87,7 @@ def test_a_budget_below_the_cheapest_routes_is_refused(tree: RouteTree, stop: bo
     with pytest.raises(InputError, match="no policy is that cheap") as refused:
         optimum_at_mean_cost(tree, 0.99 * lowest, stop)
     assert len(str(refused.value)) <= 300
-    assert optimum_at_mean_cost(tree, lowest, stop).outcome.cost.mean() == pytest.approx(lowest)
+    assert optimum_at_mean_cost(tree, lowest, stop).cost.mean() == pytest.approx(lowest)
 
 
 @given(trees, st.booleans(), shares, st.floats(0, 0.5))

@@ -105,7 +105,7 @@ def test_the_frontier_and_the_mean_budget_are_those_of_all_policies(
     budget = spent[0] + part * (policies[-1][0] - spent[0])
     expected = best_at_most(policies, budget)
     assert np.interp(budget, spent, worth) == pytest.approx(expected)
-    best = optimum_at_mean_cost(tree, budget, stop).outcome
+    best = optimum_at_mean_cost(tree, budget, stop)
     assert best.quality.mean() == pytest.approx(expected)
 
 

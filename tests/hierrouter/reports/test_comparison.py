@@ -222,7 +222,7 @@ def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> N
     chosen, fold = replace(router(EXACT), budget=1.5), half_easy().split(split)
     (note,) = report_on(half_easy(), ALPHA, chosen, None, {}, split, QUICK).notes
     reached = chosen.outcome(fold)
-    best = optimum_at_mean_cost(fold, 1.5).outcome.quality.mean()
+    best = optimum_at_mean_cost(fold, 1.5).quality.mean()
     expected = [1.5, reached.cost.mean(), reached.quality.mean(), best]
     assert numbers(note) == pytest.approx(expected, abs=1e-3)
 

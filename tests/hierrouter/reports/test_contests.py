@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.intervals import difference_interval, interval
+from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.baselines.contest import Contest, Entry, contest
 from hierrouter.learning.baselines.registry import baselines
@@ -87,7 +87,7 @@ def test_differences_to_the_router_are_paired():
             assert row.difference is None
             continue
         other = row.entry.outcome.reward(ALPHA)
-        expected = difference_interval(router, other, QUICK.n, rng=resamples())
+        expected = interval(router - other, QUICK.n, rng=resamples())
         assert (row.difference.low, row.difference.high) == pytest.approx(expected)
 
 
@@ -116,7 +116,7 @@ def test_values_are_between_the_best_as_each_fold_has_them():
 def test_values_are_differences_on_the_fold_shown():
     found = made()
     reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
-    expected = difference_interval(reward[3], reward[1], QUICK.n, rng=resamples())
+    expected = interval(reward[3] - reward[1], QUICK.n, rng=resamples())
     hop = found.values[0].difference
     assert (hop.low, hop.high) == pytest.approx(expected)
     assert hop.mean == pytest.approx((reward[3] - reward[1]).mean())
