@@ -126,11 +126,11 @@ def import_file(
     """
     from hierrouter.collection.transfer import receive
     from hierrouter.pools.files import price_lists
-    from hierrouter.pools.pool import rates_of
+    from hierrouter.pools.pool import POOL, rates_of
 
     if format:
         parsing.check_format(format, IMPORTS)
-    rates = rates_of(price_lists([], price or [])[0].prices)
+    rates = rates_of(price_lists([], price or [])[POOL])
     with _progress() as on_progress:
         found = receive(file, cache, format, hops, seed, rates, on_progress)
     if not found.digest_known:

@@ -173,7 +173,7 @@ def report(
     policies = own_policies(policy)
     lists = price_lists(selected.prices or [], selected.price or [])
     selection = as_trained(selected, checkpoint).unpriced()
-    trees = open_trees(selected.cache, selection, [given.prices for given in lists])
+    trees = open_trees(selected.cache, selection, list(lists.values()))
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learning.selection import shown_router
     from hierrouter.reports.evaluated import DeferTo
@@ -181,7 +181,7 @@ def report(
 
     page = out is not None or format == "text" or bool(files)
     shown = shown_router(trees[0], value, checkpoint, sweep, with_sweep=True)
-    by_name = {given.name: priced for given, priced in zip(lists, trees, strict=True)}
+    by_name = dict(zip(lists, trees, strict=True))
     defer = DeferTo(defer_to, share) if defer_to is not None else None
     reported = made_of(by_name, shown, split, defer, policies, with_worst=page)
     say_what(reported)

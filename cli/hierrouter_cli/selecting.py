@@ -96,7 +96,7 @@ class Selected:
                 f"{len(files)} price files: --prices; one at a time here, `hierrouter report` "
                 "shows several side by side"
             )
-        [given] = price_lists(files, self.price or [])
+        [prices] = price_lists(files, self.price or []).values()
         return Selection(
             pool=self.pool,
             models=parsing.split_names(self.models),
@@ -106,7 +106,7 @@ class Selected:
             encoder=self.encoder or BUILT_IN,
             view=DEFAULT_VIEW if self.state is None else self.state,
             scorer=self.scorer,
-            prices=given.prices,
+            prices=prices,
             allow_incomplete=self.allow_incomplete,
         )
 

@@ -3,145 +3,91 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
+from hierrouter.pools.validation import NO_MORE, Checked, must_be, validated
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import step_key
 from hierrouter_cache.tree import Rate, Routes, RouteTree
 from hierrouter_cache.walk import TreeSpec
 
-POOL = "pool"
-SIZE = "size"
-# The paper's list (appendix B) for its models of 3, 8 and 14 billion parameters; its model of 1.5
-# billion stands there with 0.002 instead of 0.0015.
-RATE_PER_BILLION = 0.001
-BILLION = 1e9
-FEWEST_PARAMETERS = 1e3  # less is a count in billions, written as a plain number
-UNITS = {"b": 1e9, "m": 1e6}
-# A size in a name stands between delimiters: `-3B-`, `_7b`, `-8x7B`; not `v0.1b2`.
-SIZE_IN_NAME = re.compile(
-    r"(?<![A-Za-z0-9.])(?:(\d{1,9})x)?(\d{1,9}(?:\.\d+)?)([bm])(?![A-Za-z0-9])", re.IGNORECASE
-)
+MAX_NODES = 10_000
+MAX_HOPS = 20
+MAX_SEED = 2**31 - 1
+OPENAI = "openai"  # the backend of models that a server answers for
+# What a report calls its own policies, and the end of a route of fewer calls, `first>stop`.
+RESERVED = ("hierrouter", "oracle", "random", "stop")
+# What a step key says of a model besides its generation settings and the instruction.
+Identity = Mapping[str, str]
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _rate(value: float) -> float:
+    if not isfinite(value) or value < 0:
+        raise ValueError(f"must be finite and >= 0, got {value}")
+    return value + 0.0  # not -0.0
+
+
+def _size(value: object) -> object:
+    """The number that "3B" stands for."""
+    if not isinstance(value, str):
+        return value
+    if not SIZE_IN_NAME.fullmatch(value.strip()) or not size_in(value):
+        raise ValueError(f'must be like "3B" or 3.0e9, got {value!r:.40}')
+    return size_in(value)
+
+
+def _count(value: float) -> float:
+    if _rate(value) < 1_000:  # a count in billions, written as a plain number
+        raise ValueError(f'must be like "3B" or 3.0e9, got {value:g}')
+    return value
+
+
+Text = Annotated[str, Checked(_not_empty)]
+TokenRate = Annotated[float, Checked(_rate)]  # cost per token
+Parameters = Annotated[float, Checked(_size, before=True), Checked(_count)]  # 3e9 or "3B"
 
 
 @dataclass(frozen=True)
-class Price:
-    """The rate of one model.
+class Generation:
+    """How a model decodes.
 
     Attributes:
-        rate: cost per token in and out.
-        source: who says so: "pool", "price file NAME", "--price", or "size (3B)".
+        max_new_tokens: the response is cut there and marked `length`.
+        temperature: 0 is greedy; above, one response is drawn, and kept for good. Logits divided
+            by less than 0.01 overflow.
+        top_p: draw only among the likeliest tokens that together have this probability.
+        seed: another one draws another response.
     """
 
-    rate: Rate
-    source: str
+    __pydantic_config__ = NO_MORE
 
+    max_new_tokens: Annotated[int, must_be("at least 1", lambda count: count >= 1)] = 512
+    temperature: Annotated[
+        float, must_be("0 (greedy) or 0.01 to 100", lambda t: t == 0 or 0.01 <= t <= 100)
+    ] = 0.0
+    top_p: Annotated[float, must_be("above 0 and at most 1", lambda p: 0 < p <= 1)] = 1.0
+    seed: Annotated[int, must_be(f"0 to {MAX_SEED}", lambda seed: 0 <= seed <= MAX_SEED)] = 0
 
-def size_in(name: str) -> float | None:
-    """Parameters of a model by its name: `x-3B-Instruct` is 3e9, `8x7B` 56e9, `350M` 350e6.
-
-    None where the name tells no size; of several sizes the first one counts.
-    """
-    found = SIZE_IN_NAME.search(name)
-    if not found:
-        return None
-    experts, number, unit = found.groups()
-    return int(experts or 1) * float(number) * UNITS[unit.lower()] or None
-
-
-def price_by_size(parameters: float) -> Price:
-    """The heuristic price of a model (paper section 3.1): 0.001 per token and billion parameters.
-
-    Args:
-        parameters: how many the model has.
-    """
-    rate = Rate.base(_rounded(RATE_PER_BILLION * parameters / BILLION))
-    return Price(rate, f"{SIZE} ({_size_name(parameters)})")
-
-
-def rate_from(value: Any, what: str, where: str) -> float:
-    """A rate that a person wrote, per token.
-
-    Raises:
-        InputError: it is no number, negative, NaN or infinite.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{what} must be a number, got {value!r:.40}: {where}")
-    try:
-        rate = float(value)
-    except OverflowError:
-        rate = math.inf
-    if not math.isfinite(rate) or rate < 0:
-        raise InputError(f"{what} must be finite and >= 0, got {rate}: {where}")
-    return rate + 0.0  # not -0.0
-
-
-def parameters_from(value: Any, where: str) -> float:
-    """A number of parameters that a person wrote: 3.0e9 or "3B".
-
-    Raises:
-        InputError: it is neither.
-    """
-    if isinstance(value, str):
-        found = SIZE_IN_NAME.fullmatch(value.strip()) and size_in(value)
-        if not found:
-            raise InputError(f'parameters must be like "3B" or 3.0e9, got {value!r:.40}: {where}')
-        return found
-    count = rate_from(value, "parameters", where)
-    if count < FEWEST_PARAMETERS:
-        raise InputError(f'parameters must be like "3B" or 3.0e9, got {count:g}: {where}')
-    return count
-
-
-def guesses(tree: RouteTree) -> str | None:
-    """A sentence that names the models whose price is by their size alone, or None."""
-    guessed = [
-        f"price of {name} unknown: {rate:g} per token by its {source}"
-        for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True)
-        if (source := tree.priced_by.get(name, "")).startswith(SIZE)
-    ]
-    return f"{', '.join(guessed)}; give base_rate or --price" if guessed else None
-
-
-def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:
-    """JSON values: the rates of every model of a tree, per token, and where they are from."""
-    return {
-        name: {"in": rate[0], "out": rate[1], "source": tree.priced_by.get(name, POOL)}
-        for name, rate in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
-    }
-
-
-def rates_of(prices: Mapping[str, Price]) -> dict[str, Rate]:
-    """The rates alone, by model."""
-    return {name: price.rate for name, price in prices.items()}
-
-
-def _size_name(parameters: float) -> str:
-    unit, scale = ("B", BILLION) if parameters >= BILLION else ("M", UNITS["m"])
-    return f"{parameters / scale:.4g}{unit}"
-
-
-def _rounded(rate: float) -> float:
-    """Without the last bits of a product: 0.003 for 3 billion."""
-    return float(f"{rate:.12g}")
-
-
-OPENAI = "openai"  # the backend of models that a server answers for
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-KEY = re.compile(r"[!-~]+")  # what an HTTP header takes
-URL = re.compile(r"[!-~]+")
-MOST_CALLERS = 1_000
-MOST_ATTEMPTS = 20
-LONGEST_TIMEOUT_S = 86_400.0
+    @property
+    def settings(self) -> dict[str, float]:
+        """What decides a response, for its key: greedy decoding knows no top_p and no seed."""
+        if self.temperature == 0:
+            return {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -162,14 +108,18 @@ class Endpoint:
         insecure: send the key over plain http to another machine.
     """
 
-    base_url: str = ""
+    __pydantic_config__ = NO_MORE
+
+    base_url: Annotated[str, Checked(lambda url: url.rstrip("/"))] = ""
     api_key_env: str | None = None
-    deployment: str | None = None
-    answers_as: str | None = None
-    tokenizer: str | None = None
-    concurrency: int = 16
-    timeout_s: float = 600.0
-    attempts: int = 5
+    deployment: Text | None = None
+    answers_as: Text | None = None
+    tokenizer: Text | None = None
+    concurrency: Annotated[int, must_be("1 to 1000", lambda calls: 1 <= calls <= 1000)] = 16
+    timeout_s: Annotated[
+        float, must_be("above 0 and at most 86400 seconds", lambda seconds: 0 < seconds <= 86_400)
+    ] = 600.0
+    attempts: Annotated[int, must_be("1 to 20", lambda attempts: 1 <= attempts <= 20)] = 5
     insecure: bool = False
 
     @property
@@ -177,7 +127,8 @@ class Endpoint:
         """host:port, for messages."""
         parts = urlsplit(self.base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        return f"{_bracketed(parts.hostname or '')}:{port}"
+        host = parts.hostname or ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def check(self, place: str) -> None:
         """Refuse what cannot be called, or not safely.
@@ -188,10 +139,7 @@ class Endpoint:
         Raises:
             InputError: with the field and what is expected there; never with a secret.
         """
-        self._check_numbers(place)
-        for name in ("deployment", "answers_as", "tokenizer"):
-            if getattr(self, name) == "":
-                raise InputError(f"{name} must not be empty: {place}")
+        validated(Endpoint, asdict(self), place)
         if self.api_key_env is not None:
             _require_variable(self.api_key_env, place)
         if not self.base_url:
@@ -204,19 +152,6 @@ class Endpoint:
                 "use https, or insecure = true (--insecure)"
             )
 
-    def _check_numbers(self, place: str) -> None:
-        if not 1 <= self.concurrency <= MOST_CALLERS:
-            raise InputError(
-                f"concurrency must be 1 to {MOST_CALLERS}, got {self.concurrency}: {place}"
-            )
-        if not 1 <= self.attempts <= MOST_ATTEMPTS:
-            raise InputError(f"attempts must be 1 to {MOST_ATTEMPTS}, got {self.attempts}: {place}")
-        if not (isfinite(self.timeout_s) and 0 < self.timeout_s <= LONGEST_TIMEOUT_S):
-            raise InputError(
-                f"timeout_s must be above 0 and at most {LONGEST_TIMEOUT_S:g} seconds, "
-                f"got {self.timeout_s:g}: {place}"
-            )
-
     def key(self, place: str) -> str | None:
         """The key, from the environment; None where none is wanted.
 
@@ -224,103 +159,6 @@ class Endpoint:
             InputError: see `key_in`.
         """
         return None if self.api_key_env is None else key_in(self.api_key_env, place)
-
-
-def key_in(variable: str, place: str) -> str:
-    """The key that an environment variable holds.
-
-    Args:
-        place: what wants it, for messages.
-
-    Raises:
-        InputError: no variable has this name, it is not set, or it holds what no header takes.
-    """
-    _require_variable(variable, place)
-    value = os.environ.get(variable, "").strip()
-    if not value:
-        raise InputError(f"{variable} is not set: {place}; it must hold the API key")
-    if not KEY.fullmatch(value):
-        raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
-    return value
-
-
-def _require_variable(name: str, place: str) -> None:
-    """Without repeating it: a key may have been given in its place."""
-    if not VARIABLE.fullmatch(name):
-        raise InputError(
-            f"api_key_env must be the name of an environment variable: {place}; not the key itself"
-        )
-
-
-def _checked_url(url: str, place: str) -> SplitResult:
-    """The parts of a base_url; nothing of it is repeated in a message before it is known clean."""
-    example = "e.g. http://127.0.0.1:8000/v1"
-    try:
-        parts = urlsplit(url)
-        host = parts.port != 0 and parts.hostname
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https"):
-        raise InputError(f"base_url must be http:// or https:// and a host: {place}; {example}")
-    if parts.username is not None or parts.password is not None:
-        raise InputError(f"base_url must hold no user and password: {place}; use api_key_env")
-    if parts.query or parts.fragment:
-        raise InputError(f"base_url must end after the path: {place}; {example}")
-    if _is_link_local(host):
-        raise InputError(f"base_url {host} is a link-local http address: {place}; {example}")
-    return parts
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"  # some machines ask a server where names below it lead
-
-
-def _is_link_local(host: str) -> bool:
-    """Where clouds serve credentials to whoever asks."""
-    try:
-        return ip_address(host).is_link_local
-    except ValueError:
-        return False
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-MAX_NODES = 10_000
-MAX_HOPS = 20
-# What a report calls its own policies, and the end of a route of fewer calls, `first>stop`.
-RESERVED = ("hierrouter", "oracle", "random", "stop")
-# What a step key says of a model besides its generation settings and the instruction.
-Identity = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """How a model decodes.
-
-    Attributes:
-        max_new_tokens: the response is cut there and marked `length`.
-        temperature: 0 is greedy; above, one response is drawn, and kept for good.
-        top_p: draw only among the likeliest tokens that together have this probability.
-        seed: another one draws another response.
-    """
-
-    max_new_tokens: int = 512
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """What decides a response, for its key: greedy decoding knows no top_p and no seed."""
-        if self.temperature == 0:
-            return {"max_new_tokens": self.max_new_tokens, "temperature": 0.0}
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -343,18 +181,20 @@ class ModelSpec:
         parameters: how many the model has; they make its price where no rate is given.
     """
 
-    name: str
-    model: str
-    base_rate: float | None = None
+    __pydantic_config__ = NO_MORE
+
+    name: Text
+    model: Text
+    base_rate: TokenRate | None = None
     backend: str = "transformers"
     revision: str | None = None
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     generation: Generation = field(default_factory=Generation)
-    rate_in: float | None = None
-    rate_out: float | None = None
-    parameters: float | None = None
+    rate_in: TokenRate | None = None
+    rate_out: TokenRate | None = None
+    parameters: Parameters | None = None
     device: str = "auto"
-    batching: str = "static"
+    batching: Literal["static", "continuous"] = "static"
     endpoint: Endpoint | None = None
 
     def price(self, place: str = "") -> Price:
@@ -402,9 +242,13 @@ class Pool:
             from a table of single calls.
     """
 
-    models: tuple[ModelSpec, ...]
-    hops: int
-    stage_prompts: tuple[str, ...]
+    __pydantic_config__ = NO_MORE
+
+    models: tuple[ModelSpec, ...] = ()
+    hops: Annotated[
+        int, must_be(f"at least 1 and at most {MAX_HOPS}", lambda hops: 1 <= hops <= MAX_HOPS)
+    ] = 2
+    stage_prompts: tuple[str, ...] = ("",)
     references: tuple[ModelSpec, ...] = ()
     context_free: bool = False
 
@@ -509,3 +353,139 @@ def _stored_model(raw: Mapping[str, Any]) -> ModelSpec:
             "endpoint": None if endpoint is None else Endpoint(**endpoint),
         }
     )
+
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+KEY = re.compile(r"[!-~]+")  # what an HTTP header takes
+URL = re.compile(r"[!-~]+")
+
+
+def key_in(variable: str, place: str) -> str:
+    """The key that an environment variable holds.
+
+    Args:
+        place: what wants it, for messages.
+
+    Raises:
+        InputError: no variable has this name, it is not set, or it holds what no header takes.
+    """
+    _require_variable(variable, place)
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise InputError(f"{variable} is not set: {place}; it must hold the API key")
+    if not KEY.fullmatch(value):
+        raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
+    return value
+
+
+def _require_variable(name: str, place: str) -> None:
+    """Without repeating it: a key may have been given in its place."""
+    if not VARIABLE.fullmatch(name):
+        raise InputError(
+            f"api_key_env must be the name of an environment variable: {place}; not the key itself"
+        )
+
+
+def _checked_url(url: str, place: str) -> SplitResult:
+    """The parts of a base_url; nothing of it is repeated in a message before it is known clean."""
+    example = "e.g. http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url)
+        host = parts.port != 0 and parts.hostname
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https"):
+        raise InputError(f"base_url must be http:// or https:// and a host: {place}; {example}")
+    if parts.username is not None or parts.password is not None:
+        raise InputError(f"base_url must hold no user and password: {place}; use api_key_env")
+    if parts.query or parts.fragment:
+        raise InputError(f"base_url must end after the path: {place}; {example}")
+    address = _ip_address(host)
+    if address and address.is_link_local:  # where clouds serve credentials to whoever asks
+        raise InputError(f"base_url {host} is a link-local http address: {place}; {example}")
+    return parts
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine."""
+    address = _ip_address(host)  # some machines ask a server where names below localhost lead
+    return address.is_loopback if address else host == "localhost"
+
+
+def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+POOL = "pool"
+SIZE = "size"
+# The paper's list (appendix B) for its models of 3, 8 and 14 billion parameters; its model of 1.5
+# billion stands there with 0.002 instead of 0.0015.
+RATE_PER_BILLION = 0.001
+BILLION = 1e9
+UNITS = {"b": 1e9, "m": 1e6}
+# A size in a name stands between delimiters: `-3B-`, `_7b`, `-8x7B`; not `v0.1b2`.
+SIZE_IN_NAME = re.compile(
+    r"(?<![A-Za-z0-9.])(?:(\d{1,9})x)?(\d{1,9}(?:\.\d+)?)([bm])(?![A-Za-z0-9])", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Price:
+    """The rate of one model.
+
+    Attributes:
+        rate: cost per token in and out.
+        source: who says so: "pool", "price file NAME", "--price", or "size (3B)".
+    """
+
+    rate: Rate
+    source: str
+
+
+def size_in(name: str) -> float | None:
+    """Parameters of a model by its name: `x-3B-Instruct` is 3e9, `8x7B` 56e9, `350M` 350e6.
+
+    None where the name tells no size; of several sizes the first one counts.
+    """
+    found = SIZE_IN_NAME.search(name)
+    if not found:
+        return None
+    experts, number, unit = found.groups()
+    return int(experts or 1) * float(number) * UNITS[unit.lower()] or None
+
+
+def price_by_size(parameters: float) -> Price:
+    """The heuristic price of a model (paper section 3.1): 0.001 per token and billion parameters.
+
+    Args:
+        parameters: how many the model has.
+    """
+    rate = float(f"{RATE_PER_BILLION * parameters / BILLION:.12g}")  # 0.003, no 0.00300000001
+    unit, scale = ("B", BILLION) if parameters >= BILLION else ("M", UNITS["m"])
+    return Price(Rate.base(rate), f"{SIZE} ({parameters / scale:.4g}{unit})")
+
+
+def guesses(tree: RouteTree) -> str | None:
+    """A sentence that names the models whose price is by their size alone, or None."""
+    guessed = [
+        f"price of {name} unknown: {rate:g} per token by its {source}"
+        for name, rate in zip(tree.direct.models, tree.direct.rate[:, 0].tolist(), strict=True)
+        if (source := tree.priced_by.get(name, "")).startswith(SIZE)
+    ]
+    return f"{', '.join(guessed)}; give base_rate or --price" if guessed else None
+
+
+def price_table(tree: RouteTree) -> dict[str, dict[str, Any]]:
+    """JSON values: the rates of every model of a tree, per token, and where they are from."""
+    return {
+        name: {"in": rate[0], "out": rate[1], "source": tree.priced_by.get(name, POOL)}
+        for name, rate in zip(tree.direct.models, tree.direct.rate.tolist(), strict=True)
+    }
+
+
+def rates_of(prices: Mapping[str, Price]) -> dict[str, Rate]:
+    """The rates alone, by model."""
+    return {name: price.rate for name, price in prices.items()}

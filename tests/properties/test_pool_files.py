@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.pools.files import BATCHINGS, DTYPES, parse_pool, stored_pool
+from hierrouter.pools.files import parse_pool, stored_pool
 from hierrouter.pools.pool import RESERVED, Endpoint, Generation, ModelSpec, Pool
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.pools.examples import GOOD, IDENTITIES
@@ -118,8 +118,8 @@ def models(draw: st.DrawFn, name: str) -> ModelSpec:
         base_rate=draw(RATE) if base else None,
         rate_in=None if base else draw(RATE),
         rate_out=None if base else draw(RATE),
-        dtype=draw(st.sampled_from(DTYPES)),
-        batching=draw(st.sampled_from(BATCHINGS)),
+        dtype=draw(st.sampled_from(("auto", "float32", "float16", "bfloat16"))),
+        batching=draw(st.sampled_from(("static", "continuous"))),
         generation=Generation(
             draw(st.integers(1, 10**6)),
             draw(st.just(0.0) | st.floats(0.01, 100)),

@@ -13,14 +13,15 @@ import pytest
 
 from hierrouter.pools.files import load_pool, price_lists, prices_of
 from hierrouter.pools.pool import (
+    Parameters,
     Price,
+    TokenRate,
     guesses,
-    parameters_from,
     price_by_size,
     price_table,
-    rate_from,
     size_in,
 )
+from hierrouter.pools.validation import validated
 from hierrouter.replay.opening import Selection, open_tree, open_trees
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.results import Bootstrap
@@ -71,7 +72,7 @@ def test_a_size_is_a_price(parameters: float, rate: float, source: str) -> None:
 def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
     value: object, parameters: float
 ) -> None:
-    assert parameters_from(value, "here") == parameters
+    assert validated(Parameters, value, "here", "parameters") == parameters
 
 
 @pytest.mark.parametrize(
@@ -88,22 +89,22 @@ def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
 )
 def test_what_is_no_size_is_refused(value: object, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        parameters_from(value, "here")
+        validated(Parameters, value, "here", "parameters")
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.0])
 def test_nothing_may_cost_nothing(value: float) -> None:
-    assert math.copysign(1, rate_from(value, "price", "here")) == 1
-    assert rate_from(value, "price", "here") == 0
+    assert math.copysign(1, validated(TokenRate, value, "here", "price")) == 1
+    assert validated(TokenRate, value, "here", "price") == 0
 
 
 def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, Price]:
     """The prices of the testbed's models under one price file."""
     file = tmp_path / "list.toml"
     file.write_text(text)
-    [found] = price_lists([file], items)
-    return prices_of(POOL, found.prices, ["other"])
+    [found] = price_lists([file], items).values()
+    return prices_of(POOL, found, ["other"])
 
 
 def test_a_flag_wins_over_a_file_and_a_file_over_the_pool(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_bad_price_file_is_refused(tmp_path: Path, text: str, message: str) ->
 )
 def test_a_bad_price_flag_is_refused(items: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        prices_of(POOL, price_lists([], items)[0].prices, [])
+        prices_of(POOL, price_lists([], items)["pool"], [])
 
 
 def test_two_lists_need_two_names(tmp_path: Path) -> None:
