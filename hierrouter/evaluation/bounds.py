@@ -248,7 +248,15 @@ def split_regret(
     possible = Actions(tree.routes, allow_stop).endings
     if endings[:, : possible.start].any():
         raise ValueError("episodes end before L calls; allow the oracle to stop, too")
-    return Regret(-np.diff(_helped(tree, alpha, endings, allow_stop), axis=1))
+    routes = tree.routes
+    ended = endings * tree.node_reward(alpha)
+    rest = going_on(routes, endings) * best_ahead(tree, alpha, allow_stop)
+    # W(l), the mean R of a policy that is helped by the oracle after l choices; W(L) is its own R.
+    helped = [ended.sum(axis=1)]
+    for level in reversed(range(routes.hops)):
+        stopped = ended[:, : routes.level_start(level + 1)].sum(axis=1)
+        helped.append(stopped + rest[:, routes.level(level)].sum(axis=1))
+    return Regret(-np.diff(np.stack(helped[::-1], axis=1), axis=1))
 
 
 def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Floats:
@@ -261,15 +269,3 @@ def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Float
         if allow_stop:
             best = np.maximum(best, reward[:, routes.level(level)])
     return np.concatenate(ahead[::-1], axis=1)
-
-
-def _helped(tree: RouteTree, alpha: float, endings: Floats, allow_stop: bool) -> Floats:
-    """float64[queries, L + 1]: W(0) to W(L)."""
-    routes = tree.routes
-    ended = endings * tree.node_reward(alpha)
-    rest = going_on(routes, endings) * best_ahead(tree, alpha, allow_stop)
-    worth = [ended.sum(axis=1)]
-    for level in reversed(range(routes.hops)):
-        stopped = ended[:, : routes.level_start(level + 1)].sum(axis=1)
-        worth.append(stopped + rest[:, routes.level(level)].sum(axis=1))
-    return np.stack(worth[::-1], axis=1)

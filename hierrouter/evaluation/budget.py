@@ -18,7 +18,7 @@ from hierrouter.evaluation.outcome import (
     from_endings,
 )
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree, cost_of, total_cost
+from hierrouter_cache.tree import RouteTree, cost_of, total_cost
 
 
 @dataclass(frozen=True)
@@ -228,6 +228,28 @@ def _best_of(tree: RouteTree, allowed: Booleans, alpha: float, name: str) -> Out
     return at_nodes(tree, cheapest_best(reward, tree.cost), name, "oracle")
 
 
+@dataclass(frozen=True)
+class Ceilings:
+    """The largest unknowns of a fold at each node.
+
+    Attributes:
+        longest: int64[nodes], tokens of the longest answer.
+        growth: int64[nodes], largest number of tokens that a prompt has more than its parent's,
+            each counted by the model that is asked.
+    """
+
+    longest: Integers
+    growth: Integers
+
+    @classmethod
+    def of(cls, fold: RouteTree) -> Ceilings:
+        """The ceilings of one fold, which is not empty."""
+        nodes = np.arange(1, fold.routes.nodes)
+        parent = np.concatenate([[0], (nodes - 1) // fold.routes.models])
+        growth = (fold.tokens_in - fold.tokens_in[:, parent]).max(axis=0)
+        return cls(fold.tokens_out.max(axis=0), growth)
+
+
 def affordable(ceilings: Ceilings, tree: RouteTree, budget: float, actions: Actions) -> Booleans:
     """What may be called at each state so that the cost of a query stays within a budget.
 
@@ -244,13 +266,12 @@ def affordable(ceilings: Ceilings, tree: RouteTree, budget: float, actions: Acti
         bool[queries, states, A], at least one True in each row.
     """
     routes = tree.routes
-    priced = _Priced(ceilings, actions, tree.rate)
     ahead = [
-        priced.ahead(level, tree.tokens_in[:, routes.level(level)])
+        _ahead(ceilings, actions, tree.rate, level, tree.tokens_in[:, routes.level(level)])
         for level in range(1, routes.hops + 1)
     ]
     spent = tree.cost[:, : routes.states, None]
-    return _within(spent + np.concatenate(ahead, axis=1), actions.legal(), budget)
+    return _fitting(spent + np.concatenate(ahead, axis=1), actions.legal(), budget)
 
 
 def affordable_at(
@@ -286,79 +307,37 @@ def affordable_at(
     place = state - routes.level_start(len(path))  # among the states of its level
     prompt = np.zeros((1, routes.models**level), dtype=np.int64)
     prompt.reshape(-1, routes.models)[place] = prompts
-    ahead = _Priced(ceilings, actions, rate).ahead(level, prompt)[0, place]
-    return _within(cost + ahead, actions.legal()[state], budget)
+    ahead = _ahead(ceilings, actions, rate, level, prompt)[0, place]
+    return _fitting(cost + ahead, actions.legal()[state], budget)
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """The largest unknowns of a fold at each node.
+def _ahead(
+    ceilings: Ceilings, actions: Actions, rate: Floats, level: int, prompt: Integers
+) -> Floats:
+    """Ceiling of the actions that lead to a level and of what must follow; inf: illegal.
 
-    Attributes:
-        longest: int64[nodes], tokens of the longest answer.
-        growth: int64[nodes], largest number of tokens that a prompt has more than its parent's,
-            each counted by the model that is asked.
+    Args:
+        rate: float64[M, 2].
+        prompt: int64[queries, M^level], tokens, known or bounded.
+
+    Returns:
+        float64[queries, M^(level - 1), A].
     """
-
-    longest: Integers
-    growth: Integers
-
-    @classmethod
-    def of(cls, fold: RouteTree) -> Ceilings:
-        """The ceilings of one fold, which is not empty."""
-        nodes = np.arange(1, fold.routes.nodes)
-        parent = np.concatenate([[0], (nodes - 1) // fold.routes.models])
-        growth = (fold.tokens_in - fold.tokens_in[:, parent]).max(axis=0)
-        return cls(fold.tokens_out.max(axis=0), growth)
-
-
-@dataclass(frozen=True)
-class _Priced:
-    """Ceilings under some prices, float64[M, 2]."""
-
-    ceilings: Ceilings
-    actions: Actions
-    rate: Floats
-
-    def ahead(self, level: int, prompt: Integers) -> Floats:
-        """Ceiling of the actions that lead to a level and of what must follow; inf: illegal.
-
-        Args:
-            prompt: int64[queries, M^level], tokens, known.
-
-        Returns:
-            float64[queries, M^(level - 1), A].
-        """
-        routes = self.actions.routes
-        call = self._call(level, prompt)
-        choices = [call + self._rest(level, prompt)]
-        if self.actions.allow_stop:
-            choices.append(call)
-        shape = (len(prompt), -1, routes.models)
-        total = np.concatenate([choice.reshape(shape) for choice in choices], axis=2)
-        return np.where(self.actions.legal()[routes.level(level - 1)], total, np.inf)
-
-    def _call(self, level: int, prompt: Integers) -> Floats:
-        """Ceiling of the calls that lead to a level, whose prompts are known or bounded."""
-        routes = self.actions.routes
-        rate = np.tile(self.rate, (routes.models ** (level - 1), 1))
-        return cost_of(prompt, self.ceilings.longest[routes.level(level)], rate)
-
-    def _rest(self, level: int, prompt: Integers) -> Floats:
-        """Ceiling of the cheapest way to finish after each node of a level, shaped as `prompt`."""
-        routes = self.actions.routes
-        if level == routes.hops:
-            return np.zeros(prompt.shape)
+    routes = actions.routes
+    rates = np.tile(rate, (routes.models ** (level - 1), 1))
+    call = cost_of(prompt, ceilings.longest[routes.level(level)], rates)
+    going_on = call
+    if level < routes.hops:
         grown = np.repeat(prompt, routes.models, axis=1)
-        grown += self.ceilings.growth[routes.level(level + 1)]
-        total = self._call(level + 1, grown)
-        if not self.actions.allow_stop:
-            total += self._rest(level + 1, grown)
-        cheapest: Floats = total.reshape(*prompt.shape, -1).min(axis=2)
-        return cheapest
+        grown += ceilings.growth[routes.level(level + 1)]
+        going_on = call + _ahead(ceilings, actions, rate, level + 1, grown).min(axis=2)
+    choices = [going_on, call] if actions.allow_stop else [going_on]
+    shape = (len(prompt), -1, routes.models)
+    total = np.concatenate([choice.reshape(shape) for choice in choices], axis=2)
+    return np.where(actions.legal()[routes.level(level - 1)], total, np.inf)
 
 
-def _within(total: Floats, legal: Booleans, budget: float) -> Booleans:
+def _fitting(total: Floats, legal: Booleans, budget: float) -> Booleans:
     """Which totals, float64[..., A], fit; the lowest one where none does."""
     fits = within(total, budget) & legal
     lowest = np.arange(total.shape[-1]) == total.argmin(axis=-1)[..., None]
@@ -422,58 +401,22 @@ def price_mix(tree: RouteTree, model: str, alpha: float, allow_stop: bool = Fals
     Raises:
         InputError: no such model.
     """
-    number = _number(tree, model)
-    endings = Actions(tree.routes, allow_stop).endings
-    own, rest, score = (part[:, endings] for part in (*_costs(tree, number), tree.score))
-    # Of routes that are worth the same at any price the cheapest comes first.
-    order = np.argsort(rest, axis=1, kind="stable")
-    own, rest, score = (np.take_along_axis(part, order, axis=1) for part in (own, rest, score))
-    hulls = Hulls.of(*_lines(own, rest, score, alpha))
-    calls = _calls(tree.routes, number)[endings][order]
-    return _pieces(model, hulls, calls)
-
-
-def _number(tree: RouteTree, model: str) -> int:
     if model not in tree.models:
         raise InputError(f"no such model in the pool: {model}; known: {', '.join(tree.models)}")
-    return tree.models.index(model)
-
-
-def _costs(tree: RouteTree, number: int) -> tuple[Floats, Floats]:
-    """float64[queries, nodes] twice: what one model's calls and all others cost up to each node."""
-    one = (np.arange(len(tree.models)) == number)[:, None]
+    number, endings = tree.models.index(model), Actions(tree.routes, allow_stop).endings
+    mine = (np.arange(len(tree.models)) == number)[:, None]
     own, rest = (
         total_cost(tree.routes, tree.tokens_in, tree.tokens_out, np.where(kept, tree.rate, 0.0))
-        for kept in (one, ~one)
+        for kept in (mine, ~mine)
     )
-    return own, rest
-
-
-def _lines(own: Floats, rest: Floats, score: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """How each route's reward falls with x, and the reward it falls from.
-
-    At alpha 0 the best routes are told apart by cost alone; all others are left out.
-    """
-    if alpha > 0:
-        return alpha * own, score - alpha * rest
-    best = score == score.max(axis=1, keepdims=True)
-    return np.where(best, own, np.inf), np.where(best, -rest, -np.inf)
-
-
-def _calls(routes: Routes, number: int) -> Integers:
-    """int64[nodes, 2]: the calls of one model up to each node, and all calls."""
-    calls = np.zeros((routes.nodes, 2), dtype=np.int64)
-    for node in range(1, routes.nodes):
-        calls[node] = calls[routes.parent(node)] + (routes.action(node) == number, 1)
-    return calls
-
-
-def _pieces(model: str, hulls: Hulls, calls: Integers) -> PriceMix:
-    """Add up the changes from an infinite price down to 0.
-
-    Args:
-        calls: int64[queries, points, 2], the model's calls and all calls of each route.
-    """
+    # Of routes that are worth the same at any price the cheapest comes first.
+    order = endings.start + np.argsort(rest[:, endings], axis=1, kind="stable")
+    own, rest, score = (np.take_along_axis(part, order, axis=1) for part in (own, rest, tree.score))
+    hulls = Hulls.of(*_lines(own, rest, score, alpha))
+    paths = [tree.routes.path(node) for node in range(tree.routes.nodes)]
+    # int64[queries, points, 2]: the model's calls and all calls of each route.
+    calls = np.array([(path.count(number), len(path)) for path in paths])[order]
+    # Add up the changes from an infinite price down to 0.
     dearest = calls[np.arange(len(calls)), hulls.start].sum(axis=0)
     changes = calls[hulls.query, hulls.after] - calls[hulls.query, hulls.before]
     counts = dearest + np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(changes, axis=0)])
@@ -482,3 +425,14 @@ def _pieces(model: str, hulls: Hulls, calls: Integers) -> PriceMix:
     # Of changes at the same factor only the sum is seen.
     last = np.append(np.diff(factor) > 0, True)
     return PriceMix(model, factor[last], share[last])
+
+
+def _lines(own: Floats, rest: Floats, score: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """How each route's reward falls with the model's price factor, and from which reward.
+
+    At alpha 0 the best routes are told apart by cost alone; all others are left out.
+    """
+    if alpha > 0:
+        return alpha * own, score - alpha * rest
+    best = score == score.max(axis=1, keepdims=True)
+    return np.where(best, own, np.inf), np.where(best, -rest, -np.inf)
