@@ -1,4 +1,9 @@
-"""The openai engine: models that an OpenAI-compatible server answers for."""
+"""The openai engine: models that an OpenAI-compatible server answers for.
+
+The backend first, then one model and its answers (`EndpointGenerator` for many prompts, `Caller`
+for one attempt at one), then the connection (`Client`). What its errors mean, and how long callers
+wait together, is in `hierrouter.engines.endpoint_failures`.
+"""
 
 from __future__ import annotations
 
@@ -6,351 +11,37 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from httpx2 import TransportError
-from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
+from openai import APIError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
+from pydantic import BaseModel
 from transformers import AutoTokenizer
 
-from hierrouter.engines.endpoint_failures import (
-    OTHER_LIMIT,
-    TICK_S,
-    Again,
-    Broken,
-    Count,
-    GaveUp,
-    NotThere,
-    OtherLimit,
-    Patience,
-    Reader,
-    Stopped,
-    Unexpected,
-    Unreachable,
-    meaning,
-    timed_out,
+from hierrouter.engines import endpoint_failures as failures
+from hierrouter.engines.endpoint_failures import Again, Busy, Patience, Refused, Stopped
+from hierrouter.engines.generator import (
+    Answer,
+    Failure,
+    Outage,
+    Response,
+    Stop,
+    message_of,
+    never,
+    prompt_tokens,
 )
-from hierrouter.engines.generator import Answer, Failure, Outage, Stop, never, prompt_tokens
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, is_loopback
 from hierrouter_cache.errors import WorldError, reason_of
 from hierrouter_cache.keys import digest
-
-CONNECT_S = 10.0
-HIDDEN = "***"
-SHORTEST_SECRET = 8
-T = TypeVar("T")
-# The body of what comes in pieces; the text is told on the way.
-Gather = Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]]
-
-
-class Client:
-    """A server with a connection pool; made and closed by `session`.
-
-    Args:
-        endpoint: where it is.
-        key: sent as bearer token where there is one; hidden in all that the server says.
-    """
-
-    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
-        self.address = endpoint.address
-        self._timeout_s = endpoint.timeout_s
-        # A word such as "none", for servers that want any key, is no secret and may be an answer.
-        self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
-        self._openai = _client(endpoint, key or "none")
-
-    async def complete(self, request: dict[str, Any]) -> str | Failure:
-        """The body of one chat completion, or why this prompt has none.
-
-        Raises:
-            Again, Busy, OtherLimit, Outage: see `refusals`.
-        """
-        create = self._openai.chat.completions.with_raw_response.create
-        return await self._body(lambda: create(**request), self._timeout_s)
-
-    async def stream(
-        self, request: dict[str, Any], gather: Gather, on_text: Callable[[str], None]
-    ) -> str | Failure:
-        """As `complete`, the text handed on as it comes.
-
-        Args:
-            gather: puts the body together from all pieces.
-            on_text: told what comes next of the answer.
-
-        Raises:
-            Again, Busy, OtherLimit, Outage: as `complete`; perhaps after a part of the answer.
-        """
-        create = self._openai.chat.completions.create
-        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
-
-        async def send() -> str:
-            async with await create(**whole) as pieces:
-                return await gather(pieces, lambda text: on_text(self._hidden(text)))
-
-        body = await self._sent(send, self._timeout_s)
-        return body if isinstance(body, Failure) else self._hidden(body)
-
-    async def list_models(self, longest_s: float) -> str | Failure:
-        """The body of the list of models; the errors are those of `complete`."""
-        return await self._body(
-            self._openai.models.with_raw_response.list, min(self._timeout_s, longest_s)
-        )
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._openai.close()
-
-    async def _body(self, send: Callable[[], Awaitable[Any]], timeout_s: float) -> str | Failure:
-        raw = await self._sent(send, timeout_s)
-        if isinstance(raw, Failure):
-            return raw
-        return self._hidden(raw.content.decode("utf-8-sig", "replace"))
-
-    async def _sent(self, send: Callable[[], Awaitable[T]], timeout_s: float) -> T | Failure:
-        try:
-            with anyio.fail_after(timeout_s):
-                return await send()
-        except TimeoutError:
-            raise timed_out(self.address, timeout_s) from None
-        except APIError as error:
-            found = meaning(error, self.address, self._hidden)
-            if isinstance(found, Failure):
-                return found
-            raise found from None
-        except TransportError as error:  # in the middle of an answer
-            raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
-        except ValueError:  # a piece of a stream
-            raise Again(f"unexpected answer from {self.address}: broken JSON") from None
-
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._secret, HIDDEN) if self._secret else text
-
-
-@contextmanager
-def session(endpoint: Endpoint, key: str | None) -> Iterator[tuple[BlockingPortal, Client]]:
-    """A client and an event loop in a thread of its own to run it in; both gone afterwards."""
-    client = Client(endpoint, key)
-    with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
-        try:
-            yield portal, client
-        finally:
-            portal.call(client.close)
-
-
-def _client(endpoint: Endpoint, key: str) -> AsyncOpenAI:
-    timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
-    client = AsyncOpenAI(
-        api_key=key,
-        admin_api_key="",
-        base_url=endpoint.base_url,
-        max_retries=0,
-        timeout=timeout,
-        default_headers={"Authorization": f"Bearer {key}"},
-        http_client=DefaultAsyncHttpxClient(
-            follow_redirects=False,
-            timeout=timeout,
-            # No proxy leads back to this machine.
-            trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
-        ),
-    )
-    client.organization = client.project = None  # else from the environment
-    return client
-
-
-LISTING_S = 30.0  # whatever time a completion may take
-ATTEMPTS = 2
-NAMED = 5  # models of a server, in a message
-
-
-async def require_served(client: Client, model: str) -> None:
-    """Ask for the list of models; a server that has none is not asked further.
-
-    Raises:
-        Outage: there is no server, it refuses the key, or this model is not on its list.
-    """
-    ask = partial(_listed, client)
-    patience = Patience(ATTEMPTS, ATTEMPTS + 1, never, ask)
-    try:
-        names = await patience.tried(ask)
-    except GaveUp as error:
-        raise Outage(str(error)) from None
-    # `transformers serve` lists what it has from the hub, but serves folders as well; Ollama
-    # takes a name without its tag.
-    if not names or Path(model).is_absolute() or {model, f"{model}:latest"} & set(names):
-        return
-    close = get_close_matches(model, names, NAMED, 0.0)
-    more = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
-    raise Outage(
-        f"model {model} is not served at {client.address}, which serves "
-        f"{', '.join(f'{name:.30}' for name in close)}{more}"
-    )
-
-
-async def _listed(client: Client) -> list[str]:
-    """Names of the served models; empty where the server does not tell."""
-    try:
-        body = await client.list_models(LISTING_S)
-    except (NotThere, Broken):  # `transformers serve` breaks here where it has no hub cache
-        return []
-    except Unreachable as error:
-        raise Outage(f"{error}; start the server, or correct base_url") from None
-    if not isinstance(body, str):
-        return []
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Outage(
-            f"unexpected answer from {client.address}: no JSON; is base_url right "
-            "(it often ends in /v1)?"
-        ) from None
-    entries = parsed.get("data") if isinstance(parsed, dict) else None
-    listed = entries if isinstance(entries, list) else []
-    found = [entry.get("id") for entry in listed if isinstance(entry, dict)]
-    return [name for name in found if isinstance(name, str)]
-
-
-def counter(tokenizer: str, place: str) -> Count:
-    """What counts with this tokenizer and its chat template.
-
-    Args:
-        tokenizer: folder, hub id or `testbed:NAME`.
-        place: whose it is, for messages.
-
-    Raises:
-        WorldError: it cannot be loaded, or has no chat template.
-        RuntimeError: what it returns, where the template fails.
-    """
-    source = str(named_folder(ModelSpec(place, tokenizer)) or tokenizer)
-    try:
-        loaded = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = reason_of(error)
-        raise WorldError(
-            f"cannot load tokenizer {tokenizer}: {place}: {reason}; name another"
-        ) from error
-    if loaded.chat_template is None:
-        raise WorldError(f"tokenizer {tokenizer} has no chat template: {place}; name another")
-
-    def count(prompt: str, text: str, ended: bool) -> tuple[int, int]:
-        shown = prompt_tokens(loaded, prompt)
-        said = loaded(text, add_special_tokens=False)["input_ids"]
-        return len(shown), len(said) + ended  # the end token counts too
-
-    return count
-
-
-PROBE = "Say OK."  # what tells a server that is out from prompts that never work
-LIMIT = "max_tokens"
-
-# A request to the body of its completion, or why there is none.
-Send = Callable[[dict[str, Any]], Awaitable[str | Failure]]
-
-
-class Caller:
-    """How one model of one server is asked.
-
-    Args:
-        spec: its served name and decoding settings.
-        endpoint: the server.
-
-    Raises:
-        WorldError: the tokenizer that is to count cannot be loaded.
-    """
-
-    def __init__(self, spec: ModelSpec, endpoint: Endpoint) -> None:
-        self._model = spec.model
-        self._generation = spec.generation
-        self._limit = LIMIT
-        answers_as = endpoint.answers_as or spec.model
-        self._reader = Reader(answers_as, spec.revision or "main", _counter(spec, endpoint))
-
-    async def complete(self, client: Client, prompt: str) -> Answer:
-        """What one attempt gives.
-
-        Raises:
-            Again, Busy, Refused, Outage: see `refusals`.
-            RuntimeError: another model answers, or answers come without token counts.
-        """
-        return await self._asked(prompt, client, client.complete)
-
-    async def stream(self, client: Client, prompt: str, on_text: Callable[[str], None]) -> Answer:
-        """What one attempt gives, handed on as it comes.
-
-        Args:
-            on_text: told what comes next of the answer.
-
-        Raises:
-            Again, Busy, Refused, Outage: see `refusals`; perhaps after a part of the answer.
-            RuntimeError: as `complete`.
-        """
-
-        async def send(request: dict[str, Any]) -> str | Failure:
-            return await client.stream(request, self._reader.gather, on_text)
-
-        return await self._asked(prompt, client, send)
-
-    def count(self, prompt: str) -> int | None:
-        """Tokens of a prompt, where a tokenizer is named."""
-        return self._reader.count(prompt, "", True)[0] if self._reader.count else None
-
-    async def probe(self, client: Client) -> None:
-        """One attempt at a prompt that no server can mind."""
-        answer = await self.complete(client, PROBE)
-        if isinstance(answer, Failure):
-            raise Again(answer.detail)
-
-    async def _asked(self, prompt: str, client: Client, send: Send) -> Answer:
-        """The answer in the body that `send` brings."""
-        limit = self._limit
-        try:
-            body = await send(self._request(prompt, limit))
-        except OtherLimit:
-            if limit == OTHER_LIMIT:
-                raise
-            self._limit = OTHER_LIMIT
-            return await self._asked(prompt, client, send)
-        except Unexpected as error:
-            raise _again(client, error) from None
-        if isinstance(body, Failure):
-            return body
-        try:
-            return self._reader.read(prompt, body)
-        except Unexpected as error:
-            raise _again(client, error) from None
-
-    def _request(self, prompt: str, limit: str) -> dict[str, Any]:
-        generation = self._generation
-        request: dict[str, Any] = {
-            "model": self._model,
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": generation.temperature,
-            limit: generation.max_new_tokens,
-        }
-        if generation.temperature:
-            # A seed of its own for each model and prompt: see docs/decisions.md on draws.
-            seed = digest(["draw", self._model, generation.seed, prompt])
-            request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
-        return request
-
-
-def _again(client: Client, error: Unexpected) -> Again:
-    return Again(f"unexpected answer from {client.address}: {error}")
-
-
-def _counter(spec: ModelSpec, endpoint: Endpoint) -> Count | None:
-    if endpoint.tokenizer is None:
-        return None
-
-    return counter(endpoint.tokenizer, f"model {spec.name}")
-
-
-ROUNDS = 2  # of nothing but failed attempts, and the server is doubted
 
 
 class EndpointBackend:
@@ -379,9 +70,59 @@ class EndpointBackend:
         """
         endpoint = endpoint_of(spec)
         key = endpoint.key(f"model {spec.name}")
-        with session(endpoint, key) as (portal, client):
-            portal.call(require_served, client, spec.model)
+        with _session(endpoint, key) as (portal, client):
+            portal.call(_require_served, client, spec.model)
         return EndpointGenerator(spec, endpoint, key)
+
+
+LIST_ATTEMPTS = 2
+NAMED = 5  # models of a server, in a message
+
+
+async def _require_served(client: Client, model: str) -> None:
+    """Ask for the list of models; a server that has none is not asked further.
+
+    Raises:
+        Outage: there is no server, it refuses the key, or this model is not on its list.
+    """
+    ask = partial(_listed, client)
+    try:
+        names = await Patience(LIST_ATTEMPTS, 1, ask, never).tried(ask)
+    except Refused as error:
+        raise Outage(str(error)) from None
+    # `transformers serve` lists what it has from the hub, but serves folders as well; Ollama
+    # takes a name without its tag.
+    if not names or Path(model).is_absolute() or {model, f"{model}:latest"} & set(names):
+        return
+    close = get_close_matches(model, names, NAMED, 0.0)
+    more = f" and {len(names) - len(close)} more" if len(names) > len(close) else ""
+    raise Outage(
+        f"model {model} is not served at {client.address}, which serves "
+        f"{', '.join(f'{name:.30}' for name in close)}{more}"
+    )
+
+
+async def _listed(client: Client) -> list[str]:
+    """Names of the served models; empty where the server does not tell."""
+    try:
+        body = await client.list_models()
+    except Busy as busy:
+        if busy.is_there:
+            raise
+        raise Outage(f"{busy}; start the server, or correct base_url") from None
+    if body is None:
+        return []
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Outage(
+            f"unexpected answer from {client.address}: no JSON; is base_url right "
+            "(it often ends in /v1)?"
+        ) from None
+    models = parsed.get("data") if isinstance(parsed, dict) else None
+    models = models if isinstance(models, list) else []
+    names = [model.get("id") for model in models if isinstance(model, dict)]
+    return [name for name in names if isinstance(name, str)]
 
 
 class EndpointGenerator:
@@ -416,13 +157,15 @@ class EndpointGenerator:
         due = iter(enumerate(prompts))
         pending: dict[Future[Answer | None], int] = {}
         outage: Outage | None = None
-        with session(self._endpoint, self._key) as (portal, client):
-            call = partial(self._answer, client, self._patience(client, stopping, width))
+        with _session(self._endpoint, self._key) as (portal, client):
+            probe = partial(self.caller.probe, client)
+            patience = Patience(self._endpoint.attempts, width, probe, stopping.is_set)
             try:
                 while True:
                     over = outage is not None or stop()
                     while not over and len(pending) < width and (item := next(due, None)):
-                        pending[portal.start_task_soon(call, item[1])] = item[0]
+                        call = partial(self.caller.complete, client, item[1])
+                        pending[portal.start_task_soon(_final_answer, patience, call)] = item[0]
                         over = stop()
                     if over:
                         stopping.set()
@@ -438,28 +181,371 @@ class EndpointGenerator:
         if outage:
             raise outage
 
-    def _patience(self, client: Client, stopping: Event, callers: int) -> Patience:
-        probe = partial(self.caller.probe, client)
-        attempts = self._endpoint.attempts
-        # One call alone, failing at every attempt, is no outage.
-        failures = max(ROUNDS * callers, attempts + 1)
-        return Patience(attempts, failures, stopping.is_set, probe)
 
-    async def _answer(self, client: Client, patience: Patience, prompt: str) -> Answer | None:
-        """The final answer to one prompt; None where the collection stops without one."""
-        try:
-            return await patience.tried(partial(self.caller.complete, client, prompt))
-        except GaveUp as error:
-            return Failure("error", str(error))
-        except Stopped:
-            return None
+async def _final_answer(patience: Patience, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    """What comes of one prompt; None where the collection stops before."""
+    try:
+        return await patience.tried(call)
+    except Refused as error:
+        return Failure("error", str(error))
+    except Stopped:
+        return None
 
 
 def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
     """Take out what is finished by now, or soon; an error comes after the answers."""
-    done, _ = wait(pending, TICK_S, FIRST_COMPLETED)
+    done, _ = wait(pending, failures.TICK_S, FIRST_COMPLETED)
     for future in sorted(done, key=lambda each: each.exception() is not None):
         place = pending.pop(future)
         answer = future.result()
         if answer is not None:
             yield place, answer
+
+
+PROBE = "Say OK."  # what tells a server that is out from prompts that never work
+LIMIT, OTHER_LIMIT = "max_tokens", "max_completion_tokens"  # the second for newer hosted models
+# What servers call the end of an answer: vLLM, llama.cpp, Ollama and hosted ones; then TGI.
+STOPS = ("stop", "eos", "eos_token", "stop_sequence")
+MOST_TOKENS = 2**31 - 1  # what the cache has room for
+
+
+class Caller:
+    """How one model of one server is asked, and how its answers are read.
+
+    Args:
+        spec: its served name and decoding settings.
+        endpoint: the server.
+
+    Raises:
+        WorldError: the tokenizer that is to count cannot be loaded.
+    """
+
+    def __init__(self, spec: ModelSpec, endpoint: Endpoint) -> None:
+        self._model = spec.model
+        self._generation = spec.generation
+        self._limit = LIMIT
+        named = endpoint.answers_as or spec.model
+        # `transformers serve` puts the revision behind the name.
+        self._names = (named, f"{named}@{spec.revision or 'main'}")
+        self._tokenizer = _tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
+
+    async def complete(
+        self, client: Client, prompt: str, on_text: Callable[[str], None] | None = None
+    ) -> Answer:
+        """What one attempt gives.
+
+        Args:
+            client: the connection to its server.
+            prompt: the text.
+            on_text: told what comes next of the answer, while it comes.
+
+        Raises:
+            Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_failures`; perhaps after
+                a part of the answer was told.
+            RuntimeError: another model answers, or answers come without token counts.
+        """
+        limit = self._limit
+        request = self._request(prompt, limit)
+        try:
+            if on_text:
+                body = await client.stream(request, self._gathered, on_text)
+            else:
+                body = await client.complete(request)
+            return self._answer(prompt, body)
+        except Refused as refused:
+            if refused.status != "error":
+                return Failure(refused.status, str(refused))
+            if refused.is_doubtful or limit == OTHER_LIMIT or OTHER_LIMIT not in str(refused):
+                raise
+        except ValueError as error:
+            raise Again(f"unexpected answer from {client.address}: {error}") from None
+        self._limit = OTHER_LIMIT
+        return await self.complete(client, prompt, on_text)
+
+    async def probe(self, client: Client) -> None:
+        """One attempt at a prompt that no server can mind."""
+        answer = await self.complete(client, PROBE)
+        if isinstance(answer, Failure):
+            raise Again(answer.detail)
+
+    def count(self, prompt: str) -> int | None:
+        """Tokens of a prompt, where a tokenizer is named."""
+        return len(prompt_tokens(self._tokenizer, prompt)) if self._tokenizer else None
+
+    def _request(self, prompt: str, limit: str) -> dict[str, Any]:
+        generation = self._generation
+        request: dict[str, Any] = {
+            "model": self._model,
+            "messages": message_of(prompt),
+            "temperature": generation.temperature,
+            limit: generation.max_new_tokens,
+        }
+        if generation.temperature:
+            # A seed of its own for each model and prompt: see docs/decisions.md on draws.
+            seed = digest(["draw", self._model, generation.seed, prompt])
+            request |= {"top_p": generation.top_p, "seed": int(seed[:7], 16)}
+        return request
+
+    def _answer(self, prompt: str, body: str) -> Answer:
+        """The answer to `prompt` that this body holds.
+
+        An empty text is an answer where the model ended by itself, and where all the tokens that
+        it may generate went elsewhere, as into thinking that the server does not show.
+
+        Raises:
+            ValueError: it is no JSON, is an error, lacks choice, text, reason or model, or
+                counts what cannot be.
+            RuntimeError: another model answers, or there are no token counts.
+        """
+        completion = _json_object(body)
+        if words := _error_in(completion):
+            if status := failures.prompt_fault(words):
+                return Failure(status, words)
+            raise ValueError(f"an error: {words}")
+        choices = completion.get("choices")
+        if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+            raise ValueError("no choices")
+        self._check_model(completion.get("model"))
+        reason = choices[0].get("finish_reason")
+        if reason == "content_filter":
+            return Failure("filtered", "the server withheld the response")
+        if reason not in (*STOPS, "length"):
+            raise ValueError(f"finish_reason {reason!r:.40}")
+        finish = "length" if reason == "length" else "stop"
+        message = choices[0].get("message")
+        text = message.get("content") if isinstance(message, dict) else None
+        if text is None and finish == "length" and isinstance(message, dict):
+            text = ""
+        if not isinstance(text, str):
+            raise ValueError("no content")
+        tokens_in, tokens_out = self._tokens(completion.get("usage"), prompt, text, finish)
+        if tokens_out == 0 and finish == "length":
+            return Failure("too_long", f"{tokens_in} tokens of prompt left no room for a response")
+        return Response(text.strip(), tokens_in, tokens_out, finish)
+
+    async def _gathered(self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]) -> str:
+        """The body of a completion that comes in pieces, as if it had come whole.
+
+        Args:
+            pieces: `openai.types.chat.ChatCompletionChunk`s, which nobody has checked.
+            on_text: told what each piece adds to the text.
+
+        Raises:
+            ValueError: a piece that is none.
+            RuntimeError: another model answers; nothing of that is told.
+        """
+        texts: list[str] = []
+        body: dict[str, Any] = {}
+        choice: dict[str, Any] = {}
+        async for piece in pieces:
+            found = _piece(piece)
+            body |= {name: found[name] for name in ("model", "usage", "error") if found.get(name)}
+            for first in found.get("choices") or ():
+                if first.get("finish_reason"):
+                    choice["finish_reason"] = first["finish_reason"]
+                if text := (first.get("delta") or {}).get("content"):
+                    self._check_model(body.get("model"))
+                    texts.append(text)
+                    on_text(text)
+        if choice or texts:
+            body["choices"] = [{**choice, "message": {"content": "".join(texts)}}]
+        return json.dumps(body)
+
+    def _check_model(self, named: Any) -> None:
+        if named is None:
+            raise ValueError("no name of a model")
+        if named not in self._names:
+            raise RuntimeError(
+                f"answers come from {named!r:.50}; if that is the same model, set answers_as"
+            )
+
+    def _tokens(self, usage: Any, prompt: str, text: str, finish: str) -> tuple[int, int]:
+        """Of prompt and response; those of the server where it sends them."""
+        counts = usage if isinstance(usage, dict) else {}
+        tokens_in = _token_count(counts.get("prompt_tokens"))
+        tokens_out = _token_count(counts.get("completion_tokens"))
+        # 0 for a text that is there is a count that the server did not make.
+        if tokens_in and tokens_out is not None and (tokens_out or not text):
+            return tokens_in, tokens_out
+        if self._tokenizer is None:
+            raise RuntimeError("answers come without usage (token counts); name a tokenizer")
+        generated = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        # The end token counts too.
+        return len(prompt_tokens(self._tokenizer, prompt)), len(generated) + (finish == "stop")
+
+
+def _tokenizer(spec: ModelSpec, name: str) -> Any:
+    """What counts where the server does not: a folder, a hub id or `testbed:NAME`."""
+    place = f"model {spec.name}"
+    source = str(named_folder(replace(spec, model=name)) or name)
+    try:
+        loaded = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = reason_of(error)
+        raise WorldError(
+            f"cannot load tokenizer {name}: {place}: {reason}; name another"
+        ) from error
+    if loaded.chat_template is None:
+        raise WorldError(f"tokenizer {name} has no chat template: {place}; name another")
+    return loaded
+
+
+def _json_object(body: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        kind = "HTML" if body.lstrip()[:1] == "<" else "cut or broken JSON"
+        raise ValueError(kind if body.strip() else "an empty body") from None
+    if not isinstance(parsed, dict):
+        raise ValueError("JSON that is no object")
+    return parsed
+
+
+def _error_in(completion: dict[str, Any]) -> str:
+    """The words of an error that came with status 200, as some servers send it; else nothing."""
+    error = completion if completion.get("object") == "error" else completion.get("error")
+    words = error.get("message", error) if isinstance(error, dict) else error
+    return " ".join(str(words).split())[: failures.MOST_WORDS] if words else ""
+
+
+def _token_count(value: Any) -> int | None:
+    """A number of tokens; None where none is sent."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+        raise ValueError(f"{value!r:.20} tokens")
+    return value
+
+
+def _piece(piece: Any) -> dict[str, Any]:
+    """A chunk as plain values, once they are known to be what they should be."""
+    found = piece.model_dump(warnings=False) if isinstance(piece, BaseModel) else None
+    choices = found.get("choices") or [] if isinstance(found, dict) else None
+    if not isinstance(choices, list) or not all(map(_is_choice, choices)):
+        raise ValueError("a piece of a stream that is none")
+    return found or {}
+
+
+def _is_choice(choice: Any) -> bool:
+    delta = choice.get("delta") or {} if isinstance(choice, dict) else None
+    return isinstance(delta, dict) and isinstance(delta.get("content") or "", str)
+
+
+CONNECT_S = 10.0
+LISTING_S = 30.0  # whatever time a completion may take
+HIDDEN = "***"
+SHORTEST_SECRET = 8
+
+
+class Client:
+    """A server with a connection pool; for one event loop.
+
+    Args:
+        endpoint: where it is.
+        key: sent as bearer token where there is one; hidden in all that the server says.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        self.address = endpoint.address
+        self._timeout_s = endpoint.timeout_s
+        # A word such as "none", for servers that want any key, is no secret and may be an answer.
+        self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
+        timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
+        self._openai = AsyncOpenAI(
+            api_key=key or "none",
+            admin_api_key="",
+            base_url=endpoint.base_url,
+            max_retries=0,
+            timeout=timeout,
+            default_headers={"Authorization": f"Bearer {key or 'none'}"},
+            http_client=DefaultAsyncHttpxClient(
+                follow_redirects=False,
+                timeout=timeout,
+                # No proxy leads back to this machine.
+                trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
+            ),
+        )
+        self._openai.organization = self._openai.project = None  # else from the environment
+
+    async def complete(self, request: dict[str, Any]) -> str:
+        """The body of one chat completion.
+
+        Raises:
+            Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_failures`.
+        """
+        with self._errors_read(self._timeout_s):
+            create = self._openai.chat.completions.with_raw_response.create
+            return self._body(await create(**request))
+
+    async def stream(
+        self,
+        request: dict[str, Any],
+        gather: Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]],
+        on_text: Callable[[str], None],
+    ) -> str:
+        """As `complete`, the text handed on as it comes.
+
+        Args:
+            gather: puts the body together from all pieces; the text is told on the way.
+            on_text: told what comes next of the answer.
+
+        Raises:
+            Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer.
+            ValueError, RuntimeError: what `gather` raises.
+        """
+        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
+        with self._errors_read(self._timeout_s):
+            async with await self._openai.chat.completions.create(**whole) as pieces:
+                body = await gather(pieces, lambda text: on_text(self._hidden(text)))
+        return self._hidden(body)
+
+    async def list_models(self) -> str | None:
+        """The body of the list of models; None where the server has none, or breaks over it.
+
+        Raises:
+            Again, Busy, Refused, Outage: as `complete`.
+        """
+        with self._errors_read(min(self._timeout_s, LISTING_S)):
+            try:
+                return self._body(await self._openai.models.with_raw_response.list())
+            except APIStatusError as error:
+                # `transformers serve` breaks here where it has no hub cache.
+                if error.status_code in failures.MISSING or failures.is_broken(error.status_code):
+                    return None
+                raise
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._openai.close()
+
+    @contextmanager
+    def _errors_read(self, timeout_s: float) -> Iterator[None]:
+        """Within it, at most for so long, errors of the client become those that we act on."""
+        try:
+            with anyio.fail_after(timeout_s):
+                yield
+        except TimeoutError:
+            raise Again(f"no answer from {self.address}: timed out after {timeout_s:g} s") from None
+        except APIError as error:
+            raise failures.meaning(error, self.address, self._hidden) from None
+        except TransportError as error:  # in the middle of an answer
+            raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
+        except (json.JSONDecodeError, UnicodeDecodeError):  # a piece of a stream
+            raise Again(f"unexpected answer from {self.address}: broken JSON") from None
+
+    def _body(self, reply: Any) -> str:
+        return self._hidden(reply.content.decode("utf-8-sig", "replace"))
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._secret, HIDDEN) if self._secret else text
+
+
+@contextmanager
+def _session(endpoint: Endpoint, key: str | None) -> Iterator[tuple[BlockingPortal, Client]]:
+    """A client and an event loop in a thread of its own to run it in; both gone afterwards."""
+    client = Client(endpoint, key)
+    with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
+        try:
+            yield portal, client
+        finally:
+            portal.call(client.close)

@@ -6,8 +6,8 @@ from functools import partial
 
 import anyio
 
-from hierrouter.engines.endpoint import ROUNDS, Caller, Client
-from hierrouter.engines.endpoint_failures import Again, Busy, GaveUp, Patience, Refused
+from hierrouter.engines.endpoint import Caller, Client
+from hierrouter.engines.endpoint_failures import Again, Busy, Patience, Refused
 from hierrouter.engines.generator import Answer, Failure, Outage, Response, never
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec
@@ -33,9 +33,9 @@ class ServedModel:
         self._places = anyio.CapacityLimiter(endpoint.concurrency)
         self._patience = Patience(
             endpoint.attempts,
-            max(ROUNDS * endpoint.concurrency, endpoint.attempts + 1),
-            never,
+            endpoint.concurrency,
             partial(self._caller.probe, self._client),
+            never,
             pauses=PAUSES,
             longest_wait_s=LONGEST_WAIT_S,
         )
@@ -50,7 +50,7 @@ class ServedModel:
         try:
             async with self._places:
                 found = await self._patience.tried(call)
-        except (GaveUp, Outage, RuntimeError) as error:
+        except (Refused, Outage, RuntimeError) as error:
             # RuntimeError: another model answers, or no tokens are counted.
             raise CallFailed(self._name, str(error)) from error
         if isinstance(found, Failure):
@@ -69,7 +69,7 @@ class ServedModel:
             on_text(text)
 
         try:
-            return await self._caller.stream(self._client, prompt, told)
+            return await self._caller.complete(self._client, prompt, told)
         except (Again, Busy) as error:
             if has_begun:
                 raise Refused(f"the answer broke off: {error}") from error
