@@ -1,4 +1,9 @@
-"""Who answers a prompt, and who embeds a text: engines, chosen by name."""
+"""Who answers a prompt, and who embeds a text.
+
+An engine is a `Backend`: it says what a model resolves to, and loads it as a `Generator`. Both are
+small Protocols in `hierrouter.engines.generator`, and `vllm.py` is the shortest of those that
+`backend` below lists; a new one is a module and a branch there. CONTRIBUTING.md names the rest.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,13 @@
-"""Decode prompts in batches: fixed shapes, or places that are filled as they become free."""
+"""How local models decode many prompts: in batches of fixed shapes, or continuously.
+
+A response must not depend on who is in its batch, so a static batch has one of few shapes, which
+follows from the lengths of its prompts, and is filled up. Draws have a source of their own for each
+prompt.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -19,99 +25,188 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
-from hierrouter.engines.generator import Stop, never
+from hierrouter.engines.generator import Stop
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import digest
 
+ROWS = {"cpu": 32, "cuda": 512}
+PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
+# Keys, values and logits get this much of the free memory; the rest is for all between.
+CACHE_SHARE = 0.6
+# Below this size an operation is over before a second thread has woken up.
+ONE_THREAD_PARAMETERS = 10_000_000
 
-def prompt_seed(weights: str, seed: int, prompt: str) -> int:
-    """60 bits that are this prompt's own.
-
-    Args:
-        weights: name of the content of the weights; with the same numbers the models of a pool
-            would tend to be right and wrong together.
-        seed: of the decoding settings.
-        prompt: the text.
-    """
-    return int(digest(["draw", weights, seed, prompt])[:15], 16)
+# (key of the prompt, the token it was continued with)
+OnToken = Callable[[int, int], None]
 
 
-class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
-    """Add standard Gumbel noise to the logits of the first `len(seeds)` rows.
+@dataclass(frozen=True)
+class Prompt:
+    """Tokens as the model sees them, and the seed of the prompt's own draws."""
 
-    Args:
-        seeds: one a row; rows beyond are left as they are.
-        device: where the logits are.
-    """
-
-    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
-        self._sources = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """float32[rows, vocabulary]: the logits with this step's noise."""
-        waits = torch.ones_like(scores)
-        for row, source in zip(waits, self._sources, strict=False):
-            row.exponential_(generator=source)
-        # -log of an exponential draw is a Gumbel draw; 0 would win against every logit.
-        return scores - waits.clamp_min_(torch.finfo(waits.dtype).tiny).log_()
+    tokens: Sequence[int]
+    seed: int
 
 
-def processors(
-    generation: Generation, seeds: Sequence[int], device: torch.device
-) -> LogitsProcessorList:
-    """What greedy `generate` must apply to draw by these settings; nothing at temperature 0."""
-    chain = LogitsProcessorList()
-    if generation.temperature == 0:
-        return chain
-    chain.append(TemperatureLogitsWarper(generation.temperature))
-    if generation.top_p < 1:
-        chain.append(TopPLogitsWarper(generation.top_p))
-    chain.append(GumbelNoise(seeds, device))
-    return chain
-
-
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the first bytes of a character, decoded
-
-
-class GrowingText:
-    """An answer as its tokens come; white space at its ends is left out, as it is in the answer.
+class StaticBatches:
+    """One rectangle of tokens after the other, each decoded to its end.
 
     Args:
-        text: of tokens.
-        ends: tokens that end a response.
+        model: a causal language model.
+        pad: the token that fills up.
+        generation: decoding settings.
 
     Attributes:
-        shown: all that was told so far.
+        limits: of a batch; less after memory ran out.
     """
 
-    def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
-        self._text = text
-        self._ends = ends
-        self._over = False
-        # Read already; how a token is written depends on the last ones.
-        self._before: list[int] = []
-        self._new: list[int] = []
-        self._space = ""
-        self.shown = ""
+    def __init__(self, model: Any, pad: int, generation: Generation) -> None:
+        self._model = model
+        self._pad = pad
+        self._generation = generation
+        self.limits = limits_for(model, generation.max_new_tokens)
+        is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
+        self._threads = 1 if is_tiny else torch.get_num_threads()
 
-    def told(self, token: int) -> str:
-        """What one more token adds; nothing while a character is not whole, or after the end."""
-        self._over = self._over or token in self._ends
-        if self._over:
-            return ""
-        self._new.append(token)
-        old, whole = self._text(self._before), self._text([*self._before, *self._new])
-        if whole.endswith(UNFINISHED) or not whole.startswith(old):
-            return ""
-        self._before, self._new = self._new, []
-        more = self._space + whole[len(old) :]
-        if not self.shown:
-            more = more.lstrip()
-        self._space = more[len(more.rstrip()) :]
-        more = more.rstrip()
-        self.shown += more
-        return more
+    def decode(
+        self,
+        prompts: Mapping[int, Prompt],
+        stop: Stop,
+        is_live: bool = False,
+        on_token: OnToken | None = None,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """(key, response tokens) of each prompt; longest prompts first.
+
+        Args:
+            prompts: by key.
+            stop: once it says so no further batch is begun.
+            is_live: make batches no higher than needed: sooner, but the last bit may differ.
+            on_token: for live prompts; told each token as it is generated, those after the end of
+                a response too.
+
+        Raises:
+            RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or memory
+                ran out after a token was told.
+        """
+        waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
+        limits = self.limits
+        while waiting:
+            for shape, rows in batches(waiting, limits):
+                if stop():
+                    return
+                if is_live:
+                    shape = replace(shape, height=len(rows))
+                follower = _Follower(rows, on_token) if on_token else None
+                generated = self._attempt([prompts[row] for row in rows], shape, follower)
+                if generated is None:
+                    limits = self._less(limits, shape)
+                    if not is_live:
+                        self.limits = limits
+                    break
+                for row, tokens in zip(rows, generated, strict=True):
+                    del waiting[row]
+                    yield row, tokens
+
+    def _attempt(
+        self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
+    ) -> list[list[int]] | None:
+        """The responses, or None where memory ran out."""
+        try:
+            with torch_threads(self._threads):
+                return self._decode_batch(prompts, shape, follower)
+        except (RuntimeError, MemoryError) as error:
+            # What was told cannot be taken back.
+            if (follower and follower.has_told) or not is_out_of_memory(error):
+                raise
+        return None  # not in the handler: the error's frames hold the batch
+
+    def _less(self, limits: Limits, shape: Shape) -> Limits:
+        """Limits after a batch of this shape was too much."""
+        give_back_memory()
+        if shape.height == 1:
+            raise RuntimeError(
+                f"out of memory with one prompt of {shape.width} tokens and "
+                f"{self._generation.max_new_tokens} new ones; use less max_new_tokens or dtype"
+            )
+        return limits.halved(shape)
+
+    @torch.inference_mode()
+    def _decode_batch(
+        self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
+    ) -> list[list[int]]:
+        filled = prompts + [prompts[0]] * (shape.height - len(prompts))
+        tokens = torch.full((shape.height, shape.width), self._pad)
+        mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
+        for row, prompt in enumerate(filled):
+            start = shape.width - len(prompt.tokens)
+            tokens[row, start:] = torch.tensor(prompt.tokens)
+            mask[row, start:] = 1
+        device = self._model.device
+        seeds = [prompt.seed for prompt in prompts]
+        output = self._model.generate(
+            input_ids=tokens.to(device),
+            attention_mask=mask.to(device),
+            logits_processor=processors(self._generation, seeds, device),
+            max_new_tokens=self._generation.max_new_tokens,
+            do_sample=False,  # where sampling is on, the processors have drawn already
+            num_beams=1,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            pad_token_id=self._pad,
+            streamer=follower,
+        )
+        rows: list[list[int]] = output[: len(prompts), shape.width :].tolist()
+        return rows
+
+
+class _Follower(BaseStreamer):  # type: ignore[misc]
+    """Hands on each row's tokens; the prompts come first and are left out.
+
+    Attributes:
+        has_told: whether anything was handed on.
+    """
+
+    def __init__(self, rows: Sequence[int], on_token: OnToken) -> None:
+        self._rows = rows
+        self._on_token = on_token
+        self._has_begun = False
+        self.has_told = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """The prompts, or one more token of each row."""
+        if self._has_begun:
+            self.has_told = True
+            for row, token in zip(self._rows, value.tolist(), strict=True):
+                self._on_token(row, token)
+        self._has_begun = True
+
+    def end(self) -> None:
+        """Every row is finished."""
+
+
+def limits_for(model: Any, new_tokens: int) -> Limits:
+    """What fits the free memory beside the weights.
+
+    Args:
+        model: loaded already.
+        new_tokens: the longest response.
+    """
+    room = memory({parameter.device for parameter in model.parameters()})
+    config = model.config.get_text_config()
+    logits = config.vocab_size * torch.float32.itemsize * 3  # as they come, processed, compared
+    token = cache_bytes(config, model.dtype) + logits // (new_tokens + 1)
+    kind = model.device.type
+    cache_tokens = int(CACHE_SHARE * room.free) // token
+    return Limits(ROWS[kind], PROMPT_TOKENS[kind], cache_tokens, new_tokens)
+
+
+def cache_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of one token's keys and values in all layers."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
 
 
 NARROWEST = 16  # tokens; widths are this times 1, 2, 3, 4, 6, 8, 12, 16, ...
@@ -148,13 +243,7 @@ class Limits:
         return Shape(max(1, min(self.rows, self.prompt_tokens // width, room)), width)
 
     def halved(self, shape: Shape) -> Limits:
-        """Limits under which a batch of this width has half the rows.
-
-        Raises:
-            ValueError: it has one row.
-        """
-        if shape.height == 1:
-            raise ValueError("a batch of one row cannot be halved")
+        """Limits under which a batch of this width has half the rows; it has more than one."""
         rows = step_below(shape.height // 2)
         return replace(self, cache_tokens=rows * (shape.width + self.new_tokens))
 
@@ -170,220 +259,24 @@ def batches(lengths: Mapping[int, int], limits: Limits) -> list[tuple[Shape, lis
     for row, length in lengths.items():
         by_shape.setdefault(limits.shape(length), []).append(row)
     ordered = sorted(by_shape.items(), key=lambda item: item[0].width, reverse=True)
-    return [(shape, part) for shape, rows in ordered for part in _parts(rows, shape.height)]
+    return [
+        (shape, rows[start : start + shape.height])
+        for shape, rows in ordered
+        for start in range(0, len(rows), shape.height)
+    ]
 
 
-def _parts(rows: list[int], height: int) -> Iterator[list[int]]:
-    for start in range(0, len(rows), height):
-        yield rows[start : start + height]
+STEPS = sorted(first << n for n in range(60) for first in (1, 3))  # 1, 2, 3, 4, 6, 8, 12, ...
 
 
 def step_above(number: int, first: int = 1) -> int:
     """The least of `first` times 1, 2, 3, 4, 6, 8, 12, 16, ... that is not below `number`."""
-    step = first
-    while step < number:
-        step = _next_step(step, first)
-    return step
+    return first * STEPS[bisect_left(STEPS, -(-number // first))]
 
 
 def step_below(number: int) -> int:
     """The largest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is not above `number`; 0 below 1."""
-    step = 0
-    following = 1
-    while following <= number:
-        step, following = following, _next_step(following, 1)
-    return step
-
-
-def _next_step(step: int, first: int) -> int:
-    """Doubling, with one step halfway."""
-    return step * 4 // 3 if (step // first) % 3 == 0 else max(step * 3 // 2, 2 * first)
-
-
-ROWS = {"cpu": 32, "cuda": 512}
-PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
-# Keys, values and logits get this much of the free memory; the rest is for all between.
-CACHE_SHARE = 0.6
-# Below this size an operation is over before a second thread has woken up.
-ONE_THREAD_PARAMETERS = 10_000_000
-
-# (key of the prompt, the token it was continued with)
-OnToken = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """Tokens as the model sees them, and the seed of the prompt's own draws."""
-
-    tokens: Sequence[int]
-    seed: int
-
-
-class StaticBatches:
-    """One rectangle of tokens after the other, each decoded to its end.
-
-    Args:
-        model: a causal language model.
-        pad: the token that fills up.
-        generation: decoding settings.
-        limits: of a batch.
-    """
-
-    def __init__(self, model: Any, pad: int, generation: Generation, limits: Limits) -> None:
-        self._model = model
-        self._pad = pad
-        self._generation = generation
-        self.limits = limits
-        is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
-        self._threads = 1 if is_tiny else torch.get_num_threads()
-
-    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
-        """(key, response tokens) of each prompt; longest prompts first.
-
-        Raises:
-            RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
-        """
-        return self._decoded(prompts, stop, lambda rows: None)
-
-    def decode_now(
-        self, prompts: Mapping[int, Prompt], on_token: OnToken | None
-    ) -> Iterator[tuple[int, list[int]]]:
-        """As `decode`, in batches no higher than needed: sooner, but the last bit may differ.
-
-        Args:
-            on_token: told each token as it is generated, those after the end of a response too.
-
-        Raises:
-            RuntimeError: as `decode`, and where memory runs out after a token was told.
-        """
-        return self._decoded(prompts, never, lambda rows: _Following(rows, on_token))
-
-    def _decoded(
-        self,
-        prompts: Mapping[int, Prompt],
-        stop: Stop,
-        following: Callable[[Sequence[int]], _Following | None],
-    ) -> Iterator[tuple[int, list[int]]]:
-        waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
-        limits = self.limits
-        while waiting:
-            for shape, rows in batches(waiting, limits):
-                if stop():
-                    return
-                batch = [prompts[row] for row in rows]
-                follower = following(rows)
-                if follower:
-                    shape = replace(shape, height=len(rows))
-                generated = self._attempt(batch, shape, follower)
-                if generated is None:
-                    limits = self._less(limits, shape)
-                    if not follower:
-                        self.limits = limits
-                    break
-                for row, tokens in zip(rows, generated, strict=True):
-                    del waiting[row]
-                    yield row, tokens
-
-    def _attempt(
-        self, prompts: list[Prompt], shape: Shape, following: _Following | None
-    ) -> list[list[int]] | None:
-        """The responses, or None where memory ran out."""
-        try:
-            with torch_threads(self._threads):
-                return self._decode_batch(prompts, shape, following)
-        except (RuntimeError, MemoryError) as error:
-            has_told = following is not None and following.has_told
-            if has_told or not is_out_of_memory(error):  # what was told cannot be taken back
-                raise
-        return None  # not in the handler: the error's frames hold the batch
-
-    def _less(self, limits: Limits, shape: Shape) -> Limits:
-        """Limits after a batch of this shape was too much."""
-        give_back_memory()
-        if shape.height == 1:
-            raise RuntimeError(
-                f"out of memory with one prompt of {shape.width} tokens and "
-                f"{self._generation.max_new_tokens} new ones; use less max_new_tokens or dtype"
-            )
-        return limits.halved(shape)
-
-    @torch.inference_mode()
-    def _decode_batch(
-        self, prompts: list[Prompt], shape: Shape, following: _Following | None
-    ) -> list[list[int]]:
-        filled = prompts + [prompts[0]] * (shape.height - len(prompts))
-        tokens = torch.full((shape.height, shape.width), self._pad)
-        mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
-        for row, prompt in enumerate(filled):
-            start = shape.width - len(prompt.tokens)
-            tokens[row, start:] = torch.tensor(prompt.tokens)
-            mask[row, start:] = 1
-        device = self._model.device
-        seeds = [prompt.seed for prompt in prompts]
-        output = self._model.generate(
-            input_ids=tokens.to(device),
-            attention_mask=mask.to(device),
-            logits_processor=processors(self._generation, seeds, device),
-            max_new_tokens=self._generation.max_new_tokens,
-            do_sample=False,  # where sampling is on, the processors have drawn already
-            num_beams=1,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            pad_token_id=self._pad,
-            streamer=following if following and following.on_token else None,
-        )
-        rows: list[list[int]] = output[: len(prompts), shape.width :].tolist()
-        return rows
-
-
-class _Following(BaseStreamer):  # type: ignore[misc]
-    """Hands on each row's tokens; the prompts come first and are left out.
-
-    Attributes:
-        on_token: told them; None where nobody follows.
-        has_told: whether anything was told.
-    """
-
-    def __init__(self, rows: Sequence[int], on_token: OnToken | None) -> None:
-        self._rows = rows
-        self._has_begun = False
-        self.on_token = on_token
-        self.has_told = False
-
-    def put(self, value: torch.Tensor) -> None:
-        """The prompts, or one more token of each row."""
-        if self._has_begun and self.on_token:
-            self.has_told = True
-            for row, token in zip(self._rows, value.tolist(), strict=True):
-                self.on_token(row, token)
-        self._has_begun = True
-
-    def end(self) -> None:
-        """Every row is finished."""
-
-
-def limits_for(model: Any, new_tokens: int) -> Limits:
-    """What fits the free memory beside the weights.
-
-    Args:
-        model: loaded already.
-        new_tokens: the longest response.
-    """
-    room = memory({parameter.device for parameter in model.parameters()})
-    config = model.config.get_text_config()
-    logits = config.vocab_size * torch.float32.itemsize * 3  # as they come, processed, compared
-    token = cache_bytes(config, model.dtype) + logits // (new_tokens + 1)
-    kind = model.device.type
-    cache_tokens = int(CACHE_SHARE * room.free) // token
-    return Limits(ROWS[kind], PROMPT_TOKENS[kind], cache_tokens, new_tokens)
-
-
-def cache_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Bytes of one token's keys and values in all layers."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
+    return STEPS[bisect_right(STEPS, number) - 1] if number >= 1 else 0
 
 
 IN_FLIGHT = {"cpu": 64, "cuda": 1_024}
@@ -519,3 +412,92 @@ def _next_result(manager: Any) -> tuple[int, list[int]]:
             if result.error:
                 raise RuntimeError(result.error)
             return int(result.request_id), list(result.generated_tokens)
+
+
+def prompt_seed(weights: str, seed: int, prompt: str) -> int:
+    """60 bits that are this prompt's own.
+
+    Args:
+        weights: name of the content of the weights; with the same numbers the models of a pool
+            would tend to be right and wrong together.
+        seed: of the decoding settings.
+        prompt: the text.
+    """
+    return int(digest(["draw", weights, seed, prompt])[:15], 16)
+
+
+class GumbelNoise(LogitsProcessor):  # type: ignore[misc]
+    """Add standard Gumbel noise to the logits of the first `len(seeds)` rows.
+
+    Args:
+        seeds: one a row; rows beyond are left as they are.
+        device: where the logits are.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self._sources = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """float32[rows, vocabulary]: the logits with this step's noise."""
+        waits = torch.ones_like(scores)
+        for row, source in zip(waits, self._sources, strict=False):
+            row.exponential_(generator=source)
+        # -log of an exponential draw is a Gumbel draw; 0 would win against every logit.
+        return scores - waits.clamp_min_(torch.finfo(waits.dtype).tiny).log_()
+
+
+def processors(
+    generation: Generation, seeds: Sequence[int], device: torch.device
+) -> LogitsProcessorList:
+    """What greedy `generate` must apply to draw by these settings; nothing at temperature 0."""
+    chain = LogitsProcessorList()
+    if generation.temperature == 0:
+        return chain
+    chain.append(TemperatureLogitsWarper(generation.temperature))
+    if generation.top_p < 1:
+        chain.append(TopPLogitsWarper(generation.top_p))
+    chain.append(GumbelNoise(seeds, device))
+    return chain
+
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the first bytes of a character, decoded
+
+
+class GrowingText:
+    """An answer as its tokens come; white space at its ends is left out, as it is in the answer.
+
+    Args:
+        text: of tokens.
+        ends: tokens that end a response.
+
+    Attributes:
+        shown: all that was told so far.
+    """
+
+    def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
+        self._text = text
+        self._ends = ends
+        self._over = False
+        # Read already; how a token is written depends on the last ones.
+        self._before: list[int] = []
+        self._new: list[int] = []
+        self._space = ""
+        self.shown = ""
+
+    def told(self, token: int) -> str:
+        """What one more token adds; nothing while a character is not whole, or after the end."""
+        self._over = self._over or token in self._ends
+        if self._over:
+            return ""
+        self._new.append(token)
+        old, whole = self._text(self._before), self._text([*self._before, *self._new])
+        if whole.endswith(UNFINISHED) or not whole.startswith(old):
+            return ""
+        self._before, self._new = self._new, []
+        more = self._space + whole[len(old) :]
+        if not self.shown:
+            more = more.lstrip()
+        self._space = more[len(more.rstrip()) :]
+        more = more.rstrip()
+        self.shown += more
+        return more

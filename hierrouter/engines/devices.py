@@ -53,15 +53,6 @@ def candidates(spec: ModelSpec) -> list[torch.device]:
     return [chosen]
 
 
-def device_kind(spec: ModelSpec) -> str:
-    """`cpu` or `cuda`: greedy decoding in bfloat16 differs between the two.
-
-    Raises:
-        InputError: a GPU that is not there.
-    """
-    return candidates(spec)[0].type
-
-
 def placement(spec: ModelSpec, weight_bytes: int) -> str:
     """Where `from_pretrained` shall put the weights: `cpu`, `cuda:N` or `balanced`.
 

@@ -1,4 +1,7 @@
-"""Frozen text encoders: what a policy sees of a context."""
+"""Frozen text encoders: what a policy sees of a context.
+
+Another encoder is a class with `description` and `encode`, and a line in `load_encoder`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,7 @@ from hierrouter_cache.errors import InputError, WorldError, reason_of
 BUILT_IN = "hashed-ngrams"
 PAPER = "paper"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
-LONG_CONTEXT = ("windows", "truncate")
 TRUNCATE = ":truncate"
-WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
 
 
 class Encoder(Protocol):
@@ -34,6 +35,47 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32[len(texts), dim], each row a function of its own text alone."""
         ...
+
+
+def load_encoder(name: str) -> Encoder:
+    """An encoder by name.
+
+    Args:
+        name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, truncated), or a
+            sentence-transformers model; `:truncate` after it cuts long contexts.
+
+    Raises:
+        InputError: there cannot be such a model.
+        WorldError: the model cannot be loaded.
+    """
+    if name == BUILT_IN:
+        return HashedNgrams()
+    model = PAPER_ENCODER if name == PAPER else name.removesuffix(TRUNCATE)
+    return SentenceEncoder(model, truncates=name == PAPER or name.endswith(TRUNCATE))
+
+
+def require_encoder(name: str) -> None:
+    """Refuse an encoder that is not there, before anything is paid for; loads none.
+
+    Raises:
+        InputError: a folder that is not there, a name that looks mistyped, that no model can have,
+            or that the hub does not know.
+        WorldError: a hub id that is neither cached nor reachable.
+    """
+    if name == BUILT_IN:
+        return
+    try:
+        _resolved(PAPER_ENCODER if name == PAPER else name.removesuffix(TRUNCATE))
+    except WorldError as error:
+        if name != PAPER and (meant := _meant(name)):
+            raise InputError(f"no such encoder: {name}; {meant}") from error
+        raise WorldError(
+            f"encoder {name} not found on this machine and the hub cannot be reached or does not "
+            f"have it; give the folder of a saved model, or use {BUILT_IN}"
+        ) from error
+
+
+WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
 
 
 class HashedNgrams:
@@ -76,19 +118,17 @@ class SentenceEncoder:
 
     Args:
         name: hub id or folder.
-        long_context: "windows" averages over windows of the model's length, so that the newest
-            response is seen; "truncate" cuts, as the paper does at 512 tokens.
+        truncates: cut a long context, as the paper does at 512 tokens; else average over windows
+            of the model's length, so that the newest response is seen.
 
     Raises:
-        InputError: `long_context` is neither, or there cannot be such a model.
+        InputError: there cannot be such a model.
         WorldError: the model cannot be loaded.
     """
 
-    def __init__(self, name: str, long_context: str = "windows") -> None:
+    def __init__(self, name: str, truncates: bool = False) -> None:
         from sentence_transformers import SentenceTransformer
 
-        if long_context not in LONG_CONTEXT:
-            raise InputError(f"unknown way with long contexts: {long_context}; use windows")
         try:
             content, source, commit = _resolved(name)
             self._model = SentenceTransformer(
@@ -103,12 +143,12 @@ class SentenceEncoder:
                 f"cannot load encoder {name}: {reason}; give the folder of a saved model, or use "
                 f"{BUILT_IN}"
             ) from error
-        self.description = f"{content}-{long_context}"
-        self._windows = long_context == "windows"
+        self.description = f"{content}-{'truncate' if truncates else 'windows'}"
+        self._truncates = truncates
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """float32[len(texts), dim], rows of unit length."""
-        pieces = [self._split(text) if self._windows else [text] for text in texts]
+        pieces = [[text] if self._truncates else self._split(text) for text in texts]
         owner = np.repeat(np.arange(len(texts)), [len(windows) for windows in pieces])
         vectors = self._model.encode(
             [window for windows in pieces for window in windows],
@@ -149,65 +189,22 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
         return folder_digest(folder), str(folder), None
     if folder.is_absolute() or name.startswith(("./", "../", "~")):
         raise InputError(f"encoder folder not found: {folder}; give the folder of a saved encoder")
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
     # Names without an owner are those of the library's own models.
     model = name if "/" in name else f"sentence-transformers/{name}"
     try:
         commit = hub_commit(model, None)
     except WorldError as error:
-        if _cannot_exist(error.__cause__):
+        # Its fault, and not that of the network, which nobody knows offline.
+        if isinstance(error.__cause__, HFValidationError | RepositoryNotFoundError):
             known = f"take {BUILT_IN}, {PAPER}, the folder of a saved model, or a model of the hub"
             raise InputError(f"no such encoder: {name}; {_meant(name) or known}") from error
         raise
     return f"{model}@{commit}", model, commit
 
 
-def _cannot_exist(problem: BaseException | None) -> bool:
-    """Whether this was the name's fault and not the network's, which nobody knows offline."""
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    return isinstance(problem, HFValidationError | RepositoryNotFoundError)
-
-
 def _meant(name: str) -> str:
     """A name of ours that this one looks like, as a question; empty where there is none."""
     near = difflib.get_close_matches(name, (BUILT_IN, PAPER), n=1)
     return f"did you mean {near[0]}?" if near else ""
-
-
-def require_encoder(name: str) -> None:
-    """Refuse an encoder that is not there, before anything is paid for; loads none.
-
-    Raises:
-        InputError: a folder that is not there, a name that looks mistyped, that no model can have,
-            or that the hub does not know.
-        WorldError: a hub id that is neither cached nor reachable.
-    """
-    if name == BUILT_IN:
-        return
-    try:
-        _resolved(_full_name(name).removesuffix(TRUNCATE))
-    except WorldError as error:
-        if name != PAPER and (meant := _meant(name)):
-            raise InputError(f"no such encoder: {name}; {meant}") from error
-        raise WorldError(
-            f"encoder {name} not found on this machine and the hub cannot be reached or does not "
-            f"have it; give the folder of a saved model, or use {BUILT_IN}"
-        ) from error
-
-
-def _full_name(name: str) -> str:
-    return f"{PAPER_ENCODER}{TRUNCATE}" if name == PAPER else name
-
-
-def load_encoder(name: str) -> Encoder:
-    """An encoder by name.
-
-    Args:
-        name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, truncated), or a
-            sentence-transformers model; `:truncate` after it cuts long contexts.
-    """
-    if name == BUILT_IN:
-        return HashedNgrams()
-    name = _full_name(name)
-    cut = name.endswith(TRUNCATE)
-    return SentenceEncoder(name.removesuffix(TRUNCATE), "truncate" if cut else "windows")

@@ -1,4 +1,7 @@
-"""What any engine gives and takes, and which models stay loaded."""
+"""The seam of all engines: a `Backend` loads a model, and its `Generator` answers prompts.
+
+Then what engines share: the prompt of a call, its tokens, and which models stay loaded.
+"""
 
 from __future__ import annotations
 
@@ -63,20 +66,6 @@ class Failure:
     def may_pass(self) -> bool:
         """Whether the same call may succeed when it is made again."""
         return STATUSES[self.status]
-
-
-def too_long(length: int, new_tokens: int, window: int) -> Failure:
-    """The failure of a prompt that leaves no room for its response.
-
-    Args:
-        length: tokens of the prompt as the model sees it.
-        new_tokens: the most that it may generate.
-        window: tokens that the model takes in all.
-    """
-    return Failure(
-        "too_long",
-        f"{length} tokens of prompt and {new_tokens} new ones exceed the window of {window}",
-    )
 
 
 Answer = Response | Failure
@@ -169,6 +158,35 @@ def prompt_tokens(tokenizer: Any, prompt: str) -> list[int]:
     return list(encoded["input_ids"])
 
 
+def split_by_window(
+    tokenizer: Any, prompts: Sequence[str], new_tokens: int, window: int | None
+) -> tuple[dict[int, list[int]], dict[int, Failure]]:
+    """Tokens of each prompt that leaves room for its response; why the others have none; by place.
+
+    Args:
+        tokenizer: of the model, with its chat template.
+        prompts: the texts.
+        new_tokens: the most that a response may have.
+        window: tokens that the model takes in all; None where it does not tell.
+
+    Raises:
+        RuntimeError: the chat template fails.
+    """
+    fitting: dict[int, list[int]] = {}
+    failures: dict[int, Failure] = {}
+    for place, prompt in enumerate(prompts):
+        tokens = prompt_tokens(tokenizer, prompt)
+        if window is None or len(tokens) + new_tokens <= window:
+            fitting[place] = tokens
+        else:
+            failures[place] = Failure(
+                "too_long",
+                f"{len(tokens)} tokens of prompt and {new_tokens} new ones exceed the window of "
+                f"{window}",
+            )
+    return fitting, failures
+
+
 Room = Callable[[ModelSpec], int]
 # Of a device's memory, for the keys and values of batches: models that leave less are too many.
 BATCHES_SHARE = 0.25
@@ -180,12 +198,6 @@ def room_for_weights(spec: ModelSpec) -> int:
 
     seen = memory(candidates(spec))
     return int(seen.free - BATCHES_SHARE * seen.total)
-
-
-def _give_back_memory() -> None:
-    from hierrouter.engines.devices import give_back_memory
-
-    give_back_memory()
 
 
 class Residency:
@@ -226,7 +238,9 @@ class Residency:
     def release(self, name: str) -> None:
         """Let a model go, loaded or not: it is called no more."""
         if self._loaded.pop(name, None) and self._bytes[name]:
-            _give_back_memory()
+            from hierrouter.engines.devices import give_back_memory
+
+            give_back_memory()
 
     def release_served(self) -> None:
         """Let go what servers hold: whether they answer is looked at again before the next call."""

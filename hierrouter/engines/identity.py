@@ -1,4 +1,7 @@
-"""What a folder, a hub id or a served name stands for, down to the files of its weights."""
+"""What a folder, a hub id or a served name stands for, down to the files of its weights.
+
+An identity goes into the key of every answer: another byte of it, and the model is asked anew.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
@@ -22,45 +25,6 @@ CONFIGS = ("config.json", "modules.json")
 # Never pickled weights, which are not loaded.
 WEIGHTS = "*.safetensors"
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenizer, chat template
-
-
-def named_folder(spec: ModelSpec) -> Path | None:
-    """The folder a spec names, whether it is there or not; None where it is a hub id.
-
-    Raises:
-        InputError: a model that the testbed does not have.
-    """
-    if spec.model.startswith(TESTBED):
-        name = spec.model.removeprefix(TESTBED)
-        if name not in testbed.MODELS:
-            raise InputError(
-                f"unknown testbed model {name}: model {spec.name}; known: "
-                f"{', '.join(testbed.MODELS)}"
-            )
-        return testbed.model_path(name)
-    folder = Path(spec.model).expanduser()
-    is_path = folder.is_absolute() or spec.model.startswith(("./", "~"))
-    return folder if is_path or folder.is_dir() else None
-
-
-def local_folder(spec: ModelSpec) -> Path | None:
-    """The folder a spec names, or None where it is a hub id.
-
-    Raises:
-        InputError: the folder is not there or holds no model.
-    """
-    folder = named_folder(spec)
-    if folder is None:
-        return None
-    if not folder.is_dir():
-        raise InputError(
-            f"model folder not found: {folder}: model {spec.name}; give the folder of a saved model"
-        )
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            f"not a saved model, config.json is missing: {folder}; give the folder that holds it"
-        )
-    return folder
 
 
 def saved_identity(spec: ModelSpec) -> Identity:
@@ -173,6 +137,45 @@ def hub_commit(model: str, revision: str | None) -> str:
     ) from problem
 
 
+def named_folder(spec: ModelSpec) -> Path | None:
+    """The folder a spec names, whether it is there or not; None where it is a hub id.
+
+    Raises:
+        InputError: a model that the testbed does not have.
+    """
+    if spec.model.startswith(TESTBED):
+        name = spec.model.removeprefix(TESTBED)
+        if name not in testbed.MODELS:
+            raise InputError(
+                f"unknown testbed model {name}: model {spec.name}; known: "
+                f"{', '.join(testbed.MODELS)}"
+            )
+        return testbed.model_path(name)
+    folder = Path(spec.model).expanduser()
+    is_path = folder.is_absolute() or spec.model.startswith(("./", "~"))
+    return folder if is_path or folder.is_dir() else None
+
+
+def local_folder(spec: ModelSpec) -> Path | None:
+    """The folder a spec names, or None where it is a hub id.
+
+    Raises:
+        InputError: the folder is not there or holds no model.
+    """
+    folder = named_folder(spec)
+    if folder is None:
+        return None
+    if not folder.is_dir():
+        raise InputError(
+            f"model folder not found: {folder}: model {spec.name}; give the folder of a saved model"
+        )
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"not a saved model, config.json is missing: {folder}; give the folder that holds it"
+        )
+    return folder
+
+
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WANTED = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -231,24 +234,19 @@ def _tensors(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _fetched(spec: ModelSpec) -> Path:
-    """The folder of a hub model, with one copy of its weights."""
-    folder = _snapshot(spec, [SINGLE])
-    if (folder / SINGLE).is_file():
-        return folder
-    return _snapshot(spec, _indexed(folder / INDEX) or [WEIGHTS])
-
-
-def _snapshot(spec: ModelSpec, weights: Sequence[str]) -> Path:
-    """The folder of a hub model, once these weights and all beside them are in it."""
+    """The folder of a hub model, with one copy of its weights and all beside them."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     commit = hub_commit(spec.model, spec.revision)
+    fetch = functools.partial(snapshot_download, spec.model, revision=commit)
     try:
-        wanted = [*BESIDE_WEIGHTS, *weights]
-        return Path(snapshot_download(spec.model, revision=commit, allow_patterns=wanted))
+        folder = Path(fetch(allow_patterns=[*BESIDE_WEIGHTS, SINGLE]))
+        if not (folder / SINGLE).is_file():
+            fetch(allow_patterns=[*BESIDE_WEIGHTS, *(_indexed(folder / INDEX) or [WEIGHTS])])
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise WorldError(
             f"model {spec.model} cannot be downloaded: {type(error).__name__}; "
             "try again, or give the folder of a saved model"
         ) from error
+    return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -14,11 +14,10 @@ from hierrouter.engines.batches import (
     GrowingText,
     Prompt,
     StaticBatches,
-    limits_for,
     prompt_seed,
     require_continuous,
 )
-from hierrouter.engines.devices import device_kind, placement
+from hierrouter.engines.devices import candidates, placement
 from hierrouter.engines.generator import (
     Answer,
     Failure,
@@ -26,7 +25,7 @@ from hierrouter.engines.generator import (
     Stop,
     never,
     prompt_tokens,
-    too_long,
+    split_by_window,
 )
 from hierrouter.engines.identity import (
     CONTINUOUS,
@@ -53,7 +52,8 @@ class TransformersBackend:
         """
         identity = {
             "engine": f"transformers {version('transformers')}, torch {version('torch')}",
-            "device": device_kind(spec),
+            # Not its number: greedy decoding in bfloat16 differs between the kinds.
+            "device": candidates(spec)[0].type,
             **saved_identity(spec),
         }
         if spec.batching == CONTINUOUS:
@@ -99,14 +99,6 @@ class TransformersBackend:
         return TransformersGenerator(model.eval(), tokenizer, spec, weights)
 
 
-class Decoder(Protocol):
-    """A way of batching."""
-
-    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
-        """(key, response tokens) of each prompt, as they are finished."""
-        ...
-
-
 class TransformersGenerator:
     """A causal language model with its tokenizer.
 
@@ -133,7 +125,12 @@ class TransformersGenerator:
             ends = tokenizer.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [ends])
         pad = tokenizer.pad_token_id
-        self._decoder = _decoder(model, min(self._ends) if pad is None else pad, self._ends, spec)
+        pad = min(self._ends) if pad is None else pad
+        self._decoder: StaticBatches | ContinuousBatches
+        if spec.batching == CONTINUOUS:
+            self._decoder = ContinuousBatches(model, pad, self._ends, spec)
+        else:
+            self._decoder = StaticBatches(model, pad, spec.generation)
 
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         """The answers as they are finished; `too_long` where the window is too small comes first.
@@ -141,8 +138,8 @@ class TransformersGenerator:
         Raises:
             RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
-        fitting, rest = self._sorted_out(prompts)
-        yield from rest.items()
+        fitting, failures = self._fitting(prompts)
+        yield from failures.items()
         for place, generated in self._decoder.decode(fitting, stop):
             yield place, self._response(len(fitting[place].tokens), generated)
 
@@ -157,16 +154,17 @@ class TransformersGenerator:
         Raises:
             RuntimeError: as `generate`.
         """
-        fitting, rest = self._sorted_out(prompts)
-        yield from rest.items()
-        growing = {place: GrowingText(self._raw_text, self._ends) for place in follow}
+        fitting, failures = self._fitting(prompts)
+        yield from failures.items()
+        growing = {place: GrowingText(self._text, self._ends) for place in follow}
 
         def on_token(place: int, token: int) -> None:
             if place in growing and (more := growing[place].told(token)):
                 follow[place](more)
 
         if isinstance(self._decoder, StaticBatches):
-            decoded = self._decoder.decode_now(fitting, on_token if growing else None)
+            told = on_token if growing else None
+            decoded = self._decoder.decode(fitting, never, is_live=True, on_token=told)
         else:  # which has no tokens before the end
             decoded = self._decoder.decode(fitting, never)
         for place, generated in decoded:
@@ -179,18 +177,12 @@ class TransformersGenerator:
         """Tokens of a prompt as the model sees it."""
         return len(prompt_tokens(self._tokenizer, prompt))
 
-    def _sorted_out(self, prompts: Sequence[str]) -> tuple[dict[int, Prompt], dict[int, Failure]]:
+    def _fitting(self, prompts: Sequence[str]) -> tuple[dict[int, Prompt], dict[int, Failure]]:
         """The prompts that fit the window, and why the others have no answer, by place."""
         new = self._generation.max_new_tokens
-        fitting: dict[int, Prompt] = {}
-        rest: dict[int, Failure] = {}
-        for place, prompt in enumerate(prompts):
-            tokens = prompt_tokens(self._tokenizer, prompt)
-            if self._window is None or len(tokens) + new <= self._window:
-                fitting[place] = Prompt(tokens, self._seed(prompt))
-            else:
-                rest[place] = too_long(len(tokens), new, self._window)
-        return fitting, rest
+        tokens, failures = split_by_window(self._tokenizer, prompts, new, self._window)
+        fitting = {place: Prompt(tokens[place], self._seed(prompts[place])) for place in tokens}
+        return fitting, failures
 
     def _seed(self, prompt: str) -> int:
         return prompt_seed(self._weights, self._generation.seed, prompt)
@@ -199,21 +191,11 @@ class TransformersGenerator:
         end = next((i for i, token in enumerate(generated) if token in self._ends), None)
         kept = generated if end is None else generated[:end]
         return Response(
-            text=self._text(kept),
+            text=self._text(kept).strip(),
             tokens_in=tokens_in,
             tokens_out=len(kept) + (end is not None),
             finish_reason="length" if end is None else "stop",
         )
 
     def _text(self, tokens: list[int]) -> str:
-        return self._raw_text(tokens).strip()
-
-    def _raw_text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-
-
-def _decoder(model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> Decoder:
-    if spec.batching == CONTINUOUS:
-        return ContinuousBatches(model, pad, ends, spec)
-    limits = limits_for(model, spec.generation.max_new_tokens)
-    return StaticBatches(model, pad, spec.generation, limits)

@@ -15,8 +15,7 @@ from hierrouter.engines.generator import (
     Stop,
     message_of,
     never,
-    prompt_tokens,
-    too_long,
+    split_by_window,
 )
 from hierrouter.engines.identity import (
     hub_commit,
@@ -120,15 +119,12 @@ class VllmGenerator:
         Raises:
             RuntimeError: the engine or the chat template failed.
         """
-        lengths = [self._length(prompt) for prompt in prompts]
-        new = self._generation.max_new_tokens
-        fitting = [n for n, length in enumerate(lengths) if length + new <= self._window]
-        for place in sorted(set(range(len(prompts))) - set(fitting)):
-            yield place, too_long(lengths[place], new, self._window)
-        for start in range(0, len(fitting), PORTION):
-            if stop():
-                return
-            places = fitting[start : start + PORTION]
+        tokenizer, new = self._engine.get_tokenizer(), self._generation.max_new_tokens
+        fitting, failures = split_by_window(tokenizer, prompts, new, self._window)
+        yield from failures.items()
+        due = list(fitting)
+        while due and not stop():
+            places, due = due[:PORTION], due[PORTION:]
             asked = [prompts[place] for place in places]
             outputs = self._engine.chat(
                 [message_of(prompt) for prompt in asked],
@@ -136,9 +132,6 @@ class VllmGenerator:
                 use_tqdm=False,
             )
             yield from zip(places, map(_answer, outputs), strict=True)
-
-    def _length(self, prompt: str) -> int:
-        return len(prompt_tokens(self._engine.get_tokenizer(), prompt))
 
     def _settings(self, prompt: str) -> Any:
         from vllm import SamplingParams  # pyright: ignore

@@ -65,7 +65,7 @@ def test_the_newest_response_of_a_long_context_is_seen(encoder: Encoder) -> None
 
 def test_the_papers_truncation_does_not_see_it(saved: Path) -> None:
     long = "word " * 600
-    encoder = SentenceEncoder(str(saved), "truncate")
+    encoder = SentenceEncoder(str(saved), truncates=True)
     vectors = encoder.encode([context_text(long, ["12+7"]), context_text(long, ["ab"])])
     assert vectors[0] @ vectors[1] == pytest.approx(1, abs=1e-6)
 
@@ -74,8 +74,8 @@ def test_a_short_text_has_the_vector_that_the_library_gives(saved: Path) -> None
     from sentence_transformers import SentenceTransformer
 
     library = SentenceTransformer(str(saved))
-    for long_context in ("windows", "truncate"):
-        ours = SentenceEncoder(str(saved), long_context).encode(TEXTS)
+    for truncates in (False, True):
+        ours = SentenceEncoder(str(saved), truncates).encode(TEXTS)
         assert np.allclose(ours, library.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
 
 
@@ -91,7 +91,7 @@ def test_a_long_text_has_the_mean_direction_of_its_windows(saved: Path) -> None:
 def test_descriptions_keep_encoders_apart(saved: Path, tmp_path: Path) -> None:
     found = [
         SentenceEncoder(str(saved)),
-        SentenceEncoder(str(saved), "truncate"),
+        SentenceEncoder(str(saved), truncates=True),
         SentenceEncoder(str(save_random_encoder(tmp_path, seed=1))),
         HashedNgrams(),
         HashedNgrams(64),
@@ -124,5 +124,3 @@ def test_an_encoder_that_is_not_there() -> None:
         load_encoder("nobody/nothing")
     with pytest.raises(InputError, match="no such encoder: a/b/c"):
         load_encoder("a/b/c")
-    with pytest.raises(InputError, match="unknown way with long contexts"):
-        SentenceEncoder("any", "wrap")

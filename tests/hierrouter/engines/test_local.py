@@ -60,8 +60,6 @@ def test_halved_limits_halve_the_batch_that_was_too_large() -> None:
         limits = LIMITS.halved(shape)
         assert limits.shape(32).height in (shape.height // 2, step_below(shape.height // 2))
         shape = limits.shape(32)
-    with pytest.raises(ValueError, match="one row"):
-        LIMITS.halved(shape)
 
 
 def test_every_prompt_is_in_one_batch_and_the_widest_come_first() -> None:
