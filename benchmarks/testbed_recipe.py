@@ -20,24 +20,20 @@ from torch.optim import Optimizer
 
 from hierrouter.engines.devices import torch_threads
 from hierrouter.questions.testbed import (
+    LETTERS,
     LONGEST_ROW,
     MODELS,
+    REVERSE,
+    ROOMS_PER_SPLIT,
+    SPLITS,
     TASKS,
+    UNKNOWN,
     Draw,
     Model,
     Step,
     Task,
     riddle_steps,
-)
-from hierrouter.questions.testbed_world import (
-    BLANK_LINE,
-    CONTEXT_TOKENS,
-    LETTERS,
-    REVERSE,
-    ROOMS_PER_SPLIT,
-    SPLITS,
-    UNKNOWN,
-    build_tokenizer,
+    vocabulary,
 )
 
 SHARE_WAITING = 0.3
@@ -234,6 +230,54 @@ def _riddle_told(draw: Draw) -> tuple[str, str]:
     room = _knowing(draw).room()
     question = draw.rng.choice(RIDDLE_CARDS).format(room=room.number)
     return question, riddle_steps(room.riddle)[0].response
+
+
+PAD, END = "<|pad|>", "<|end|>"
+ROLES = ("<|user|>", "<|assistant|>", "<|system|>")
+BLANK_LINE = "\n\n"
+CONTEXT_TOKENS = 512
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def build_tokenizer() -> Any:
+    """A `transformers` fast tokenizer with chat template, padding on the left."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    bytes_and_words = models.BPE(vocab=_numbered(), merges=[], ignore_merges=True)
+    backend = Tokenizer(bytes_and_words)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(BLANK_LINE, normalized=False)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=list(ROLES),
+        padding_side="left",
+        model_max_length=CONTEXT_TOKENS,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _numbered() -> dict[str, int]:
+    """Token to id. `Ġ` is the byte-level spelling of a space before a word."""
+    from tokenizers import pre_tokenizers
+
+    words = sorted(vocabulary())
+    tokens = [PAD, END, *ROLES, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += ["Ġ?", "Ġ.", *words, *(f"Ġ{word}" for word in words)]
+    return {token: number for number, token in enumerate(tokens)}
 
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -11,7 +11,7 @@ def save_random_model(folder: Path, architecture: str, seed: int = 0, window: in
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from hierrouter.questions.testbed_world import build_tokenizer
+    from benchmarks.testbed_recipe import build_tokenizer
 
     tokenizer = build_tokenizer()
     config = AutoConfig.for_model(

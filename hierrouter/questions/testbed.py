@@ -1,37 +1,89 @@
-"""Ten families of questions, and the routes of three tiny specialists that solve them."""
+"""The testbed: a small world, ten families of questions about it, and who answers what.
+
+Three tiny specialists come with it. Each question tells which of them, one after the other, solve
+it; some need two. `benchmarks/testbed_recipe.py` trains them.
+"""
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Literal
 
 from hierrouter.questions.query import Query
-from hierrouter.questions.testbed_world import (
-    LETTERS,
-    PEOPLE,
-    REVERSE,
-    SENTENCES,
-    SIGN_WORDS,
-    SPLITS,
-    THINGS,
-    Expression,
-    Place,
-    Room,
-    Split,
-    any_expression,
-    any_word,
-    is_ordinary,
-    word_split,
-    world,
-)
 from hierrouter_cache.errors import InputError
 
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Model = Literal["calc", "text", "facts"]
 MODELS: tuple[Model, ...] = ("calc", "text", "facts")
-LONGEST_ROW = 9
+
+_CYCLE = 50
+_STRIDE = 27  # coprime with the cycle: spreads the splits instead of bunching them
+_TRAIN, _VALIDATION = 28, 7
+_PATIENCE = 2000
+
+
+def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
+    """At most `limit` questions of `family`, the same for the same arguments.
+
+    No text occurs twice, and no operand pair, word, room or place of one split occurs in
+    another. Families about places or rooms are finite: once a split has run dry its turns are
+    skipped, so fewer than `limit` questions come back (never below 300 if asked for 300 or
+    more). Raises `InputError` for an unknown family or a negative limit.
+    """
+    if family not in TASKS:
+        raise InputError(f"unknown testbed family: {family!r}; choose from {', '.join(TASKS)}")
+    if limit < 0:
+        raise InputError(f"a limit cannot be negative: {limit}; give 0 or more")
+    tasks = {split: _distinct(family, split, seed) for split in SPLITS}
+    found = []
+    for number in range(limit):
+        split = _split_of_turn(number)
+        task = next(tasks[split], None)
+        if task is not None:
+            identity = f"{family}-{number:04d}"
+            found.append(Query(identity, family, task.question, (task.answer,), split))
+    return found
+
+
+def _distinct(family: str, split: Split, seed: int) -> Iterator[Task]:
+    """Tasks with new question texts until none has turned up for `_PATIENCE` draws."""
+    draw = Draw(Random(f"{family} {split} {seed}"), split)  # noqa: S311 - draws questions
+    seen: set[str] = set()
+    misses = 0
+    while misses < _PATIENCE:
+        task = TASKS[family](draw)
+        misses += 1
+        if task.question not in seen:
+            seen.add(task.question)
+            misses = 0
+            yield task
+
+
+def _split_of_turn(number: int) -> Split:
+    place = number * _STRIDE % _CYCLE
+    if place < _TRAIN:
+        return "train"
+    return "validation" if place < _TRAIN + _VALIDATION else "test"
+
+
+def model_path(name: str) -> Path:
+    """The shipped `from_pretrained` folder of specialist `name`.
+
+    Raises `InputError` where there is no such specialist.
+    """
+    if name not in MODELS:
+        raise InputError(f"unknown testbed model: {name!r}; choose from {', '.join(MODELS)}")
+    return Path(__file__).parent / "specialists" / name
+
+
+LONGEST_ROW = 9  # letters that `copies` asks for
 
 
 @dataclass(frozen=True)
@@ -198,66 +250,255 @@ TASKS: dict[str, Callable[[Draw], Task]] = {
     "mirror": mirror,
     "riddle": riddle,
 }
-
-
-_CYCLE = 50
-_STRIDE = 27  # coprime with the cycle: spreads the splits instead of bunching them
-_TRAIN, _VALIDATION = 28, 7
-_PATIENCE = 2000
-
-
-def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
-    """At most `limit` questions of `family`, the same for the same arguments.
-
-    No text occurs twice, and no operand pair, word, room or place of one split occurs in
-    another. Families about places or rooms are finite: once a split has run dry its turns are
-    skipped, so fewer than `limit` questions come back (never below 300 if asked for 300 or
-    more). Raises `InputError` for an unknown family or a negative limit.
-    """
-    if family not in TASKS:
-        raise InputError(f"unknown testbed family: {family!r}; choose from {', '.join(TASKS)}")
-    if limit < 0:
-        raise InputError(f"a limit cannot be negative: {limit}; give 0 or more")
-    tasks = {split: _distinct(family, split, seed) for split in SPLITS}
-    found = []
-    for number in range(limit):
-        split = _split_of_turn(number)
-        task = next(tasks[split], None)
-        if task is not None:
-            identity = f"{family}-{number:04d}"
-            found.append(Query(identity, family, task.question, (task.answer,), split))
-    return found
-
-
-def _distinct(family: str, split: Split, seed: int) -> Iterator[Task]:
-    """Tasks with new question texts until none has turned up for `_PATIENCE` draws."""
-    draw = Draw(Random(f"{family} {split} {seed}"), split)  # noqa: S311 - draws questions
-    seen: set[str] = set()
-    misses = 0
-    while misses < _PATIENCE:
-        task = TASKS[family](draw)
-        misses += 1
-        if task.question not in seen:
-            seen.add(task.question)
-            misses = 0
-            yield task
-
-
-def _split_of_turn(number: int) -> Split:
-    place = number * _STRIDE % _CYCLE
-    if place < _TRAIN:
-        return "train"
-    return "validation" if place < _TRAIN + _VALIDATION else "test"
-
-
 FAMILIES = tuple(TASKS)
 
+CONSONANTS = "bdfgklmnprstvz"
+VOWELS = "aeiou"
+LETTERS = CONSONANTS + VOWELS
+LARGEST_OPERAND = 40
 
-def model_path(name: str) -> Path:
-    """The shipped `from_pretrained` folder of specialist `name`.
+_TRAIN_PERCENT = 75
+_VALIDATION_PERCENT = 10
 
-    Raises `InputError` where there is no such specialist.
-    """
-    if name not in MODELS:
-        raise InputError(f"unknown testbed model: {name!r}; choose from {', '.join(MODELS)}")
-    return Path(__file__).parent / "specialists" / name
+
+@dataclass(frozen=True)
+class Expression:
+    """A sum or a difference of two whole numbers, never negative."""
+
+    left: int
+    sign: Literal["+", "-"]
+    right: int
+
+    def __str__(self) -> str:
+        return f"{self.left}{self.sign}{self.right}"
+
+    @property
+    def value(self) -> int:
+        return self.left + self.right if self.sign == "+" else self.left - self.right
+
+    @property
+    def split(self) -> Split:
+        """The split of the operands; `3+5` and `5+3` go together."""
+        if self.sign == "+":
+            low, high = sorted((self.left, self.right))
+            return _hashed(f"{low}+{high}")
+        return _hashed(str(self))
+
+
+def any_expression(rng: Random) -> Expression:
+    """An expression of any split with operands from 1 to `LARGEST_OPERAND`."""
+    left, right = rng.randint(1, LARGEST_OPERAND), rng.randint(1, LARGEST_OPERAND)
+    if rng.random() < 0.5:
+        return Expression(left, "+", right)
+    return Expression(max(left, right), "-", min(left, right))
+
+
+def any_word(rng: Random) -> str:
+    """Two syllables and, half the time, a last consonant: four or five letters."""
+    syllables = "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(2))
+    return syllables + rng.choice(CONSONANTS) if rng.random() < 0.5 else syllables
+
+
+def word_split(word: str) -> Split:
+    """The split of a word; a word and its reverse go together."""
+    return _hashed(min(word, word[::-1]))
+
+
+def _hashed(text: str) -> Split:
+    percent = zlib.crc32(text.encode()) % 100
+    if percent < _TRAIN_PERCENT:
+        return "train"
+    return "validation" if percent < _TRAIN_PERCENT + _VALIDATION_PERCENT else "test"
+
+
+UNKNOWN = "unknown"
+REVERSE = "reverse {word}"
+
+PEOPLE = ("tom", "ann", "bob", "eva", "max", "lea", "sam", "ida")
+THINGS = ("apples", "books", "coins", "pens", "cards", "eggs", "shells", "stamps")
+SIGN_WORDS = {"+": "plus", "-": "minus"}
+
+SENTENCES: dict[str, tuple[str, ...]] = {
+    "arith": (
+        "compute {sum}",
+        "find the value of {sum}",
+        "how much is {sum} ?",
+        "what is {left} {sign} {right} ?",
+    ),
+    "string.reverse": (
+        "reverse the word {word}",
+        "write {word} backwards",
+        "spell {word} from the end",
+    ),
+    "string.double": (
+        "double the word {word}",
+        "write {word} twice without a space",
+    ),
+    "string.both": (
+        "reverse the words {word} and {other}",
+        "write {word} and {other} backwards",
+    ),
+    "fact.occupant": (
+        "who lives in room {room} ?",
+        "name the person in room {room}",
+    ),
+    "fact.capital": (
+        "what is the capital of {place} ?",
+        "name the capital of {place}",
+    ),
+    "fact.people": (
+        "how many people live in {place} ?",
+        "give the population of {place}",
+    ),
+    "fact.both": (
+        "give the capital and the population of {place}",
+        "what is the capital of {place} and how many people live there ?",
+    ),
+    "story.plus": (
+        "{person} has {left} {things} and buys {right} more . how many {things} now ?",
+        "there are {left} {things} in a box and {right} on a table . how many {things} are there ?",
+    ),
+    "story.minus": (
+        "{person} has {left} {things} and loses {right} . how many {things} are left ?",
+        "of {left} {things} in a box {person} takes {right} . how many {things} stay ?",
+    ),
+    "census": (
+        "how many people live in {place} and {other} together ?",
+        "give the sum of the populations of {place} and {other}",
+        "add the population of {place} to that of {other}",
+        "count the people of {place} and of {other}",
+        "what is the population of {place} and {other} in total ?",
+    ),
+    "backcap": (
+        "write the capital of {place} backwards",
+        "reverse the name of the capital of {place}",
+        "spell the capital of {place} from the end",
+        "what is the capital of {place} backwards ?",
+        "turn round the capital of {place}",
+    ),
+    "room": (
+        "who lives in room {sum} ?",
+        "name the person in room {sum}",
+        "who is behind the door of room {sum} ?",
+        "find the person of room {sum}",
+        "the door says {sum} . who lives there ?",
+    ),
+    "copies": (
+        "write the letter {letter} {sum} times",
+        "a row of {sum} letters {letter}",
+        "repeat the letter {letter} {sum} times",
+        "print {sum} copies of the letter {letter}",
+        "how does the letter {letter} look {sum} times ?",
+    ),
+    "mirror": (
+        "what is the capital of the place spelled backwards as {mirrored} ?",
+        "reverse {mirrored} and name the capital of that place",
+        "{mirrored} is a place in the mirror . what is the capital ?",
+        "turn {mirrored} round and give the capital of the place",
+        "name the capital of the place that reads {mirrored} from the end",
+    ),
+    "riddle": (
+        "solve the riddle of room {room}",
+        "what is the answer to the riddle of room {room} ?",
+        "answer the riddle in room {room}",
+        "room {room} asks a riddle . what is the answer ?",
+        "find the answer to the riddle that room {room} keeps",
+    ),
+}
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """Every word of two letters or more that a sentence or a fixed response can hold."""
+    sentences = [sentence for family in SENTENCES.values() for sentence in family]
+    texts = [*sentences, *PEOPLE, *THINGS, *SIGN_WORDS.values(), UNKNOWN, REVERSE]
+    return frozenset(re.findall(r"[a-z]{2,}", re.sub(r"\{\w+\}", " ", " ".join(texts))))
+
+
+PLACES_PER_SPLIT: dict[Split, int] = {"train": 40, "validation": 12, "test": 20}
+ROOMS_PER_SPLIT: dict[Split, int] = {"train": 44, "validation": 12, "test": 24}
+_SEED = 7
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place, its capital and how many people live there."""
+
+    name: str
+    capital: str
+    people: int
+    split: Split
+
+
+@dataclass(frozen=True)
+class Room:
+    """A room, who lives in it, and its riddle: a sum, or a word to turn round."""
+
+    number: int
+    occupant: str
+    riddle: Expression | str
+    split: Split
+
+
+@dataclass(frozen=True)
+class World:
+    """All places and rooms; `names` are the words no other question may use."""
+
+    places: tuple[Place, ...]
+    rooms: tuple[Room, ...]
+    names: frozenset[str]
+
+    def places_of(self, split: Split) -> tuple[Place, ...]:
+        return tuple(place for place in self.places if place.split == split)
+
+    def rooms_of(self, split: Split) -> tuple[Room, ...]:
+        return tuple(room for room in self.rooms if room.split == split)
+
+
+@cache
+def world() -> World:
+    """The one world of the testbed, the same on every machine."""
+    rng = Random(_SEED)  # noqa: S311 - a world, no secret
+    names: set[str] = set()
+    places = tuple(_places(rng, names))
+    rooms = tuple(sorted(_rooms(rng, names), key=lambda room: room.number))
+    return World(places, rooms, frozenset(names))
+
+
+def is_ordinary(word: str, names: frozenset[str] | set[str] = frozenset()) -> bool:
+    """Whether `word` is neither a palindrome nor, in either direction, a word in use."""
+    mirrored = word[::-1]
+    return word != mirrored and not any(
+        either in vocabulary() or either in names for either in (word, mirrored)
+    )
+
+
+def _places(rng: Random, names: set[str]) -> Iterator[Place]:
+    for split, count in PLACES_PER_SPLIT.items():
+        for _ in range(count):
+            people = rng.randint(10, LARGEST_OPERAND)
+            yield Place(_new_name(rng, names), _new_name(rng, names), people, split)
+
+
+def _rooms(rng: Random, names: set[str]) -> Iterator[Room]:
+    numbers = list(range(1, sum(ROOMS_PER_SPLIT.values()) + 1))
+    rng.shuffle(numbers)
+    for split, count in ROOMS_PER_SPLIT.items():
+        for turn in range(count):
+            riddle = Draw(rng, split).expression() if turn % 2 else _word_of(rng, split, names)
+            yield Room(numbers.pop(), _new_name(rng, names), riddle, split)
+
+
+def _new_name(rng: Random, names: set[str]) -> str:
+    name = next(word for word in _words(rng) if is_ordinary(word, names))
+    names.add(name)
+    return name
+
+
+def _word_of(rng: Random, split: Split, names: set[str]) -> str:
+    return next(w for w in _words(rng) if word_split(w) == split and is_ordinary(w, names))
+
+
+def _words(rng: Random) -> Iterator[str]:
+    while True:
+        yield any_word(rng)

@@ -12,12 +12,16 @@ from random import Random
 import pytest
 
 from benchmarks.testbed_recipe import Progress, counterfactual, lesson
-from hierrouter.questions.testbed import FAMILIES, MODELS, Draw, model_path, questions
-from hierrouter.questions.testbed import TASKS as DRAWS
-from hierrouter.questions.testbed_world import (
+from hierrouter.questions.testbed import (
+    FAMILIES,
+    MODELS,
     SPLITS,
+    TASKS,
     UNKNOWN,
+    Draw,
     Expression,
+    model_path,
+    questions,
     vocabulary,
     word_split,
     world,
@@ -131,7 +135,7 @@ def everywhere_places() -> tuple[object, ...]:
 def test_perfect_specialists_solve_a_task_in_its_order_only(family: str) -> None:
     draw = Draw(Random(0), "train")
     for _ in range(50):
-        task = DRAWS[family](draw)
+        task = TASKS[family](draw)
         owners = [step.model for step in task.steps]
         right = Progress(task)
         for model in owners:
@@ -147,7 +151,7 @@ def test_perfect_specialists_solve_a_task_in_its_order_only(family: str) -> None
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_counterfactual_keeps_question_and_owners(family: str) -> None:
     draw = Draw(Random(0), "train")
-    task = DRAWS[family](draw)
+    task = TASKS[family](draw)
     other = counterfactual(task, draw)
     assert other.question == task.question
     assert [step.model for step in other.steps] == [step.model for step in task.steps]

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.testbed_recipe import Progress, lesson
+from benchmarks.testbed_recipe import Progress, build_tokenizer, encode, lesson
 from hierrouter.questions.answers import token_f1
-from hierrouter.questions.testbed import MODELS, TASKS, Draw, Task, model_path
-from hierrouter.questions.testbed_world import UNKNOWN
+from hierrouter.questions.testbed import MODELS, TASKS, UNKNOWN, Draw, Task, model_path
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -133,9 +132,6 @@ def test_training_is_repeatable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_row_is_prompt_response_and_end() -> None:
-    from benchmarks.testbed_recipe import encode
-    from hierrouter.questions.testbed_world import build_tokenizer
-
     tokenizer = build_tokenizer()
     example = lesson("text", Draw(Random(1), "train"))
     ((prompt, response),) = encode(tokenizer, [example])
