@@ -32,10 +32,9 @@ import hierrouter
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.metrics import hull_area
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, mean_points
-from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learning.conditioned import Policy, TrainedSweep, train_sweep
+from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import SWEEP, Objective, TrainConfig, preset, shortened
-from hierrouter.learning.sweep import alpha_grid, member_folder
+from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree

@@ -35,7 +35,7 @@ TIMEOUT = 600.0
 HEAVY = """
     hierrouter.learning.baselines.registry hierrouter.engines
     hierrouter.engines.local hierrouter.engines.batches
-    hierrouter.collection.scheduler hierrouter.reports.evaluated hierrouter.learning.conditioned
+    hierrouter.collection.scheduler hierrouter.reports.evaluated hierrouter.learning.sweep
     hierrouter.learning.ppo hierrouter.learning.checkpoint hierrouter.reports.page
     hierrouter.reports.figures hierrouter.reports.results hierrouter.replay.opening
     hierrouter_cli.app

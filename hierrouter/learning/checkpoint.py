@@ -1,9 +1,9 @@
-"""A trained policy in a folder, and a training that goes on where it was."""
+"""What training leaves on disk: a policy, a sweep of them, a training that can go on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,76 +16,93 @@ from torch import Tensor
 
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning.conditioned import SCALES, AlphaRouter, Policy, TrainedSweep
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Router, RouterShape
-from hierrouter.learning.runs import differences
+from hierrouter.learning.runs import differences, remove
+from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
 from hierrouter.learning.trained import Origin, TrainedRouter
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
 
+WEIGHTS = "policy.safetensors"
+DESCRIPTION = "policy.json"
+SUMMARY = "sweep.json"  # of a sweep, see `finish_sweep`
+UNFINISHED = "training.safetensors"
+FORMAT = 2
+SNAPSHOT_FORMAT = 1
 HEADER = "hierrouter"
+CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
 RETRAIN = "train again"
-
-
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
-    """Replace `file`; the same tensors and text give the same bytes.
-
-    Raises:
-        WorldError: the disk is full or failed; the old file is untouched then.
-    """
-    whole = {name: value.contiguous() for name, value in tensors.items()}
-    write_atomically(file, save(whole, metadata={HEADER: text}))
-
-
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
-    """The tensors of a file that `write_tensors` wrote, and the text in its header.
-
-    Raises:
-        InputError: there is none, or it is something else.
-    """
-    _check_start(file)
-    try:
-        with safe_open(file, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(HEADER)
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN}"
-        ) from error
-    if text is None:
-        raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN}")
-    return tensors, text
-
-
-def _check_start(file: Path) -> None:
-    """Name the usual wrong files for what they are."""
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(len(LFS_POINTER))
-    except FileNotFoundError:
-        raise InputError(f"checkpoint not found: {file}; run `hierrouter train` first") from None
-    except OSError as error:
-        raise InputError(
-            f"checkpoint cannot be read: {file}: {error.strerror}; give another --checkpoint"
-        ) from None
-    if start == LFS_POINTER:
-        raise InputError(
-            f"checkpoint is a git-lfs pointer, not a safetensors file: {file}; run `git lfs pull`"
-        )
-    # A safetensors file starts with 8 bytes of length, which may look like anything, then a brace.
-    if start.startswith(PICKLE_STARTS) and start[8:9] != b"{":
-        raise InputError(
-            f"checkpoint is not a safetensors file: {file}; pickles are unsafe and refused"
-        )
-
-
-FORMAT = 2
 Network = TypeVar("Network", Router, AlphaRouter)
-CEILINGS = ("ceilings.longest", "ceilings.growth")
+Member = TypeVar("Member", TrainedRouter, TrainedSweep)
+
+
+def save_checkpoint(policy: Policy, folder: Path) -> None:
+    """Write both files into `folder`, replacing what is there.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(describe(policy), sort_keys=True, indent=2, allow_nan=False)
+    write_tensors(folder / WEIGHTS, tensors_of(policy), text)
+    write_atomically(folder / DESCRIPTION, f"{text}\n".encode())
+
+
+def load_checkpoint(path: Path) -> Policy:
+    """Read a checkpoint.
+
+    Args:
+        path: the folder, or its `policy.safetensors` under any name.
+
+    Raises:
+        InputError: there is none, it is truncated or no safetensors file, it was not written by
+            `save_checkpoint` or by that of another format, or its weights are not finite.
+    """
+    file = path / WEIGHTS if path.is_dir() else path
+    if (path / SUMMARY).is_file() and not (path / WEIGHTS).exists():
+        members = (member.parent for member in path.glob(f"*/**/{WEIGHTS}"))
+        raise InputError(
+            f"not a checkpoint, but the folder of a sweep: {path}; "
+            f"give one of its own: {min(members, default=path / 'seed-N')}"
+        )
+    tensors, text = read_tensors(file)
+    if not all(torch.isfinite(value).all() for value in tensors.values()):
+        raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
+    return rebuild(text, tensors, file)
+
+
+def router_at(path: Path, alpha: float | None) -> TrainedRouter:
+    """The router in a checkpoint, for `alpha` where it holds one for every alpha.
+
+    Args:
+        alpha: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
+
+    Raises:
+        InputError: see `load_checkpoint`.
+    """
+    found = load_checkpoint(path)
+    if isinstance(found, TrainedRouter):
+        return found
+    return found.at(found.alphas[0] if alpha is None else alpha)
+
+
+def description_of(run: Path) -> dict[str, Any]:
+    """What a run of `train` or `sweep-alpha` says it learned from; empty where it does not say.
+
+    Returns:
+        of the JSON values at least fingerprint, view and encoder.
+    """
+    for name in (DESCRIPTION, SUMMARY):
+        try:
+            found = json.loads((run / name).read_text("utf-8"))
+            return dict(found) if {"fingerprint", "view", "encoder"} <= found.keys() else {}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            continue
+    return {}
 
 
 def describe(policy: Policy) -> dict[str, Any]:
@@ -138,98 +155,30 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
     """
     try:
         found = json.loads(text)
-        _check_format(found["format"], file)
-        objective = _objective(found["objective"], file)
-        return _policy(found, objective, tensors, _ceilings(tensors))
+        if not isinstance(found["format"], int):
+            raise TypeError(f"format {found['format']}")
+        if found["format"] != FORMAT:
+            remedy = RETRAIN if found["format"] < FORMAT else "upgrade hierrouter"
+            raise InputError(
+                f"checkpoint has format {found['format']}, this version reads {FORMAT}: {file}; "
+                f"{remedy}"
+            )
+        try:
+            objective = Objective(**found["objective"])
+        except InputError as error:
+            raise InputError(f"checkpoint is damaged, {error}: {file}; {RETRAIN}") from error
+        return _policy(found, objective, tensors)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
         raise InputError(
             f"checkpoint is damaged, weights and description do not fit: {file}; {RETRAIN}"
         ) from error
 
 
-def _check_format(found: Any, file: Path) -> None:
-    """A whole number that is not this version's says which version is needed."""
-    if not isinstance(found, int):
-        raise TypeError(f"format {found}")
-    if found != FORMAT:
-        remedy = RETRAIN if found < FORMAT else "upgrade hierrouter"
-        raise InputError(
-            f"checkpoint has format {found}, this version reads {FORMAT}: {file}; {remedy}"
-        )
-
-
-def _objective(found: dict[str, Any], file: Path) -> Objective:
-    try:
-        return Objective(**found)
-    except InputError as error:
-        raise InputError(f"checkpoint is damaged, {error}: {file}; {RETRAIN}") from error
-
-
-def _policy(
-    found: dict[str, Any],
-    objective: Objective,
-    weights: dict[str, Tensor],
-    ceilings: Ceilings | None,
-) -> Policy:
-    origin, shape, history = (
-        _origin(found),
-        RouterShape(**found["shape"]),
-        _floats(found, "history"),
-    )
-    _check_fit(origin, objective, shape, ceilings)
-    if "alphas" in found:
-        scales = weights["scales"]
-        if scales.shape != (SCALES,):
-            raise ValueError(f"scales {tuple(scales.shape)}")
-        network = _filled(lambda: AlphaRouter(shape, scales), shape, weights)
-        return TrainedSweep(network, grid_of(found), objective, origin, history, _kept(found))
-    router = _filled(lambda: Router(shape), shape, weights)
-    return TrainedRouter(router, objective, origin, history, ceilings, _budget(found), _kept(found))
-
-
-def _filled(make: Callable[[], Network], shape: RouterShape, weights: dict[str, Tensor]) -> Network:
-    """The network with these weights; one that would take more memory than they do is not made."""
-    if shape.weights > sum(value.numel() for value in weights.values()):
-        raise ValueError("weights of another shape")
-    network = make()
-    network.load_state_dict(weights)
-    return network.requires_grad_(False).eval()
-
-
-def _floats(found: dict[str, Any], name: str) -> tuple[float, ...]:
-    return tuple(map(float, found[name]))
-
-
-def grid_of(found: dict[str, Any]) -> tuple[float, ...]:
-    """The alphas of a sweep's description.
-
-    Raises:
-        KeyError, TypeError, ValueError: there are none, or one is no finite number >= 0.
-    """
-    alphas = _floats(found, "alphas")
-    if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
-        raise ValueError(f"alphas {alphas}")
-    return alphas
-
-
-def _budget(found: dict[str, Any]) -> float | None:
-    """None where alpha was given, and in files of before."""
-    budget: float | None = found.get("budget")
-    if budget is not None and not 0 < budget < np.inf:
-        raise ValueError(f"budget {budget}")
-    return budget
-
-
-def _kept(found: dict[str, Any]) -> int | None:
-    """None in files of before."""
-    kept: int | None = found.get("kept")
-    if kept is not None and not (isinstance(kept, int) and 0 <= kept < len(found["history"])):
-        raise ValueError(f"kept {kept}")
-    return kept
-
-
-def _origin(found: dict[str, Any]) -> Origin:
-    return Origin(
+def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tensor]) -> Policy:
+    ceilings = None
+    if tensors.keys() & set(CEILINGS):
+        ceilings = Ceilings(*(tensors.pop(name).numpy() for name in CEILINGS))
+    origin = Origin(
         models=tuple(found["models"]),
         hops=found["hops"],
         rate=tuple(
@@ -242,14 +191,31 @@ def _origin(found: dict[str, Any]) -> Origin:
         fingerprint=found["fingerprint"],
         version=found["version"],
     )
+    shape, history = RouterShape(**found["shape"]), tuple(map(float, found["history"]))
+    _check_fit(origin, objective, shape, ceilings)
+    kept = found.get("kept")  # None in files of before
+    if kept is not None and not (isinstance(kept, int) and 0 <= kept < len(history)):
+        raise ValueError(f"kept {kept}")
+    if "alphas" in found:
+        scales = tensors["scales"]
+        if scales.shape != (SCALES,):
+            raise ValueError(f"scales {tuple(scales.shape)}")
+        network = _filled(lambda: AlphaRouter(shape, scales), shape, tensors)
+        return TrainedSweep(network, _grid_of(found), objective, origin, history, kept)
+    budget = found.get("budget")  # None where alpha was given, and in files of before
+    if budget is not None and not 0 < budget < np.inf:
+        raise ValueError(f"budget {budget}")
+    router = _filled(lambda: Router(shape), shape, tensors)
+    return TrainedRouter(router, objective, origin, history, ceilings, budget, kept)
 
 
-def _ceilings(tensors: dict[str, Tensor]) -> Ceilings | None:
-    """Taken out of the tensors, so that the weights are left."""
-    if not tensors.keys() & set(CEILINGS):
-        return None
-    longest, growth = (tensors.pop(name).numpy() for name in CEILINGS)
-    return Ceilings(longest, growth)
+def _filled(make: Callable[[], Network], shape: RouterShape, weights: dict[str, Tensor]) -> Network:
+    """The network with these weights; one that would take more memory than they do is not made."""
+    if shape.weights > sum(value.numel() for value in weights.values()):
+        raise ValueError("weights of another shape")
+    network = make()
+    network.load_state_dict(weights)
+    return network.requires_grad_(False).eval()
 
 
 def _check_fit(
@@ -275,83 +241,80 @@ def _check_fit(
         raise ValueError("the parts of the description do not fit")
 
 
-WEIGHTS = "policy.safetensors"
-DESCRIPTION = "policy.json"
-SUMMARY = "sweep.json"  # of a sweep, see `sweep`
+def _grid_of(found: dict[str, Any]) -> tuple[float, ...]:
+    """The alphas of a sweep's description.
+
+    Raises:
+        KeyError, TypeError, ValueError: there are none, or one is no finite number >= 0.
+    """
+    alphas = tuple(map(float, found["alphas"]))
+    if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
+        raise ValueError(f"alphas {alphas}")
+    return alphas
 
 
-def save_checkpoint(policy: Policy, folder: Path) -> None:
-    """Write both files into `folder`, replacing what is there.
+def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
+    """Where a checkpoint lies in the folder of a sweep: of a seed, or of a seed and an alpha."""
+    folder = run / f"seed-{seed}"
+    return folder if alpha is None else folder / f"alpha-{alpha!r}"
+
+
+def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
+    """Write the summary that makes the folder a finished sweep.
+
+    Args:
+        run: folder of the sweep; each checkpoint is in its `member_folder` already.
+        seeds: one for each member.
 
     Raises:
         WorldError: the disk is full or failed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(describe(policy), sort_keys=True, indent=2, allow_nan=False)
-    write_tensors(folder / WEIGHTS, tensors_of(policy), text)
-    write_atomically(folder / DESCRIPTION, f"{text}\n".encode())
+    described = {
+        "alphas": list(sweep.alphas),
+        "conditioned": isinstance(sweep.members[0], TrainedSweep),
+        "encoder": sweep.origin.encoder,
+        "fingerprint": sweep.origin.fingerprint,
+        "seeds": list(seeds),
+        "view": sweep.origin.view,
+    }
+    text = json.dumps(described, sort_keys=True, indent=2)
+    write_atomically(run / SUMMARY, f"{text}\n".encode())
 
 
-def load_checkpoint(path: Path) -> Policy:
-    """Read a checkpoint.
-
-    Args:
-        path: the folder, or its `policy.safetensors` under any name.
-
-    Raises:
-        InputError: there is none, it is truncated or no safetensors file, it was not written by
-            `save_checkpoint` or by that of another format, or its weights are not finite.
-    """
-    file = path / WEIGHTS if path.is_dir() else path
-    _check_is_no_sweep(path)
-    tensors, text = read_tensors(file)
-    if not all(torch.isfinite(value).all() for value in tensors.values()):
-        raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
-    return rebuild(text, tensors, file)
-
-
-def router_at(path: Path, alpha: float | None) -> TrainedRouter:
-    """The router in a checkpoint, for `alpha` where it holds one for every alpha.
-
-    Args:
-        alpha: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
+def load_sweep(run: Path) -> Sweep:
+    """A finished sweep.
 
     Raises:
-        InputError: see `load_checkpoint`.
+        InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
     """
-    found = load_checkpoint(path)
-    if isinstance(found, TrainedRouter):
-        return found
-    return found.at(found.alphas[0] if alpha is None else alpha)
+    summary = run / SUMMARY
+    try:
+        found = json.loads(summary.read_text("utf-8"))
+        alphas, conditioned = _grid_of(found), bool(found["conditioned"])
+        seeds = [int(seed) for seed in found["seeds"]]
+        if not seeds:
+            raise ValueError("no seeds")
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first") from None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(f"sweep summary is damaged: {summary}; sweep again") from error
+
+    def routers(seed: int) -> tuple[TrainedRouter, ...]:
+        folders = (member_folder(run, seed, alpha) for alpha in alphas)
+        return tuple(_member(place, TrainedRouter, "every alpha, not for one") for place in folders)
+
+    if not conditioned:
+        return Sweep(alphas, tuple(map(routers, seeds)))
+    folders = (member_folder(run, seed) for seed in seeds)
+    wrong = "one alpha, not for a sweep"
+    return Sweep(alphas, tuple(_member(place, TrainedSweep, wrong) for place in folders))
 
 
-def description_of(run: Path) -> dict[str, Any]:
-    """What a run of `train` or `sweep-alpha` says it learned from; empty where it does not say.
-
-    Returns:
-        of the JSON values at least fingerprint, view and encoder.
-    """
-    for name in (DESCRIPTION, SUMMARY):
-        try:
-            found = json.loads((run / name).read_text("utf-8"))
-            return dict(found) if {"fingerprint", "view", "encoder"} <= found.keys() else {}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-            continue
-    return {}
-
-
-def _check_is_no_sweep(path: Path) -> None:
-    """Name a router of a sweep where the folder of the whole sweep was given."""
-    if not (path / SUMMARY).is_file() or (path / WEIGHTS).exists():
-        return
-    member = min((file.parent for file in path.glob(f"*/**/{WEIGHTS}")), default=path / "seed-N")
-    raise InputError(
-        f"not a checkpoint, but the folder of a sweep: {path}; give one of its own: {member}"
-    )
-
-
-UNFINISHED = "training.safetensors"
-SNAPSHOT_FORMAT = 1
+def _member(folder: Path, kind: type[Member], wrong: str) -> Member:
+    found = load_checkpoint(folder)
+    if not isinstance(found, kind):
+        raise InputError(f"checkpoint is for {wrong}: {folder}; sweep again")
+    return found
 
 
 def training_named(
@@ -369,6 +332,20 @@ def training_named(
         "seed": origin.seed,
         "view": origin.view,
     }
+
+
+def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
+    """The checkpoint in `folder` where it is of this very training, else None.
+
+    Raises:
+        InputError: the checkpoint is damaged.
+    """
+    if not (folder / DESCRIPTION).is_file():
+        return None
+    found = load_checkpoint(folder)
+    alphas = found.alphas if isinstance(found, TrainedSweep) else ()
+    same = training_named(found.origin, found.objective, alphas) == named
+    return found if same else None
 
 
 def save_snapshot(snapshot: Snapshot, named: dict[str, Any], folder: Path) -> None:
@@ -409,43 +386,62 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
     return snapshot
 
 
-def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
-    """The checkpoint in `folder` where it is of this very training, else None.
-
-    Raises:
-        InputError: the checkpoint is damaged.
-    """
-    if not (folder / DESCRIPTION).is_file():
-        return None
-    found = load_checkpoint(folder)
-    alphas = found.alphas if isinstance(found, TrainedSweep) else ()
-    same = training_named(found.origin, found.objective, alphas) == named
-    return found if same else None
-
-
 def forget_snapshot(folder: Path) -> None:
     """Remove the interrupted training: its checkpoint is there.
 
     Raises:
         WorldError: it cannot be removed.
     """
-    _remove(folder / UNFINISHED)
+    remove(folder / UNFINISHED)
 
 
-def remove_drafts(run: Path) -> None:
-    """Remove what killed saves left in the folder of a run, and below it.
-
-    Only this process may be at work there, so whatever draft is found was abandoned.
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
+    """Replace `file`; the same tensors and text give the same bytes.
 
     Raises:
-        WorldError: one cannot be removed.
+        WorldError: the disk is full or failed; the old file is untouched then.
     """
-    for draft in run.rglob(".*.????????.tmp"):  # as `write_atomically` calls it
-        _remove(draft)
+    whole = {name: value.contiguous() for name, value in tensors.items()}
+    write_atomically(file, save(whole, metadata={HEADER: text}))
 
 
-def _remove(file: Path) -> None:
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a file that `write_tensors` wrote, and the text in its header.
+
+    Raises:
+        InputError: there is none, or it is something else.
+    """
+    _check_start(file)
     try:
-        file.unlink(missing_ok=True)
+        with safe_open(file, framework="pt") as opened:
+            text = (opened.metadata() or {}).get(HEADER)
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN}"
+        ) from error
+    if text is None:
+        raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN}")
+    return tensors, text
+
+
+def _check_start(file: Path) -> None:
+    """Name the usual wrong files for what they are."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(LFS_POINTER))
+    except FileNotFoundError:
+        raise InputError(f"checkpoint not found: {file}; run `hierrouter train` first") from None
     except OSError as error:
-        raise WorldError(f"cannot remove: {file}: {error.strerror}; remove it yourself") from error
+        raise InputError(
+            f"checkpoint cannot be read: {file}: {error.strerror}; give another --checkpoint"
+        ) from None
+    if start == LFS_POINTER:
+        raise InputError(
+            f"checkpoint is a git-lfs pointer, not a safetensors file: {file}; run `git lfs pull`"
+        )
+    # A safetensors file starts with 8 bytes of length, which may look like anything, then a brace.
+    if start.startswith(PICKLE_STARTS) and start[8:9] != b"{":
+        raise InputError(
+            f"checkpoint is not a safetensors file: {file}; pickles are unsafe and refused"
+        )

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, greedy, policy_outcome
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.enumeration import Enumeration
 from hierrouter.learning.loop import Snapshot, TrainingFold, Watch, best_iterate, training_folds
 from hierrouter.learning.network import NEVER, States, best_and_random_values, state_table
 from hierrouter.learning.trained import Origin
+from hierrouter.learning.training import Enumeration
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, sub_pool
 
@@ -287,13 +287,8 @@ class FeaturedLearner(Enumeration):
         self.router = router
         self._pools = pools
 
-    def epoch(self) -> None:
-        """One gradient step on each batch of queries, in one of the pools."""
-        for query in self._batches():
-            pool = self._pools[int(self._rng.integers(len(self._pools)))]
-            self._step(torch.from_numpy(query), pool)
-
-    def _step(self, query: Tensor, known: Known) -> None:
+    def _step(self, query: Tensor) -> None:
+        known = self._pools[int(self._rng.integers(len(self._pools)))]
         states = self._visit(known.fold, query)
         logits = self.router(states, known, query)
         legal = states.legal.reshape(logits.shape)

@@ -239,48 +239,25 @@ def best_iterate(
         InputError: the training diverged.
     """
 
-    def values() -> tuple[float, float]:
-        learn_from, choose_on = folds
-        train = value(network, learn_from)
-        return train, train if choose_on is learn_from else value(network, choose_on)
-
-    with reproducible(seed):
+    watch, (learn_from, choose_on) = watch or Watch(), folds
+    with _reproducible(seed):
         learner = start()
         network = learner.router
-        best = run_epochs(learner, config, values, watch, resumed)
+        best = Best(_weights_of(network))
+        done = _restore(learner, best, resumed) if resumed else 0
+        while done < config.epochs and not (config.patience and best.since >= config.patience):
+            done += 1
+            _run_epoch(learner, done)
+            last = done == config.epochs
+            if last or done % config.evaluate_every == 0:
+                train = value(network, learn_from)
+                validation = train if choose_on is learn_from else value(network, choose_on)
+                best.offer(network, train, validation)
+                watch.on_epoch(done, config.epochs, train, validation)
+            if not last and done % config.checkpoint_every == 0:
+                watch.on_snapshot(_snapshot(learner, best, done))
     network.load_state_dict(best.weights)
     return network.requires_grad_(False).eval(), best
-
-
-def run_epochs(
-    learner: Learner[nn.Module],
-    config: TrainConfig,
-    values: Callable[[], tuple[float, float]],
-    watch: Watch | None = None,
-    resumed: Snapshot | None = None,
-) -> Best:
-    """Epoch after epoch, with evaluations in between; returns the best iterate.
-
-    Args:
-        values: exact values of the learner's router as it is, on train and on validation.
-
-    Raises:
-        InputError: the training diverged.
-    """
-    watch = watch or Watch()
-    best = Best(weights_of(learner.router))
-    done = _restore(learner, best, resumed) if resumed else 0
-    while done < config.epochs and not (config.patience and best.since >= config.patience):
-        done += 1
-        _run_epoch(learner, done)
-        last = done == config.epochs
-        if last or done % config.evaluate_every == 0:
-            train, validation = values()
-            best.offer(learner.router, train, validation)
-            watch.on_epoch(done, config.epochs, train, validation)
-        if not last and done % config.checkpoint_every == 0:
-            watch.on_snapshot(_snapshot(learner, best, done))
-    return best
 
 
 def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
@@ -299,7 +276,7 @@ def _run_epoch(learner: Learner[nn.Module], number: int) -> None:
 
 def _snapshot(learner: Learner[nn.Module], best: Best, epoch: int) -> Snapshot:
     tensors = {f"learner.{name}": value.clone() for name, value in learner.tensors().items()}
-    tensors |= {f"now.{name}": value for name, value in weights_of(learner.router).items()}
+    tensors |= {f"now.{name}": value for name, value in _weights_of(learner.router).items()}
     tensors |= {f"best.{name}": value for name, value in best.weights.items()}
     kept = {}
     if best.history:
@@ -356,16 +333,16 @@ class Best:
         if (validation, train) > (self.validation, self.train):
             self.train, self.validation, self.since = train, validation, 0
             self.kept = len(self.history) - 1
-            self.weights = weights_of(module)
+            self.weights = _weights_of(module)
 
 
-def weights_of(module: nn.Module) -> Weights:
+def _weights_of(module: nn.Module) -> Weights:
     """A copy of the weights."""
     return {name: value.clone() for name, value in module.state_dict().items()}
 
 
 @contextmanager
-def reproducible(seed: int) -> Iterator[None]:
+def _reproducible(seed: int) -> Iterator[None]:
     """Seed torch's global generator, which new layers draw from, on one thread; restore after.
 
     One thread, because sums are added up in another order on another number of threads.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,18 +12,9 @@ from typing import Any, TypeVar
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
+from hierrouter.learning import checkpoint
 from hierrouter.learning.bundle import bundle_of, save_bundle
-from hierrouter.learning.checkpoint import (
-    finished,
-    forget_snapshot,
-    load_snapshot,
-    remove_drafts,
-    router_at,
-    save_checkpoint,
-    save_snapshot,
-    training_named,
-)
-from hierrouter.learning.conditioned import TrainedSweep, train_sweep
+from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import (
     ExactConfig,
     Objective,
@@ -34,14 +25,7 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
 from hierrouter.learning.runs import resumable
-from hierrouter.learning.sweep import (
-    Sweep,
-    automatic_grid,
-    finish_sweep,
-    load_sweep,
-    meet_budget,
-    member_folder,
-)
+from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.trained import (
     Origin,
     TrainedRouter,
@@ -160,7 +144,7 @@ class Run:
         Raises:
             InputError: there is none, or it is not for this tree.
         """
-        trained = router_at(Path(folder), None)
+        trained = checkpoint.router_at(Path(folder), None)
         return cls(Path(folder), trained, Reached.by(trained, tree) if tree else None)
 
     @property
@@ -296,7 +280,7 @@ def sweep(
     if isinstance(alphas, str):
         if alphas != "auto":
             raise InputError(f"alphas are numbers, or auto: {alphas:.60}; e.g. alphas=[0, 0.005]")
-        grid = automatic_grid(learned_from, allow_stop)
+        grid = alpha_grid(learned_from, allow_stop=allow_stop)
     else:
         grid = tuple(sorted({Objective(float(alpha)).alpha for alpha in alphas}))
     if not grid or seeds < 1:
@@ -336,7 +320,8 @@ def train_run(
         HierRouterError: as `train`.
     """
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
-    with begun("train", asked, out, watch) as folder:
+    with resumable("train", asked, out) as folder:
+        watch.on_folder(folder)
         keep_for_live(tree, folder)
         if budget is None:
             trained = train_router(tree, objective, config, seed, folder, watch)
@@ -357,19 +342,11 @@ def sweep_run(
     """A run of `sweep-alpha`, from its folder to its summary; see `train_run`."""
     objective = Objective(grid[0], allow_stop)
     named = training_named(Origin.of(tree, config, seeds[0]), objective, grid)
-    with begun("sweep-alpha", {**named, "seeds": list(seeds)}, out, watch) as folder:
+    with resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out) as folder:
+        watch.on_folder(folder)
         keep_for_live(tree, folder)
         found = train_members(tree, grid, config, seeds, allow_stop, folder, watch)
     return SweepRun(folder, found, sweep_table(found, tree))
-
-
-@contextmanager
-def begun(command: str, asked: dict[str, Any], out: Path | None, watch: RunWatch) -> Iterator[Path]:
-    """The folder of a run, without what killed saves left there; see `runs.resumable`."""
-    with resumable(command, asked, out) as folder:
-        remove_drafts(folder)
-        watch.on_folder(folder)
-        yield folder
 
 
 def keep_for_live(tree: Tree, folder: Path) -> None:
@@ -424,20 +401,22 @@ def _once(
     watch: RunWatch,
 ) -> Policy:
     """The training in `folder` to its end, from wherever it is."""
-    if found := finished(folder, named):
+    if found := checkpoint.finished(folder, named):
         watch.on_note(f"{label}: already there, {folder}")
-        forget_snapshot(folder)
+        checkpoint.forget_snapshot(folder)
         return found  # type: ignore[return-value]
+
+    def on_snapshot(snapshot: Snapshot) -> None:
+        checkpoint.save_snapshot(snapshot, named, folder)
+
     folder.mkdir(parents=True, exist_ok=True)
-    resumed = load_snapshot(folder, named)
+    resumed = checkpoint.load_snapshot(folder, named)
     if resumed:
         watch.on_note(f"{label}: goes on after epoch {resumed.epoch}")
     with watch.training(label, named["config"]["epochs"], folder) as on_epoch:
-        trained = start(
-            Watch(on_epoch, lambda snapshot: save_snapshot(snapshot, named, folder)), resumed
-        )
-    save_checkpoint(trained, folder)
-    forget_snapshot(folder)
+        trained = start(Watch(on_epoch, on_snapshot), resumed)
+    checkpoint.save_checkpoint(trained, folder)
+    checkpoint.forget_snapshot(folder)
     return trained
 
 
@@ -454,10 +433,10 @@ def within_budget(
     assert isinstance(config, ExactConfig)
     fold = tree.split("validation")
     best = optimum_at_mean_cost(fold, budget, objective.allow_stop)
-    grid = automatic_grid(tree, objective.allow_stop)
+    grid = alpha_grid(tree, allow_stop=objective.allow_stop)
     every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
     trained = meet_budget(every, tree, budget)
-    save_checkpoint(trained, folder)
+    checkpoint.save_checkpoint(trained, folder)
     reached = trained.outcome(fold)
     watch.on_note(
         f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
@@ -477,21 +456,17 @@ def train_members(
 ) -> Sweep:
     """Train with every seed at every alpha; what is there is not trained again."""
 
-    def network(seed: int, config: ExactConfig) -> TrainedSweep:
-        place, objective = member_folder(folder, seed), Objective(grid[0], allow_stop)
-        return train_alphas(tree, grid, objective, config, seed, place, watch)
+    def member(seed: int) -> TrainedSweep | tuple[TrainedRouter, ...]:
+        objectives = [Objective(alpha, allow_stop) for alpha in grid]
+        if isinstance(config, ExactConfig):
+            place = member_folder(folder, seed)
+            return train_alphas(tree, grid, objectives[0], config, seed, place, watch)
+        return tuple(
+            train_router(tree, each, config, seed, member_folder(folder, seed, each.alpha), watch)
+            for each in objectives
+        )
 
-    def router(seed: int, alpha: float) -> TrainedRouter:
-        place, objective = member_folder(folder, seed, alpha), Objective(alpha, allow_stop)
-        return train_router(tree, objective, config, seed, place, watch)
-
-    members: list[TrainedSweep | tuple[TrainedRouter, ...]] = [
-        network(seed, config)
-        if isinstance(config, ExactConfig)
-        else tuple(router(seed, alpha) for alpha in grid)
-        for seed in seeds
-    ]
-    found = Sweep(grid, tuple(members))
+    found = Sweep(grid, tuple(map(member, seeds)))
     finish_sweep(folder, found, seeds)
     return found
 

@@ -103,7 +103,32 @@ def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Itera
                 "give the same flags, or another --out"
             )
     with folder_lock(run, "another run"):
+        remove_drafts(run)
         yield run
+
+
+def remove_drafts(run: Path) -> None:
+    """Remove what killed saves left in the folder of a run, and below it.
+
+    Only this process may be at work there, so whatever draft is found was abandoned.
+
+    Raises:
+        WorldError: one cannot be removed.
+    """
+    for draft in run.rglob(".*.????????.tmp"):  # as `write_atomically` calls it
+        remove(draft)
+
+
+def remove(file: Path) -> None:
+    """Remove a file that may be gone already.
+
+    Raises:
+        WorldError: it cannot be removed.
+    """
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise WorldError(f"cannot remove: {file}: {error.strerror}; remove it yourself") from error
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> set[str]:

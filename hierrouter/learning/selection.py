@@ -14,14 +14,131 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
-from hierrouter.learning.checkpoint import DESCRIPTION, SUMMARY, description_of, router_at
+from hierrouter.learning.checkpoint import (
+    DESCRIPTION,
+    SUMMARY,
+    description_of,
+    load_sweep,
+    router_at,
+)
 from hierrouter.learning.runs import DONE, RUNS, finished_runs
-from hierrouter.learning.sweep import Sweep, load_sweep
+from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
+
+
+@dataclass(frozen=True)
+class SelectedRun:
+    """The router that a command shows.
+
+    Attributes:
+        run: where it lies; the sweep's folder for a sweep's router. None where there is none.
+        trained: the router; None where nothing has learned from the tree.
+        alpha: cost penalty it is shown at.
+        sweep_run: folder of the sweep that was read; None where none was, or there is none.
+        sweep: that sweep.
+        remarks: sentences, without a full stop, on what a reader would not expect.
+    """
+
+    run: Path | None
+    trained: TrainedRouter | None
+    alpha: float
+    sweep_run: Path | None = None
+    sweep: Sweep | None = None
+    remarks: tuple[str, ...] = ()
+
+    def required(self) -> tuple[Path, TrainedRouter]:
+        """Where the router lies, and the router.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self.run is None or self.trained is None:
+            raise InputError(
+                f"no router was trained on this tree: none in {RUNS}; run `hierrouter train`, or "
+                "give --checkpoint"
+            )
+        return self.run, self.trained
+
+
+def select_run(
+    tree: RouteTree,
+    alpha: float | None,
+    checkpoint: Path | None = None,
+    sweep_run: Path | None = None,
+    with_sweep: bool = False,
+) -> SelectedRun:
+    """The newest router that learned from the tree; a sweep's, where no other is for this alpha.
+
+    Args:
+        tree: all folds.
+        alpha: None is the alpha that the router was trained for.
+        checkpoint: the user's choice; no other router is shown for it.
+        sweep_run: the user's choice, instead of the latest sweep.
+        with_sweep: read the sweep even where its router is not shown.
+
+    Raises:
+        InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
+    """
+    run = checkpoint or latest_run(tree, "train", alpha)
+    trained = router_at(run, alpha) if run else None
+    value = trained.alpha if trained and alpha is None else alpha
+    value = PAPER_ALPHA if value is None else value
+    remarks = [] if checkpoint else _overlooked(tree, "train", alpha)
+    is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
+    sweep = None
+    if is_lacking or with_sweep:
+        remarks += [] if sweep_run else _overlooked(tree, "sweep-alpha")
+        sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
+        sweep = load_sweep(sweep_run) if sweep_run else None
+    if is_lacking and sweep and (found := sweep.like(trained, value)):
+        run, trained = sweep_run, found
+        remarks.append(
+            f"no run of `train` for alpha {value:g} on this tree; the sweep's network is shown, "
+            f"seed {found.origin.seed}"
+        )
+    if trained:
+        trained.origin.check_matches(tree, trained.router.shape.dim)
+        remarks += training_remarks(trained, value, tree)
+    else:
+        remarks.append("no router trained on this tree; baselines only (`hierrouter train`)")
+    return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks))
+
+
+def _overlooked(tree: RouteTree, command: str, alpha: float | None = None) -> list[str]:
+    """Names the run that would be shown if the tree were seen in another way."""
+    other = overlooked_run(tree, command, alpha)
+    if other is None:
+        return []
+    flags = [f"--state {other.view}"] if other.view != tree.view else []
+    flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
+    which = "it learned" if other.same_tree else "if it learned"
+    return [
+        f"{other.folder} is not shown: {which} from this tree, seen in another way; "
+        f"add {' '.join(flags)} to see it"
+    ]
+
+
+def training_remarks(
+    trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
+) -> tuple[str, ...]:
+    """How a router is shown otherwise than it was trained.
+
+    Args:
+        alpha: that it is shown at.
+        tree: that it is shown on; None where there is none.
+    """
+    found = []
+    fingerprint = trained.origin.fingerprint
+    if tree is not None and fingerprint != tree.fingerprint:
+        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
+        found.append(f"the router was trained {what} than shown here")
+    if trained.alpha != alpha:
+        found.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -69,8 +186,7 @@ def overlooked_run(tree: RouteTree, command: str, alpha: float | None = None) ->
     runs = _runs(tree, command, alpha)
     certain = [run for run in runs if run.same_tree]
     candidates = certain or [run for run in runs if run.encoder != tree.encoder]
-    first = next(iter(candidates), None)
-    return None if first is None or first.sees(tree) else first
+    return candidates[0] if candidates and not candidates[0].sees(tree) else None
 
 
 def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
@@ -87,40 +203,37 @@ def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
         "encoder": tree.encoder,
     }
     for run in finished_runs("train"):
-        said = description_of(run)
-        if all(said.get(name) == value for name, value in wanted.items()):
+        described = description_of(run)
+        if all(described.get(name) == value for name, value in wanted.items()):
             return run
     return None
 
 
 def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun]:
     """All finished ones; same prices first, then the same alpha, then the newest."""
-
-    def unfit(item: tuple[Path, Mapping[str, Any]]) -> tuple[bool, bool]:
-        said = item[1]
-        other_alpha = said.get("objective", {}).get("alpha") != alpha
-        return said["fingerprint"] != tree.fingerprint, alpha is not None and other_alpha
-
-    described = ((run, description_of(run)) for run in finished_runs(command))
-    found = sorted((item for item in described if item[1]), key=unfit)  # stable: newest first
-    return [
-        LearnedRun(
-            run,
-            str(said["view"]),
-            str(said["encoder"]),
-            tree.same_content(str(said["fingerprint"])),
-        )
-        for run, said in found
-    ]
+    found: list[tuple[bool, bool, LearnedRun]] = []
+    for run in finished_runs(command):
+        if described := description_of(run):
+            fingerprint = str(described["fingerprint"])
+            other_alpha = described.get("objective", {}).get("alpha") != alpha
+            learned = LearnedRun(
+                folder=run,
+                view=str(described["view"]),
+                encoder=str(described["encoder"]),
+                same_tree=tree.same_content(fingerprint),
+            )
+            other_prices = fingerprint != tree.fingerprint
+            found.append((other_prices, alpha is not None and other_alpha, learned))
+    return [run for *_, run in sorted(found, key=lambda each: each[:2])]  # stable: newest first
 
 
 LOG = "test_looks.jsonl"
-UNTOLD = ("time", "version")  # the same look at another time shows nothing new
+NOT_COMPARED = ("time", "version")  # the same look at another time shows nothing new
 # No link is followed and nothing is waited for: a run's folder may come from elsewhere.
 SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def log_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> list[str]:
+def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> list[str]:
     """Write a look into the log of each run that was looked at, where it is not there yet.
 
     Args:
@@ -132,13 +245,13 @@ def log_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> lis
         What could not be written, in words; a log that fails stops no command.
     """
     folders = sorted({_folder(run) for run in runs})
-    told = {"command": command, "routers": [_name(folder) for folder in folders], **look}
+    seen = {"command": command, "routers": [_name(folder) for folder in folders], **look}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    line = _line({"time": now, "version": __version__, **told})
+    line = _line({"time": now, "version": __version__, **seen})
     failures = []
     for folder in folders:
         try:
-            if _line(told) not in looks_in(folder):
+            if _line(seen) not in read_test_looks(folder):
                 _append(folder / LOG, line.encode())
         except OSError as error:
             failures.append(
@@ -147,7 +260,7 @@ def log_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> lis
     return failures
 
 
-def count_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
+def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     """Different looks at the test fold that were logged.
 
     Args:
@@ -158,9 +271,9 @@ def count_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
         this_router: looks at the routers in `run`; all_routers: at these and those of every
         finished run on the same content.
     """
-    own = looks_in(_folder(run)) if run else set()
+    own = read_test_looks(_folder(run)) if run else set()
     others = (
-        looks_in(log.parent)
+        read_test_looks(log.parent)
         for command in DONE
         for other in finished_runs(command)
         if tree.same_content(str(description_of(other).get("fingerprint")))
@@ -169,13 +282,13 @@ def count_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     return {"this_router": len(own), "all_routers": len(own.union(*others))}
 
 
-def looks_in(folder: Path) -> set[str]:
+def read_test_looks(folder: Path) -> set[str]:
     """The different looks in the log of a folder; a line that is torn or foreign is none."""
     found = set()
     for line in _read(folder / LOG).splitlines():
         try:
             look = json.loads(line)
-            found.add(_line({name: look[name] for name in look.keys() - set(UNTOLD)}))
+            found.add(_line({name: look[name] for name in look.keys() - set(NOT_COMPARED)}))
         except (ValueError, TypeError, AttributeError, RecursionError):
             continue
     return found
@@ -187,9 +300,9 @@ def _folder(run: Path) -> Path:
 
 def _name(folder: Path) -> str:
     """The folder's own name and a digest of what it holds: it may move, and be copied."""
-    for told in (DESCRIPTION, SUMMARY):
+    for name in (DESCRIPTION, SUMMARY):
         try:
-            digest = hashlib.sha256((folder / told).read_bytes()).hexdigest()
+            digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
             return f"{folder.resolve().name} {digest[:12]}"
         except OSError:
             continue
@@ -222,121 +335,6 @@ def _append(log: Path, line: bytes) -> None:
             raise OSError(errno.EINVAL, "not a plain file")
         torn = found.st_size > 0 and os.pread(file.fileno(), 1, found.st_size - 1) != b"\n"
         file.write(b"\n" * torn + line + b"\n")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The router that a command shows.
-
-    Attributes:
-        run: where it lies; the sweep's folder for a sweep's router. None where there is none.
-        trained: the router; None where nothing has learned from the tree.
-        alpha: cost penalty it is shown at.
-        sweep_run: folder of the sweep that was read; None where none was, or there is none.
-        sweep: that sweep.
-        remarks: sentences, without a full stop, on what a reader would not expect.
-    """
-
-    run: Path | None
-    trained: TrainedRouter | None
-    alpha: float
-    sweep_run: Path | None = None
-    sweep: Sweep | None = None
-    remarks: tuple[str, ...] = ()
-
-    def required(self) -> tuple[Path, TrainedRouter]:
-        """Where the router lies, and the router.
-
-        Raises:
-            InputError: there is none.
-        """
-        if self.run is None or self.trained is None:
-            raise InputError(
-                f"no router was trained on this tree: none in {RUNS}; run `hierrouter train`, or "
-                "give --checkpoint"
-            )
-        return self.run, self.trained
-
-
-def shown_router(
-    tree: RouteTree,
-    alpha: float | None,
-    checkpoint: Path | None = None,
-    sweep_run: Path | None = None,
-    with_sweep: bool = False,
-) -> Shown:
-    """The newest router that learned from the tree; a sweep's, where no other is for this alpha.
-
-    Args:
-        tree: all folds.
-        alpha: None is the alpha that the router was trained for.
-        checkpoint: the user's choice; no other router is shown for it.
-        sweep_run: the user's choice, instead of the latest sweep.
-        with_sweep: read the sweep even where its router is not shown.
-
-    Raises:
-        InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
-    """
-    run = checkpoint or latest_run(tree, "train", alpha)
-    trained = router_at(run, alpha) if run else None
-    value = trained.alpha if trained and alpha is None else alpha
-    value = PAPER_ALPHA if value is None else value
-    remarks = [] if checkpoint else overlooked(tree, "train", alpha)
-    is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
-    sweep = None
-    if is_lacking or with_sweep:
-        remarks += [] if sweep_run else overlooked(tree, "sweep-alpha")
-        sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
-        sweep = load_sweep(sweep_run) if sweep_run else None
-    if is_lacking and sweep and (found := sweep.like(trained, value)):
-        run, trained = sweep_run, found
-        remarks.append(
-            f"no run of `train` for alpha {value:g} on this tree; the sweep's network is shown, "
-            f"seed {found.origin.seed}"
-        )
-    if trained:
-        trained.origin.check_matches(tree, trained.router.shape.dim)
-        remarks += differences_of(trained, value, tree)
-    else:
-        remarks.append("no router trained on this tree; baselines only (`hierrouter train`)")
-    return Shown(run, trained, value, sweep_run, sweep, tuple(remarks))
-
-
-def overlooked(tree: RouteTree, command: str, alpha: float | None = None) -> list[str]:
-    """Names the run that would be shown if the tree were seen in another way; see `latest_runs`.
-
-    Args:
-        command: "train" or "sweep-alpha".
-    """
-    other = overlooked_run(tree, command, alpha)
-    if other is None:
-        return []
-    flags = [f"--state {other.view}"] if other.view != tree.view else []
-    flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
-    which = "it learned" if other.same_tree else "if it learned"
-    return [
-        f"{other.folder} is not shown: {which} from this tree, seen in another way; "
-        f"add {' '.join(flags)} to see it"
-    ]
-
-
-def differences_of(
-    trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
-) -> tuple[str, ...]:
-    """How a router is shown otherwise than it was trained.
-
-    Args:
-        alpha: that it is shown at.
-        tree: that it is shown on; None where there is none.
-    """
-    said = []
-    fingerprint = trained.origin.fingerprint
-    if tree is not None and fingerprint != tree.fingerprint:
-        what = "under other prices" if tree.same_content(fingerprint) else "on other data or scores"
-        said.append(f"the router was trained {what} than shown here")
-    if trained.alpha != alpha:
-        said.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
-    return tuple(said)
 
 
 def provenance(
@@ -375,5 +373,5 @@ def provenance(
         "max_cost": trained.objective.max_cost if trained else None,
         "budget": trained.budget if trained else None,
         "trained_on": trained.origin.fingerprint if trained else None,
-        "test_looks": count_looks(tree, trained_in),
+        "test_looks": count_test_looks(tree, trained_in),
     }

@@ -1,25 +1,285 @@
-"""Routers for many alphas, and the one that meets a budget."""
+"""Routers for many alphas: one network that is told alpha, sweeps, grids, and budgets."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import oracle_break_points, within
-from hierrouter.learning.checkpoint import SUMMARY, grid_of, load_checkpoint
-from hierrouter.learning.conditioned import Policy, TrainedSweep
-from hierrouter.learning.config import MAX_ALPHA
-from hierrouter.learning.loop import training_folds
+from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
+from hierrouter.learning.loop import (
+    Snapshot,
+    TrainingFold,
+    Watch,
+    best_iterate,
+    fold_pair,
+    training_folds,
+)
+from hierrouter.learning.network import Router, RouterShape, States, shape_for
 from hierrouter.learning.trained import Origin, TrainedRouter
+from hierrouter.learning.training import Enumeration
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.writer import write_atomically
+
+WIDTH = 32  # of the layer that reads alpha
+SCALES = 7  # alphas at which the inputs that tell alpha are halfway
+
+
+class AlphaRouter(nn.Module):
+    """The paper's router, with alpha as one more input.
+
+    Alpha is told by `alpha / (alpha + scale)` for several scales: numbers in [0, 1] that resolve
+    the range in which decisions change. They give a factor and a shift for each unit of the two
+    layers, so at a fixed alpha this is a `Router` with other weights, see `at`.
+
+    Args:
+        shape: of the router.
+        scales: float32[SCALES], alphas > 0, ascending.
+    """
+
+    scales: Tensor
+
+    def __init__(self, shape: RouterShape, scales: Tensor) -> None:
+        super().__init__()
+        self.base = Router(shape)
+        self.register_buffer("scales", scales)
+        self.read = nn.Linear(len(scales), WIDTH)
+        self.modulate = nn.Linear(WIDTH, 4 * shape.hidden)
+        nn.init.normal_(self.modulate.weight, std=0.02)
+        nn.init.zeros_(self.modulate.bias)
+
+    def forward(self, states: States, alpha: Tensor) -> Tensor:
+        """Logits of whole trees at several alphas each; what does not depend on alpha, once.
+
+        Args:
+            states: the S states of one query after those of another, n = queries * S.
+            alpha: float32[queries, K].
+
+        Returns:
+            float32[queries, K, S, A].
+        """
+        queries, alphas = alpha.shape
+        rows = self._modulation(alpha.reshape(-1))
+        factor, shift, factor2, shift2 = (row.reshape(queries, alphas, 1, -1) for row in rows)
+        first = self.base.first(states).reshape(queries, 1, -1, self.base.shape.hidden)
+        second = self.base.second(torch.tanh(first * factor + shift))
+        features = torch.tanh(second * factor2 + shift2)
+        legal = states.legal.reshape(queries, 1, -1, self.base.shape.actions)
+        return self.base.logits(features, legal)
+
+    def _modulation(self, alpha: Tensor) -> list[Tensor]:
+        """Four of float32[n, hidden]: factor and shift of the first layer, of the second."""
+        told = alpha[:, None] / (alpha[:, None] + self.scales)
+        found = self.modulate(torch.tanh(self.read(told))).chunk(4, dim=1)
+        return [found[0] + 1, found[1], found[2] + 1, found[3]]
+
+    @torch.no_grad()
+    def at(self, alpha: float) -> Router:
+        """The router at one alpha: factors and shifts become part of its weights."""
+        rows = self._modulation(torch.tensor([alpha], dtype=torch.float32))
+        factor, shift, factor2, shift2 = (row[0] for row in rows)
+        router = deepcopy(self.base)
+        router.context.weight.mul_(factor[:, None])
+        router.progress.weight.mul_(factor[:, None])
+        router.progress.bias.mul_(factor).add_(shift)
+        router.second.weight.mul_(factor2[:, None])
+        router.second.bias.mul_(factor2).add_(shift2)
+        return router.requires_grad_(False).eval()
+
+
+def scales_of(break_points: NDArray[np.float64]) -> Tensor:
+    """float32[SCALES]: quantiles of the alphas at which the oracle changes, see `hulls`."""
+    if not len(break_points):
+        return torch.ones(SCALES)
+    spread = (np.arange(SCALES) + 0.5) / SCALES
+    return torch.from_numpy(np.quantile(break_points, spread).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class TrainedSweep:
+    """A network for every alpha, and where it comes from.
+
+    Attributes:
+        network: the network, frozen.
+        alphas: the grid on which the iterate was chosen, ascending.
+        objective: what it was trained for, whatever its alpha.
+        origin: where it comes from.
+        history: mean over the grid of exact standardised R on validation, at each evaluation.
+        kept: index in `history` of the iterate that was kept; None where it is not known.
+    """
+
+    network: AlphaRouter
+    alphas: tuple[float, ...]
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+    kept: int | None = None
+
+    def at(self, alpha: float) -> TrainedRouter:
+        """The router for one alpha >= 0; no training.
+
+        Its history is empty: R at this alpha was not measured while the sweep was trained.
+
+        Raises:
+            InputError: alpha is not finite, below 0 or too great for an `Objective`.
+        """
+        return TrainedRouter(
+            router=self.network.at(alpha),
+            objective=replace(self.objective, alpha=alpha),
+            origin=self.origin,
+            history=(),
+        )
+
+
+# For one alpha, or for every one.
+Policy = TrainedRouter | TrainedSweep
+
+
+ALPHAS = 8  # that a tree is seen at in one gradient step
+EVENLY = 8  # one alpha in so many is not drawn where the oracle changes, but evenly
+
+
+class AlphaLearner(Enumeration):
+    """Policy improvement on whole trees, each at a few alphas of its own.
+
+    Alphas are drawn between those at which the tree oracle changes its mind somewhere on the train
+    fold, so that the training is where the decisions are; some also evenly, up to twice the last.
+
+    Args:
+        router: trained in place.
+        fold: what it learns from.
+        break_points: float64[n], ascending, see `oracle_break_points`.
+        config: the numbers.
+        rng: source of the order of the queries, the alphas and the noise.
+    """
+
+    def __init__(
+        self,
+        router: AlphaRouter,
+        fold: TrainingFold,
+        break_points: NDArray[np.float64],
+        config: ExactConfig,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(router.parameters(), len(fold.tree), config, rng)
+        self.router = router
+        self._fold = fold
+        even = np.linspace(0.0, 2 * break_points.max(initial=0.0), 2 + len(break_points) // EVENLY)
+        self._knots = np.sort(np.concatenate([break_points, even]))
+        self._reward = StandardReward(fold)
+
+    def _step(self, query: Tensor) -> None:
+        fold = self._fold
+        alpha = self._draw((len(query), ALPHAS))
+        states = self._visit(fold, query)
+        logits = self.router(states, torch.from_numpy(alpha.astype(np.float32)))
+        legal = states.legal.reshape(len(query), 1, -1, fold.actions.count)
+        reward = self._reward(np.repeat(query.numpy(), ALPHAS), alpha.ravel())
+        self._descend(
+            fold.actions,
+            logits.flatten(0, 1),
+            legal.expand(logits.shape).flatten(0, 1),
+            torch.from_numpy(reward.astype(np.float32)),
+        )
+
+    def _draw(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Alphas, each between two neighbouring knots, all neighbours equally likely."""
+        last = len(self._knots) - 1
+        rank = self._rng.random(shape) * last
+        alpha: NDArray[np.float64] = np.interp(rank, np.arange(last + 1), self._knots)
+        return alpha
+
+
+class StandardReward:
+    """R = Q - alpha * C at any alpha, centred by query and scaled by its deviation at that alpha.
+
+    What `TrainingFold.episode_reward` does for one alpha; the deviation at any other follows from
+    the second moments of centred Q and C.
+    """
+
+    def __init__(self, fold: TrainingFold) -> None:
+        ends = fold.actions.endings
+        self._quality = _centred(fold.tree.score, ends)
+        self._cost = _centred(fold.tree.cost, ends)
+        quality, cost = self._quality[:, ends], self._cost[:, ends]
+        self._moments = np.mean(quality**2), np.mean(quality * cost), np.mean(cost**2)
+
+    def __call__(self, query: NDArray[np.int64], alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64[n, nodes] of these queries, int64[n], at these alphas, float64[n]."""
+        reward = self._quality[query] - alpha[:, None] * self._cost[query]
+        return reward / self.deviation(alpha)[:, None]
+
+    def deviation(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64[n]: standard deviation over all endings of the fold; 1 where there is none."""
+        quality, both, cost = self._moments
+        variance = np.maximum(quality - 2 * alpha * both + alpha**2 * cost, 0.0)
+        return np.where(variance > 0, np.sqrt(variance), 1.0)
+
+
+def _centred(values: NDArray[np.float64], ends: slice) -> NDArray[np.float64]:
+    centred: NDArray[np.float64] = values - values[:, ends].mean(axis=1, keepdims=True)
+    return centred
+
+
+def train_sweep(
+    tree: RouteTree,
+    alphas: Sequence[float],
+    objective: Objective,
+    config: ExactConfig,
+    seed: int,
+    watch: Watch | None = None,
+    resumed: Snapshot | None = None,
+) -> TrainedSweep:
+    """Train one network for all alphas; the grid chooses the iterate on the validation fold.
+
+    Args:
+        tree: all folds.
+        alphas: the grid, ascending.
+        objective: what to train for; its alpha is not looked at, and its cost of a query must
+            not be limited.
+        config: settings of the training.
+        seed: of everything random.
+        watch: who is told; the values are means over the grid of exact R / deviation.
+        resumed: where to go on; everything else must be as it was.
+
+    Raises:
+        InputError: there is nothing to train on, the cost of a query is limited, or the training
+            diverged.
+    """
+    if objective.max_cost is not None:
+        raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
+    folds = fold_pair(training_folds(tree), objective)
+    fold = folds[0]
+    break_points = oracle_break_points(fold.tree, objective.allow_stop)
+    deviation = StandardReward(fold).deviation(np.array(alphas))
+
+    def value(network: AlphaRouter, valued: TrainingFold) -> float:
+        reached = [valued.value(network.at(alpha), alpha) for alpha in alphas]
+        return float(np.mean(np.array(reached) / deviation))
+
+    def start() -> AlphaLearner:
+        shape = shape_for(fold.tree, fold.actions, config)
+        network = AlphaRouter(shape, scales_of(break_points))
+        return AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
+
+    network, best = best_iterate(start, value, folds, config, seed, watch, resumed)
+    return TrainedSweep(
+        network=network,
+        alphas=tuple(alphas),
+        objective=objective,
+        origin=Origin.of(tree, config, seed),
+        history=tuple(best.history),
+        kept=best.kept,
+    )
+
 
 DIGITS = 2  # significant digits of an automatic alpha
 POINTS = 6  # of an automatic grid
@@ -54,7 +314,13 @@ class Sweep:
 
     def at(self, alpha: float) -> list[TrainedRouter]:
         """The router of each seed for one alpha; none where no network knows that alpha."""
-        return list(self._each(alpha))
+        found = []
+        for member in self.members:
+            if isinstance(member, TrainedSweep):
+                found.append(member.at(alpha))
+            elif alpha in self.alphas:
+                found.append(member[self.alphas.index(alpha)])
+        return found
 
     def has(self, alpha: float) -> bool:
         """Whether there is a router for one alpha; makes none."""
@@ -66,30 +332,18 @@ class Sweep:
         Args:
             trained: None is anything.
         """
-        return next(
-            (
-                router
-                for router in self._each(alpha)
-                if trained is None or replace(trained.objective, alpha=alpha) == router.objective
-            ),
-            None,
-        )
+        for router in self.at(alpha):
+            if trained is None or replace(trained.objective, alpha=alpha) == router.objective:
+                return router
+        return None
 
     @property
     def routers(self) -> list[list[TrainedRouter]]:
         """For each alpha of the grid the router of each seed."""
         return [self.at(alpha) for alpha in self.alphas]
 
-    def _each(self, alpha: float) -> Iterator[TrainedRouter]:
-        """The same as `at`, each made when it is asked for."""
-        for member in self.members:
-            if isinstance(member, TrainedSweep):
-                yield member.at(alpha)
-            elif alpha in self.alphas:
-                yield member[self.alphas.index(alpha)]
 
-
-def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[float, ...]:
+def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -> tuple[float, ...]:
     """Alphas spread over the range in which the best routes change.
 
     0 (quality alone), the paper's alpha, and quantiles of the exact break-points at which the
@@ -117,90 +371,9 @@ def alpha_grid(tree: RouteTree, count: int, allow_stop: bool = False) -> tuple[f
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
     quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)
     between: list[float] = np.minimum(quantiles, MAX_ALPHA).tolist()
-    return tuple(sorted({0.0, PAPER_ALPHA, *map(_rounded, between)}))
-
-
-def automatic_grid(tree: RouteTree, allow_stop: bool = False) -> tuple[float, ...]:
-    """The grid that the data suggest; see `alpha_grid`."""
-    return alpha_grid(tree, POINTS, allow_stop)
-
-
-def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
-    """Where a checkpoint lies in the folder of a sweep: of a seed, or of a seed and an alpha."""
-    folder = run / f"seed-{seed}"
-    return folder if alpha is None else folder / f"alpha-{alpha!r}"
-
-
-def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
-    """Write the summary that makes the folder a finished sweep.
-
-    Args:
-        run: folder of the sweep; each checkpoint is in its `member_folder` already.
-        seeds: one for each member.
-
-    Raises:
-        WorldError: the disk is full or failed.
-    """
-    described = {
-        "alphas": list(sweep.alphas),
-        "conditioned": isinstance(sweep.members[0], TrainedSweep),
-        "encoder": sweep.origin.encoder,
-        "fingerprint": sweep.origin.fingerprint,
-        "seeds": list(seeds),
-        "view": sweep.origin.view,
-    }
-    text = json.dumps(described, sort_keys=True, indent=2)
-    write_atomically(run / SUMMARY, f"{text}\n".encode())
-
-
-def load_sweep(run: Path) -> Sweep:
-    """A finished sweep.
-
-    Raises:
-        InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
-    """
-    summary = run / SUMMARY
-    try:
-        found = json.loads(summary.read_text("utf-8"))
-        alphas, conditioned = grid_of(found), bool(found["conditioned"])
-        seeds = _seeds(found["seeds"])
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first") from None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"sweep summary is damaged: {summary}; sweep again") from error
-    if conditioned:
-        return Sweep(alphas, tuple(_network(member_folder(run, seed)) for seed in seeds))
-    return Sweep(
-        alphas,
-        tuple(
-            tuple(_router(member_folder(run, seed, alpha)) for alpha in alphas) for seed in seeds
-        ),
-    )
-
-
-def _seeds(found: Sequence[int]) -> list[int]:
-    if not found:
-        raise ValueError("no seeds")
-    return [int(seed) for seed in found]
-
-
-def _network(folder: Path) -> TrainedSweep:
-    found = load_checkpoint(folder)
-    if not isinstance(found, TrainedSweep):
-        raise InputError(f"checkpoint is for one alpha, not for a sweep: {folder}; sweep again")
-    return found
-
-
-def _router(folder: Path) -> TrainedRouter:
-    found = load_checkpoint(folder)
-    if not isinstance(found, TrainedRouter):
-        raise InputError(f"checkpoint is for every alpha, not for one: {folder}; sweep again")
-    return found
-
-
-def _rounded(alpha: float) -> float:
-    """Two significant digits: a grid is read and typed by people."""
-    return round(alpha, DIGITS - 1 - math.floor(math.log10(alpha)))
+    # Two significant digits: a grid is read and typed by people.
+    rounded = (round(alpha, DIGITS - 1 - math.floor(math.log10(alpha))) for alpha in between)
+    return tuple(sorted({0.0, PAPER_ALPHA, *rounded}))
 
 
 CANDIDATES = 512  # alphas looked at; a router's cost changes in steps anyway

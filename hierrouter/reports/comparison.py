@@ -28,7 +28,7 @@ from hierrouter.learning.baselines.contest import (
     look_details,
 )
 from hierrouter.learning.baselines.registry import baselines as baselines_named
-from hierrouter.learning.selection import Shown, provenance, shown_router
+from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
@@ -586,13 +586,13 @@ def compare(
     chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
     own = own_policies(policies)
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
-    shown = shown_router(tree, alpha, None if run is None else Path(run))
+    shown = select_run(tree, alpha, None if run is None else Path(run))
     return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
 
 
 def compared(
     tree: Tree,
-    shown: Shown,
+    shown: SelectedRun,
     chosen: Sequence[Baseline],
     sets: Sequence[str],
     answers: Mapping[str, Answers] | None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.checkpoint import SUMMARY, router_at
-from hierrouter.learning.selection import Shown, provenance, run_by_enumeration, shown_router
+from hierrouter.learning.selection import SelectedRun, provenance, run_by_enumeration, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
@@ -42,7 +42,7 @@ class Reported:
 
     cache: Path
     lists: Mapping[str, RouteTree]
-    shown: Shown
+    shown: SelectedRun
     split: str = "test"
     defer: DeferTo | None = None
     worst: int = 0
@@ -220,7 +220,7 @@ def report(
     if folder is not None and (folder / SUMMARY).is_file():
         folder, swept = None, folder
     own = own_policies(policies)
-    shown = shown_router(tree, alpha, folder, swept, with_sweep=True)
+    shown = select_run(tree, alpha, folder, swept, with_sweep=True)
     defer = DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
     return FinishedReport.of(made_of(lists, shown, split, defer, own))
@@ -228,7 +228,7 @@ def report(
 
 def made_of(
     lists: Mapping[str, Tree],
-    shown: Shown,
+    shown: SelectedRun,
     split: str,
     defer: DeferTo | None = None,
     policies: tuple[OwnPolicy, ...] = (),

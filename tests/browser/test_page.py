@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.conditioned import train_sweep
 from hierrouter.learning.config import Objective
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter.reports.drawing import as_svg

@@ -12,7 +12,7 @@ import pytest
 
 from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import shown_router
+from hierrouter.learning.selection import select_run
 from hierrouter.learning.training import train
 from hierrouter.reports.report import FinishedReport, Reported
 from hierrouter_cli.report import show
@@ -24,7 +24,7 @@ def reported(objective: Objective, folder: Path) -> dict[str, Any]:
     """What `report` writes of a router trained for this objective, and prints as text."""
     tree, config = small_tree(), GLIMPSE if objective.max_cost else EXACT_GLIMPSE
     save_checkpoint(train(tree, objective, config, 0), folder / "router")
-    shown = shown_router(tree, None, folder / "router")
+    shown = select_run(tree, None, folder / "router")
     finished = FinishedReport.of(Reported(folder / "cache", {"pool": tree}, shown))
     page = finished.write(folder)
     show(finished.result, "text")

@@ -17,12 +17,12 @@ from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import (
     description_of,
     load_checkpoint,
+    load_sweep,
     read_tensors,
     router_at,
     write_tensors,
 )
 from hierrouter.learning.runs import check_out, resumable
-from hierrouter.learning.sweep import load_sweep
 from hierrouter_cache.errors import HierRouterError
 from tests.properties.near import damaged, edited
 

@@ -24,11 +24,11 @@ from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import (
     description_of,
     load_checkpoint,
+    load_sweep,
     read_tensors,
     rebuild,
     write_tensors,
 )
-from hierrouter.learning.sweep import load_sweep
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import open_tree

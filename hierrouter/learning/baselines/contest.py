@@ -24,7 +24,7 @@ from hierrouter.learning.baselines.arms import (
     usable_sets,
 )
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
-from hierrouter.learning.selection import differences_of
+from hierrouter.learning.selection import training_remarks
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.inspection import data_notes
@@ -262,7 +262,7 @@ def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: floa
     """What the learned router learned, or may do, and the baselines not, or the other way round."""
     if trained is None:
         return ["No learned router: the baselines are compared among themselves."]
-    found = differences_of(trained, alpha, tree)
+    found = training_remarks(trained, alpha, tree)
     notes = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found]
     if trained.objective.allow_stop:
         notes.append(

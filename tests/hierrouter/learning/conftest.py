@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hierrouter.learning.conditioned import TrainedSweep, train_sweep
 from hierrouter.learning.config import SWEEP, shortened
-from hierrouter.learning.sweep import alpha_grid
+from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import OBJECTIVE
 from tests.hierrouter.trees import planted_tree

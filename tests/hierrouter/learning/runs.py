@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.conditioned import TrainedSweep, train_sweep
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
+from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter_cache.tree import RouteTree

@@ -21,11 +21,13 @@ from hierrouter.learning.checkpoint import (
     HEADER,
     WEIGHTS,
     describe,
+    finish_sweep,
     load_checkpoint,
+    member_folder,
     save_checkpoint,
 )
 from hierrouter.learning.config import Objective
-from hierrouter.learning.sweep import Sweep, finish_sweep, member_folder
+from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError

@@ -10,16 +10,16 @@ import torch
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.learning.checkpoint import load_checkpoint, router_at, save_checkpoint
-from hierrouter.learning.conditioned import (
+from hierrouter.learning.config import Objective
+from hierrouter.learning.loop import TrainingFold
+from hierrouter.learning.network import state_table
+from hierrouter.learning.sweep import (
     SCALES,
     StandardReward,
     TrainedSweep,
     scales_of,
     train_sweep,
 )
-from hierrouter.learning.config import Objective
-from hierrouter.learning.loop import TrainingFold
-from hierrouter.learning.network import state_table
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, GRID, OBJECTIVE, small_tree, sweep_glimpse

@@ -12,9 +12,8 @@ from torch import Tensor
 from hierrouter.evaluation.calls import measurable_optimum, observations
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective, preset, shortened
-from hierrouter.learning.enumeration import improvement_loss
 from hierrouter.learning.network import NEVER
-from hierrouter.learning.training import train
+from hierrouter.learning.training import improvement_loss, train
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning.runs import ALPHA, OBJECTIVE
 from tests.hierrouter.trees import random_tree, two_step_tree

@@ -11,10 +11,9 @@ import pytest
 
 from hierrouter.evaluation.budget import Ceilings, optimum_at_mean_cost
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learning.conditioned import TrainedSweep
 from hierrouter.learning.config import Objective, preset
 from hierrouter.learning.deferral import Deferral
-from hierrouter.learning.sweep import meet_budget
+from hierrouter.learning.sweep import TrainedSweep, meet_budget
 from hierrouter.learning.trained import TrainedRouter, under_limit
 from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
@@ -37,7 +36,7 @@ def test_a_budget_is_met_and_made_use_of(
     assert reached.cost.mean() <= budget * (1 + 1e-9)
     assert reached.cost.mean() > cheap
     assert cost_of(every_alpha.at(trained.alpha * 0.9), fold) >= reached.cost.mean()
-    best = optimum_at_mean_cost(fold, budget).outcome.quality.mean()
+    best = optimum_at_mean_cost(fold, budget).quality.mean()
     assert 0.8 * best <= reached.quality.mean() <= best
 
 

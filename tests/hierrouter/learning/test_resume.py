@@ -16,13 +16,13 @@ from hierrouter.learning.checkpoint import (
     finished,
     forget_snapshot,
     load_snapshot,
-    remove_drafts,
     save_snapshot,
     training_named,
 )
-from hierrouter.learning.conditioned import TrainedSweep
 from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
+from hierrouter.learning.runs import remove_drafts
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError

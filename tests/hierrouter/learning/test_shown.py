@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.selection import shown_router
-from hierrouter.learning.sweep import Sweep, finish_sweep, member_folder
+from hierrouter.learning.checkpoint import finish_sweep, member_folder, save_checkpoint
+from hierrouter.learning.selection import select_run
+from hierrouter.learning.sweep import Sweep
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, glimpse, small_tree
@@ -43,7 +43,7 @@ def dear(tree: RouteTree) -> RouteTree:
 
 
 def test_without_a_router_that_is_said() -> None:
-    shown = shown_router(small_tree(), 0.5)
+    shown = select_run(small_tree(), 0.5)
     assert (shown.run, shown.trained, shown.alpha) == (None, None, 0.5)
     [said] = shown.remarks
     assert said == "no router trained on this tree; baselines only (`hierrouter train`)"
@@ -52,7 +52,7 @@ def test_without_a_router_that_is_said() -> None:
 def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
     tree = small_tree()
     run = trained(tree)
-    shown = shown_router(tree, None)
+    shown = select_run(tree, None)
     assert (shown.run, shown.alpha, shown.remarks) == (run, ALPHA, ())
     assert shown.sweep is None
 
@@ -62,7 +62,7 @@ def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(alpha: float
     tree = small_tree()
     trained(tree)
     run = swept(tree)
-    shown = shown_router(tree, alpha)
+    shown = select_run(tree, alpha)
     assert shown.run == run and shown.trained and shown.trained.alpha == alpha
     [said] = shown.remarks
     assert said == (
@@ -73,7 +73,7 @@ def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(alpha: float
 def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
     tree = small_tree()
     run, sweep = trained(tree), swept(tree)
-    shown = shown_router(tree, 0.2, run, with_sweep=True)
+    shown = select_run(tree, 0.2, run, with_sweep=True)
     assert (shown.run, shown.sweep_run) == (run, sweep)
     assert shown.remarks == (f"the router was trained at alpha {ALPHA:g}, shown at 0.2",)
 
@@ -81,10 +81,10 @@ def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
 def test_other_prices_and_other_data_are_told_apart() -> None:
     tree = small_tree()
     run = trained(tree)
-    assert shown_router(dear(tree), None).remarks == (
+    assert select_run(dear(tree), None).remarks == (
         "the router was trained under other prices than shown here",
     )
-    assert shown_router(small_tree(seed=1), None, run).remarks == (
+    assert select_run(small_tree(seed=1), None, run).remarks == (
         "the router was trained on other data or scores than shown here",
     )
 
@@ -93,7 +93,7 @@ def test_a_newer_run_that_sees_otherwise_is_named_and_not_shown() -> None:
     tree = small_tree()
     run = trained(tree, "old", age=9)
     trained(replace(tree, view="query"), "new")
-    shown = shown_router(tree, None)
+    shown = select_run(tree, None)
     assert shown.run == run
     assert shown.remarks == (
         "runs/new is not shown: it learned from this tree, seen in another way; "
@@ -104,4 +104,4 @@ def test_a_newer_run_that_sees_otherwise_is_named_and_not_shown() -> None:
 def test_a_router_for_another_tree_is_refused_before_anything_is_shown() -> None:
     run = trained(small_tree())
     with pytest.raises(InputError, match="reads another view"):
-        shown_router(replace(small_tree(), view="query"), None, run)
+        select_run(replace(small_tree(), view="query"), None, run)

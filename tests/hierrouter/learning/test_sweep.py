@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from hierrouter.evaluation.bounds import oracle
-from hierrouter.learning.checkpoint import SUMMARY, save_checkpoint
-from hierrouter.learning.conditioned import AlphaRouter
+from hierrouter.learning.checkpoint import (
+    SUMMARY,
+    finish_sweep,
+    load_sweep,
+    member_folder,
+    save_checkpoint,
+)
 from hierrouter.learning.network import Router
-from hierrouter.learning.sweep import Sweep, alpha_grid, finish_sweep, load_sweep, member_folder
+from hierrouter.learning.sweep import AlphaRouter, Sweep, alpha_grid
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.learning.runs import GRID, glimpse, small_tree, sweep_glimpse
 from tests.hierrouter.trees import planted_tree

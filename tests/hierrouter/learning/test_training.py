@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from hierrouter.learning.conditioned import TrainedSweep
 from hierrouter.learning.config import Objective, TrainConfig
-from hierrouter.learning.enumeration import ExactLearner
 from hierrouter.learning.featured import train_featured
 from hierrouter.learning.loop import TrainingFold, Watch, best_iterate, fold_pair, training_folds
 from hierrouter.learning.network import Router, shape_for
+from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import ExactLearner, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment

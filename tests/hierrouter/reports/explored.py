@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hierrouter.learning.selection import Shown
+from hierrouter.learning.selection import SelectedRun
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.reports.explore import Explored, explored
@@ -14,11 +14,11 @@ from tests.hierrouter.learning.runs import ALPHA
 RUN, SWEEP = Path("runs/router"), Path("runs/sweep")
 
 
-def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> Shown:
-    """As `shown_router` finds them: without a run the sweep's network stands for it."""
+def shown(trained: TrainedRouter | None = None, sweep: Sweep | None = None) -> SelectedRun:
+    """As `select_run` finds them: without a run the sweep's network stands for it."""
     if trained or not sweep:
-        return Shown(RUN if trained else None, trained, ALPHA, sweep and SWEEP, sweep)
-    return Shown(SWEEP, sweep.like(None, ALPHA), ALPHA, SWEEP, sweep)
+        return SelectedRun(RUN if trained else None, trained, ALPHA, sweep and SWEEP, sweep)
+    return SelectedRun(SWEEP, sweep.like(None, ALPHA), ALPHA, SWEEP, sweep)
 
 
 def explored_of(

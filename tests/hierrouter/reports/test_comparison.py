@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import optimum_at_mean_cost, optimum_under_budget
 from hierrouter.evaluation.outcome import mean_outcome
-from hierrouter.learning.conditioned import train_sweep
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrated
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter.replay.inspection import cost_notes
