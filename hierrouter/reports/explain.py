@@ -156,7 +156,9 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
 
 def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Routed | None]:
     """The greedy way of a router through each query's tree."""
-    actions, probabilities = trained.actions, trained.probabilities(tree)
+    # Each query alone: in float32 the last digits depend on how many are computed together.
+    alone = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
+    actions, probabilities = trained.actions, np.concatenate(alone)
     one_hot = greedy(probabilities, tree.base_rate)
     lost = split_regret(tree, alpha, ending(actions, one_hot), actions.allow_stop).parts
     taken = one_hot.argmax(axis=2)
