@@ -53,8 +53,14 @@ def named_reason(error: BaseException, limit: int = 120) -> str:
     return kind if reason == kind else f"{kind}: {reason}"
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """`did you mean x? ` where something known is close, else `known: a, b; `."""
+def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """`did you mean x? ` where something known is close, else `known: a, b; `.
+
+    Args:
+        otherwise: takes the place of the list, where that would be long.
+    """
     candidates = list(known)
     close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}? " if close else f"known: {', '.join(candidates)}; "
+    if close:
+        return f"did you mean {close[0]}? "
+    return f"known: {', '.join(candidates)}; " if otherwise is None else otherwise

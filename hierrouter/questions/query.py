@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import query_key, references_key
 from hierrouter_cache.tree import RouteTree
 
+NAMED = 4  # of the queries that a name could mean
 SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
 
 
@@ -56,45 +56,31 @@ def stored_choices(stored: Sequence[Mapping[str, str]] | None) -> tuple[tuple[st
     return tuple((choice["label"], choice["text"]) for choice in stored or ())
 
 
-SHOWN = 4  # of the names that a beginning could mean
-
-
 def full_names(tree: RouteTree) -> list[str]:
     """`dataset/id` of each query, in the order of the tree."""
     return [f"{name}/{id}" for name, id in zip(tree.datasets, tree.query_ids, strict=True)]
 
 
 def find_query(tree: RouteTree, name: str) -> int:
-    """The position in `tree` of the query of this name.
+    """The position in `tree` of the query of this name, or whose name alone begins so.
 
     Raises:
         InputError: there is none, or there are several.
     """
     full = full_names(tree)
-    whole, begun = _called(full, tree.query_ids, name), _beginning(full, tree.query_ids, name)
-    found = whole or begun
+    names = list(zip(tree.query_ids, full, strict=True))
+    whole = [row for row, either in enumerate(names) if name in either]
+    found = whole or [
+        row for row, (id, long) in enumerate(names) if id.startswith(name) or long.startswith(name)
+    ]
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(_ambiguous(name, [full[row] for row in found]))
-    raise InputError(_unknown(name, full, tree.query_ids))
-
-
-def _called(full: Sequence[str], ids: Sequence[str], name: str) -> list[int]:
-    return [row for row, id in enumerate(ids) if name in (id, full[row])]
-
-
-def _beginning(full: Sequence[str], ids: Sequence[str], name: str) -> list[int]:
-    return [row for row, id in enumerate(ids) if id.startswith(name) or full[row].startswith(name)]
-
-
-def _ambiguous(name: str, found: Sequence[str]) -> str:
-    some = ", ".join(found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
-    return f"{len(found)} queries are meant by {name!r}: {some}; give more of the name"
-
-
-def _unknown(name: str, full: Sequence[str], ids: Sequence[str]) -> str:
-    known = full if "/" in name else list(ids)
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"names look like {full[0]}" if full else ""
-    return f"no such query in this tree: {name}; {hint}".rstrip("; ")
+        some = ", ".join(full[row] for row in found[:NAMED])
+        more = ", …" if len(found) > NAMED else ""
+        raise InputError(
+            f"{len(found)} queries are meant by {name!r}: {some}{more}; give more of the name"
+        )
+    example = f"names look like {full[0]}" if full else ""
+    hint = suggestion(name, full if "/" in name else tree.query_ids, example)
+    raise InputError(f"no such query in this tree: {name}; {hint}".rstrip("; "))

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from hierrouter.questions.answers import (
     BOX,
     MARK,
+    boxed,
     choice,
     exact_match,
     numeric,
     plain_number,
     token_f1,
 )
-from hierrouter.questions.boxed import boxed
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import Choices, digest

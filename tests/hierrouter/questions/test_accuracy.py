@@ -1,7 +1,6 @@
 import pytest
 
-from hierrouter.questions.answers import choice, exact_match, numeric
-from hierrouter.questions.boxed import boxed
+from hierrouter.questions.answers import boxed, choice, exact_match, numeric
 from hierrouter.questions.scoring import ScoreFunction, accuracy, judged_by, with_final
 from tests.hierrouter.questions.real import questions
 

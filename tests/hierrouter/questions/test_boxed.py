@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.boxed import Judge, boxed, final_expression
+from hierrouter.questions.answers import Judge, boxed, final_expression
 from hierrouter_cache.errors import WorldError
 from tests.hierrouter.questions.real import answers, questions
 
