@@ -16,7 +16,7 @@ import typer
 
 from hierrouter.collection.formats import EXPORTS, FORMATS, IMPORTS, OWN
 from hierrouter.tables import one_line
-from hierrouter_cli import console, options, parsing
+from hierrouter_cli import console, options
 from hierrouter_cli.help import GroupPage, add
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hierrouter.collection.storing import Imported
     from hierrouter.collection.transfer import Received
 
-SQL_FORMATS = ("text", "json", "csv")
 ROWS_SHOWN = 100
 CELL_SHOWN = 60
 
@@ -33,9 +32,7 @@ CELL_SHOWN = 60
 def sql(
     question: Annotated[str, typer.Argument(metavar="SELECT", help="One SELECT statement.")],
     cache: options.Cache = options.DEFAULT_CACHE,
-    format: Annotated[
-        str, options.choice("--format", SQL_FORMATS, "Format of what is printed.")
-    ] = "text",
+    format: Annotated[str, options.format_flag("text", "json", "csv")] = "text",
 ) -> None:
     """Answer a SELECT over the views nodes, queries, scores and routes; nothing can be changed.
 
@@ -43,7 +40,6 @@ def sql(
     """
     from hierrouter.replay.inspection import ask_cache
 
-    parsing.check_format(format, SQL_FORMATS)
     answer = ask_cache(cache, question)
     console.put({"text": _text, "json": _json, "csv": _csv}[format](answer))
     if format == "text" and answer.num_rows > ROWS_SHOWN:
@@ -105,16 +101,15 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to read.")],
     format: Annotated[
         str | None,
-        options.choice("--format", IMPORTS, "Format of the file; default: by its columns."),
+        options.choice(
+            "--format", IMPORTS, "Format of the file; default: by its columns.", what="format"
+        ),
     ] = None,
     cache: options.Cache = options.DEFAULT_CACHE,
     hops: Annotated[
         int | None,
-        typer.Option(
-            "--hops",
-            metavar="N",
-            min=1,
-            help="Hops of the trees; default: 2, or those of the chains.",
+        options.value(
+            "--hops", "N", "Hops of the trees; default: 2, or those of the chains.", min=1
         ),
     ] = None,
     seed: options.Seed = options.DEFAULT_SEED,
@@ -128,8 +123,6 @@ def import_file(
     from hierrouter.pools.files import price_lists
     from hierrouter.pools.pool import POOL, rates_of
 
-    if format:
-        parsing.check_format(format, IMPORTS)
     rates = rates_of(price_lists([], price or [])[POOL])
     with _progress() as on_progress:
         found = receive(file, cache, format, hops, seed, rates, on_progress)
@@ -143,8 +136,10 @@ def import_file(
 
 
 def export_file(
-    out: Annotated[Path, typer.Option("--out", metavar="PATH", help="File or folder to make.")],
-    format: Annotated[str, options.choice("--format", EXPORTS, "Format of the file.")] = OWN,
+    out: Annotated[Path, options.value("--out", "PATH", "File or folder to make.")],
+    format: Annotated[
+        str, options.choice("--format", EXPORTS, "Format of the file.", what="format")
+    ] = OWN,
     cache: options.Cache = options.DEFAULT_CACHE,
     models: options.Models = None,
     scorer: options.Scorer = options.DEFAULT_SCORER,
@@ -162,7 +157,7 @@ def export_file(
         found = export(
             cache,
             out,
-            format=parsing.check_format(format, EXPORTS),
+            format=format,
             models=models,
             scorer=scorer,
             encoder=encoder,
@@ -244,7 +239,7 @@ def info(
     models: options.Models = None,
     hops: options.Hops = None,
     incomplete: Annotated[
-        bool, typer.Option("--incomplete", help="Name the queries that lack something.")
+        bool, options.switch("--incomplete", "Name the queries that lack something.")
     ] = False,
     format: options.ShortFormat = "text",
 ) -> None:
@@ -252,8 +247,7 @@ def info(
     from hierrouter.replay.inspection import cache_info
     from hierrouter.tables import safe_text
 
-    parsing.check_format(format, options.SHORT_FORMATS)
-    found = cache_info(cache, pool, parsing.split_names(models), hops, incomplete)
+    found = cache_info(cache, pool, options.split_names(models), hops, incomplete)
     if format == "json":
         console.put_json(found, sort_keys=True)
         return
@@ -271,7 +265,7 @@ def info(
 def verify(
     cache: options.Cache = options.DEFAULT_CACHE,
     rescore: Annotated[
-        bool, typer.Option("--rescore", help="Compute every score again, too.")
+        bool, options.switch("--rescore", "Compute every score again, too.")
     ] = False,
 ) -> None:
     """Check every byte and every row; exit 3 names what is damaged."""

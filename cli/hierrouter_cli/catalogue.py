@@ -6,9 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from hierrouter_cli import console, options, parsing
+from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
     from hierrouter.questions.datasets import Described
@@ -25,7 +23,6 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     from hierrouter.pools.files import load_pool, pool_names
     from hierrouter.reports.plans import listed, pool_table
 
-    parsing.check_format(format, options.SHORT_FORMATS)
     known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
     if format == "json":
         found = {
@@ -39,11 +36,9 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     )
 
 
-Show = Annotated[
-    int, typer.Option("--show", metavar="N", min=0, help="So many questions of each dataset.")
-]
+Show = Annotated[int, options.value("--show", "N", "So many questions of each dataset.", min=0)]
 Near = Annotated[
-    bool, typer.Option("--near", help="Questions of test that nearly stand in another fold.")
+    bool, options.switch("--near", "Questions of test that nearly stand in another fold.")
 ]
 
 
@@ -63,8 +58,7 @@ def datasets(
     from hierrouter.questions.datasets import describe, load_queries
     from hierrouter.questions.folds import near_pairs
 
-    parsing.check_format(format, options.SHORT_FORMATS)
-    chosen = parsing.split_names(names)
+    chosen = options.split_names(names)
     if chosen is None:
         _list(data, format)
         return

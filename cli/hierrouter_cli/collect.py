@@ -12,14 +12,13 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options, parsing
-from hierrouter_cli import options as collect_options
+from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
     from hierrouter.collection.collect import Machines, Planned
+    from hierrouter.collection.plan import Shard
     from hierrouter.collection.progress import Progress, Summary
-    from hierrouter.collection.shards import Shard
     from hierrouter.pools.pool import ModelSpec, Pool
     from hierrouter.questions.query import Query
     from hierrouter.replay.tree import Tree
@@ -35,7 +34,8 @@ def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
             yield bars
         return
     lines = ProgressLines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
-    yield Progress(lines.meter.on_level, lines.on_calls, lines.on_lost, _say_changed)
+    meter = lines.meter
+    yield Progress(meter.on_level, meter.on_calls, meter.on_lost, _say_changed)
 
 
 @contextmanager
@@ -51,20 +51,13 @@ def _bars(nodes: int) -> Iterator[Progress]:
             meter.on_level(label, calls)
             bars.reset(current, total=calls, description=label, note="")
 
-        def on_calls(calls: int, tokens: int, cost: float) -> None:
-            meter.on_calls(calls, tokens, cost)
-            show(calls)
-
-        def on_lost(calls: int) -> None:
-            meter.on_lost(calls)
-            show(calls)
-
         def show(calls: int) -> None:
             note = f"{meter.tokens_per_s:,.0f} tokens/s, spent {meter.spent:,.4g}"
             failed = f", {meter.failed:,} failed" if meter.failed else ""
             bars.update(current, advance=calls, note=note + failed)
 
-        yield Progress(on_level, on_calls, on_lost, _say_changed)
+        meter.on_done = show
+        yield Progress(on_level, meter.on_calls, meter.on_lost, _say_changed)
 
 
 def _say_changed(names: Sequence[str]) -> None:
@@ -88,7 +81,7 @@ def make_calls(found: Planned) -> Summary:
     with _finish_part_on_interrupt() as stop, _notes_are_said():
         _announce(found)
         with progress(len(found.queries) * per_query) as report:
-            summary = call_models(found, report, stop, say_note)
+            summary = call_models(found, report, say_note, stop)
     console.say(summary_line(summary))
     require_answers(summary)
     return summary
@@ -120,7 +113,7 @@ def say_note(note: str) -> None:
 
 def say_standing(cache: Path, shard: Shard) -> None:
     """How far the shards of the plan are, and what to do when all of them are done."""
-    from hierrouter.collection.shards import standing
+    from hierrouter.collection.plan import standing
 
     now = standing(cache, shard.count)
     console.say(
@@ -185,7 +178,6 @@ def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str
     from hierrouter.collection.estimate import estimate
     from hierrouter.reports.plans import estimate_object, estimate_table
 
-    parsing.check_format(format, options.SHORT_FORMATS)
     found = estimate(pool, queries, cache)
     if format == "json":
         console.put_json(estimate_object(found), sort_keys=True)
@@ -193,9 +185,6 @@ def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str
     console.put_tables([estimate_table(found)])
     for note in found.notes:
         console.say(f"note: {note}")
-
-
-ENGINES = ("local", "ray")
 
 
 def collect(
@@ -206,20 +195,20 @@ def collect(
     seed: options.SeedOfDraw = None,
     data: options.Data = Path("data"),
     encoder: options.Encoder = None,
-    dry_run: collect_options.DryRun = False,
+    dry_run: options.DryRun = False,
     format: options.ShortFormat = "text",
-    yes: collect_options.Yes = False,
-    backend: collect_options.Backend = None,
-    base_url: collect_options.BaseUrl = None,
-    api_key_env: collect_options.ApiKeyEnv = None,
-    timeout: collect_options.Timeout = None,
-    insecure: collect_options.Insecure = False,
-    device: collect_options.Device = None,
-    shard: collect_options.ShardOf = None,
-    engine: collect_options.Engine = "local",
-    workers: collect_options.Workers = None,
-    ray_address: collect_options.RayAddress = None,
-    remote: collect_options.Remote = None,
+    yes: options.Yes = False,
+    backend: options.Backend = None,
+    base_url: options.BaseUrl = None,
+    api_key_env: options.ApiKeyEnv = None,
+    timeout: options.Timeout = None,
+    insecure: options.Insecure = False,
+    device: options.Device = None,
+    shard: options.ShardOf = None,
+    engine: options.Engine = "local",
+    workers: options.Workers = None,
+    ray_address: options.RayAddress = None,
+    remote: options.Remote = None,
 ) -> None:
     """Run every model sequence for each query and store what came back.
 
@@ -229,16 +218,17 @@ def collect(
     """
     from dataclasses import asdict
 
-    from hierrouter.collection.collect import meet_mirror, planned
+    from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent
     from hierrouter.engines.encoders import require_encoder
+    from hierrouter_cache.mirror import exchange
+    from hierrouter_cache.stores import store_at
 
-    parsing.check_format(format, options.SHORT_FORMATS)
     machines = _machines(engine, shard, workers, ray_address, remote)
     if remote and dry_run:
         console.say("note: a dry run does not look at the mirror; `hierrouter cache pull` does")
     elif remote:
-        say_note(meet_mirror(cache, remote))
+        say_note(exchange(cache, store_at(remote)).note)
     called = {
         "backend": backend,
         "base_url": base_url,
@@ -247,7 +237,7 @@ def collect(
         "insecure": insecure or None,
         "device": device,
     }
-    names = parsing.split_names(datasets)
+    names = options.split_names(datasets)
     found = planned(names, pool, cache, limit, seed, data, machines, called, console.say)
     if dry_run:
         show_estimate(cache, found.pool, found.own, format)
@@ -269,11 +259,8 @@ def _machines(
     engine: str, shard: str | None, workers: int | None, address: str | None, remote: str | None
 ) -> Machines:
     from hierrouter.collection.collect import Machines
-    from hierrouter.collection.shards import parse_shard
-    from hierrouter_cache.errors import suggestion
+    from hierrouter.collection.plan import parse_shard
 
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine: {engine}; {suggestion(engine, ENGINES)}".rstrip("; "))
     on_ray = engine == "ray"
     if on_ray and shard:
         raise InputError("--shard and --engine ray: Ray makes shards itself; leave --shard out")

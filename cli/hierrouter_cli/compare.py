@@ -5,17 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from hierrouter_cli import console, options, parsing
-from hierrouter_cli.options import BASELINES, some_of
-from hierrouter_cli.report import log_looks, say_if_few, say_shown
+from hierrouter_cli import console, options
+from hierrouter_cli.report import TEST, log_looks, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
-
-if TYPE_CHECKING:
-    from hierrouter.reports.comparison import Standings
 
 
 @selecting
@@ -24,18 +18,18 @@ def compare(
     alpha: options.ShownAlpha = None,
     selected: Selected,
     checkpoint: options.Checkpoint = None,
-    split: options.Split = "test",
+    split: options.Split = TEST,
     baselines: Annotated[
         str | None,
-        typer.Option(
+        options.value(
             "--baselines",
-            metavar="A,B|MODULE:CLASS",
-            autocompletion=some_of(BASELINES),
-            help="Names, or your own; default: all.",
+            "A,B|MODULE:CLASS",
+            "Names, or your own; default: all.",
+            offer_list=options.BASELINES,
         ),
     ] = None,
     sets: Annotated[
-        str, typer.Option("--sets", metavar="A,B", help="A: one direct call; B: whole routes.")
+        str, options.value("--sets", "A,B", "A: one direct call; B: whole routes.")
     ] = "A,B",
     policy: options.Policies = None,
     seed: options.Seed = options.DEFAULT_SEED,
@@ -50,34 +44,24 @@ def compare(
     from hierrouter.learning.baselines.arms import require_sets, usable_sets
     from hierrouter.learning.baselines.registry import baselines as named
     from hierrouter.learning.runs import check_out, new_run
-    from hierrouter.learning.selection import shown_router
-    from hierrouter.reports.comparison import compared
+    from hierrouter.learning.selection import select_run
+    from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
 
-    parsing.check_format(format)
-    parsing.check_split(split)
     check_out(out)
-    value = parsing.parse_alpha(alpha)
     make_importable(Path.cwd())
     with contextlib.redirect_stdout(sys.stderr):  # what a user's module prints is no result
-        chosen = named(parsing.split_names(baselines))
+        chosen = named(options.split_names(baselines))
     policies = own_policies(policy)
-    wanted = require_sets(parsing.split_names(sets) or [])
+    wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
-    shown = shown_router(tree, value, checkpoint)
+    shown = select_run(tree, alpha, checkpoint)
     say_if_few(tree, split, "every figure rests on them")
     say_shown("compare", shown, split, with_alpha=True)
     # What a user's own baseline prints is no result of ours.
     with console.bar("fit") as on_fitted, contextlib.redirect_stdout(sys.stderr):
         found = compared(tree, shown, chosen, wanted, answers, split, seed, on_fitted, policies)
     log_looks("compare", tree, split, [shown.run], found.look)
-    show(found.result, format)
+    console.put_as(format, found.result, as_json, long_table, contest_tables)
     if out or format == "text":
         console.say(f"compare: {found.write(new_run('compare', out))}")
-
-
-def show(result: Standings, format: str) -> None:
-    """The comparison on stdout."""
-    from hierrouter.reports.comparison import as_json, contest_tables, long_table
-
-    console.put_as(format, result, as_json, long_table, contest_tables)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hierrouter_cache.errors import HierRouterError
-from hierrouter_cli import console, options, parsing
+from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
     from hierrouter_cli.doctor_checks import Finding
@@ -22,7 +22,6 @@ def doctor(
     """
     from hierrouter_cli.doctor_checks import examine
 
-    parsing.check_format(format, options.SHORT_FORMATS)
     found = []
     for finding in examine(cache):
         found.append(finding)

@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options, parsing
-from hierrouter_cli.report import log_looks, look_at, looks_at, say_shown, warn_of_test
+from hierrouter_cli import console, options
+from hierrouter_cli.report import (
+    TEST,
+    log_looks,
+    look_at,
+    looks_at,
+    say_shown,
+    warn_of_test,
+)
 from hierrouter_cli.selecting import Selected, as_trained, own_policies, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.evaluation.policies import OwnPolicy
-    from hierrouter.learning.selection import Shown
-    from hierrouter.reports.explore import Explored
     from hierrouter.reports.values import Explained
-    from hierrouter_cache.tree import RouteTree
 
 SPLIT = "validation"
-FORMATS = ("text", "json", "md")
+PAGE = "explore.html"
+TEXTS = 500
 
 
 @selecting
@@ -35,82 +39,46 @@ def explain(
     ] = None,
     worst: Annotated[
         int | None,
-        typer.Option(
-            "--worst", metavar="N", min=1, help="Instead: the N queries with the largest regret."
-        ),
+        options.value("--worst", "N", "Instead: the N queries with the largest regret.", min=1),
     ] = None,
-    split: Annotated[
-        str | None,
-        options.choice("--split", options.FOLDS, f"Of --worst; default {SPLIT}."),
-    ] = None,
+    split: Annotated[str | None, options.split_flag(f"Of --worst; default {SPLIT}.")] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
-    format: Annotated[
-        str, options.choice("--format", FORMATS, "Format of what is printed.")
-    ] = "text",
+    format: Annotated[str, options.format_flag("text", "json", "md")] = "text",
 ) -> None:
     """Show one query: every answer, what it is worth, the router's route and what it lost.
 
     With --worst one line for each of the queries on which the router loses most.
     """
-    from hierrouter.learning.selection import shown_router
+    from hierrouter.learning.selection import select_run
     from hierrouter.questions.query import find_query
+    from hierrouter.reports import explain as explaining
 
-    parsing.check_format(format, FORMATS)
-    _check_asked(query, worst, split)
-    value = parsing.parse_alpha(alpha)
-    tree = as_trained(selected, checkpoint).open()
-    row = None if query is None else find_query(tree, query)
-    shown = shown_router(tree, value, checkpoint)
-    say_shown("explain", shown)
-    if row is not None:
-        name = [tree.datasets[row], tree.query_ids[row]]
-        look_at("explain", tree, tree.splits[row], shown, query=name)
-        show(_one(selected, tree, row, shown), format)
-    elif worst is not None:
-        fold = split or SPLIT
-        found = _worst(selected, tree, worst, fold, shown)
-        look_at("explain", tree, fold, shown, worst=worst)
-        show_worst(found, fold, format)
-
-
-def _check_asked(query: str | None, worst: int | None, split: str | None) -> None:
-    """Refuse what contradicts itself before anything is opened.
-
-    Raises:
-        InputError: neither a query nor --worst, both, or a fold for one query.
-    """
     if (query is None) == (worst is None):
         what = "no query" if query is None else "a query and --worst contradict each other"
         raise InputError(f"{what}; give QUERY_ID or --worst N")
     if query is not None and split is not None:
         raise InputError(f"--split {split} is for --worst; a query is looked for in all folds")
-    parsing.check_split(split or SPLIT)
-
-
-def _one(selected: Selected, tree: RouteTree, row: int, shown: Shown) -> Explained:
-    """The query at a position."""
-    from hierrouter.reports.explain import explain as explained
-
-    [found] = explained(selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool)
-    return found
-
-
-def _worst(
-    selected: Selected, tree: RouteTree, count: int, split: str, shown: Shown
-) -> Sequence[Explained]:
-    """The queries of a fold on which the router loses most.
-
-    Raises:
-        InputError: there is no router.
-    """
-    from hierrouter.reports.explain import explain_worst
-
-    if shown.trained is None:
-        raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
-    return explain_worst(
-        selected.cache, tree, split, shown.alpha, shown.trained, count, selected.pool
-    )
+    tree = as_trained(selected, checkpoint).open()
+    row = None if query is None else find_query(tree, query)
+    shown = select_run(tree, alpha, checkpoint)
+    say_shown("explain", shown)
+    if row is not None:
+        name = [tree.datasets[row], tree.query_ids[row]]
+        look_at("explain", tree, tree.splits[row], shown, query=name)
+        [found] = explaining.explain(
+            selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool
+        )
+        show(found, format)
+    elif worst is not None:
+        if shown.trained is None:
+            raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
+        fold = split or SPLIT
+        several = explaining.explain_worst(
+            selected.cache, tree, fold, shown.alpha, shown.trained, worst, selected.pool
+        )
+        look_at("explain", tree, fold, shown, worst=worst)
+        show_worst(several, fold, format)
 
 
 def show(found: Explained, format: str) -> None:
@@ -141,32 +109,21 @@ def show_worst(found: Sequence[Explained], split: str, format: str) -> None:
         console.put_tables([table])
 
 
-PAGE = "explore.html"
-TEXTS = 500
-
-
 @selecting
 def explore(
     *,
     selected: Selected,
     checkpoint: options.Checkpoint = None,
-    sweep: Annotated[
-        Path | None,
-        typer.Option("--sweep", metavar="DIR", help="Folder of a sweep; default: the latest."),
-    ] = None,
+    sweep: options.Sweep = None,
     policy: options.Policies = None,
-    split: options.Split = "test",
+    split: options.Split = TEST,
     texts: Annotated[
         int,
-        typer.Option(
-            "--texts", metavar="N", min=0, help="So many queries with question and answers."
-        ),
+        options.value("--texts", "N", "So many queries with question and answers.", min=0),
     ] = TEXTS,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="FILE.html", help=f"The page; default runs/<time>-explore/{PAGE}."
-        ),
+        options.value("--out", "FILE.html", f"The page; default runs/<time>-explore/{PAGE}."),
     ] = None,
 ) -> None:
     """Write a page on which alpha, prices and models can be changed, query by query.
@@ -174,47 +131,27 @@ def explore(
     It is one file, opens from disk and loads nothing.
     """
     from hierrouter.collection.files import require_free
-    from hierrouter.learning.selection import shown_router
+    from hierrouter.learning.runs import new_run
+    from hierrouter.learning.selection import select_run
+    from hierrouter.reports.explore import as_html, explored
+    from hierrouter_cache.writer import write_atomically
 
-    parsing.check_split(split)
     if out:
         require_free(out)
     policies = own_policies(policy)
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
-    shown = shown_router(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
+    shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
     say_shown("explore", shown, split, with_sweep=True)
     warn_of_test("explore", split)
-    content = _explored(selected, tree, split, shown, texts, policies)
-    look = {"texts": len(content.texts), **looks_at(policies)}
-    log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
-    page = write(content, out)
-    console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")
-
-
-def _explored(
-    selected: Selected,
-    tree: RouteTree,
-    split: str,
-    shown: Shown,
-    texts: int,
-    policies: Sequence[OwnPolicy],
-) -> Explored:
-    """What the page holds, with a bar while a sweep is evaluated."""
-    from hierrouter.reports.explore import explored
-
     # What a user's own policy prints is no result of ours.
     with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
-        return explored(selected.cache, tree, split, shown, texts, selected.pool, on_done, policies)
-
-
-def write(content: Explored, out: Path | None) -> Path:
-    """The page, in `out` or in the folder of a new run; returns where it is."""
-    from hierrouter.learning.runs import new_run
-    from hierrouter.reports.explore import as_html
-    from hierrouter_cache.writer import write_atomically
-
-    page = as_html(content).encode()
-    out = out or new_run("explore", None) / PAGE
-    write_atomically(out, page)
-    return out
+        content = explored(
+            selected.cache, tree, split, shown, texts, selected.pool, on_done, policies
+        )
+    look = {"texts": len(content.texts), **looks_at(policies)}
+    log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
+    html = as_html(content).encode()
+    page = out or new_run("explore", None) / PAGE
+    write_atomically(page, html)
+    console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")

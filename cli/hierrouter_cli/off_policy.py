@@ -6,19 +6,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options, parsing
-from hierrouter_cli.options import SIMULATED, one_of
+from hierrouter_cli import console, options
 from hierrouter_cli.report import look_at, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.learning.selection import Shown
+    from hierrouter.learning.selection import SelectedRun
     from hierrouter.learning.trained import TrainedRouter
-    from hierrouter.serving.logs import Episode, LoggingPolicy
+    from hierrouter.serving.logs import Episode
     from hierrouter.serving.off_policy_result import Result
+    from hierrouter.serving.off_policy_study import LoggingPolicy
     from hierrouter_cache.tree import RouteTree
 
 SPLIT = "validation"
@@ -30,38 +28,35 @@ def off_policy(
     selected: Selected,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Episodes as JSON lines, from a server, say."),
+        options.value("--log", "FILE", "Episodes as JSON lines, from a server, say."),
     ] = None,
     simulate: Annotated[
         str | None,
-        typer.Option(
+        options.value(
             "--simulate",
-            metavar="uniform|epsilon=E|temperature=T",
-            autocompletion=one_of(SIMULATED),
-            help="Play logs of this policy on the cache, where the exact value is known.",
+            "uniform|epsilon=E|temperature=T",
+            "Play logs of this policy on the cache, where the exact value is known.",
+            offer=options.SIMULATED,
         ),
     ] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
     split: Annotated[
         str | None,
-        options.choice("--split", options.FOLDS, f"Of --simulate; default {SPLIT}."),
+        options.split_flag(f"Of --simulate; default {SPLIT}."),
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            "--episodes",
-            metavar="N",
-            min=FEWEST,
-            help="Length of a log; default: one for each question.",
+        options.value(
+            "--episodes", "N", "Length of a log; default: one for each question.", min=FEWEST
         ),
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option("--repeats", metavar="N", min=1, help="How many fresh logs; default 1."),
+        options.value("--repeats", "N", "How many fresh logs; default 1.", min=1),
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="FILE", help="Write the first log there.")
+        Path | None, options.value("--keep", "FILE", "Write the first log there.")
     ] = None,
     seed: options.Seed = options.DEFAULT_SEED,
     format: options.Format = "text",
@@ -74,8 +69,6 @@ def off_policy(
     from hierrouter.collection.files import require_free
     from hierrouter.serving.logs import has_texts, write_log
 
-    parsing.check_format(format)
-    parsing.check_split(split or SPLIT)
     only_simulated = {
         "--split": split,
         "--episodes": episodes,
@@ -85,14 +78,13 @@ def off_policy(
     logging = _logging_policy(log, simulate, only_simulated)
     if keep:
         require_free(keep, "--keep")
-    value = parsing.parse_alpha(alpha)
     texts = log is not None and has_texts(log)
     if texts and (selected.prices or selected.price):
         raise InputError(
             f"prices are for a cache: --prices, --price; {log} carries its texts and is priced as "
             "logged, tokens as the router was trained; leave them out"
         )
-    shown, tree = _router(selected, checkpoint, value, needs_tree=not texts)
+    shown, tree = _router(selected, checkpoint, alpha, needs_tree=not texts)
     run, trained = shown.required()
     say_shown("off-policy", shown, with_alpha=True)
     if logging is None or tree is None:
@@ -117,7 +109,7 @@ def _logging_policy(
     Raises:
         InputError: both or neither was asked for, an unknown policy, or a flag of the other way.
     """
-    from hierrouter.serving.logs import USAGE, LoggingPolicy
+    from hierrouter.serving.off_policy_study import USAGE, LoggingPolicy
 
     if (log is None) == (simulate is None):
         which = "no log" if log is None else "--log and --simulate contradict each other"
@@ -131,23 +123,25 @@ def _logging_policy(
 
 def _router(
     selected: Selected, checkpoint: Path | None, alpha: float | None, needs_tree: bool
-) -> tuple[Shown, RouteTree | None]:
+) -> tuple[SelectedRun, RouteTree | None]:
     """The router to be valued, and the tree where it was opened."""
     from hierrouter.learning.checkpoint import router_at
-    from hierrouter.learning.selection import Shown, differences_of, shown_router
+    from hierrouter.learning.selection import SelectedRun, select_run, training_remarks
 
     if checkpoint and not needs_tree:
         trained = router_at(checkpoint, alpha)
         value = trained.alpha if alpha is None else alpha
-        return Shown(checkpoint, trained, value, remarks=differences_of(trained, value)), None
+        return SelectedRun(
+            checkpoint, trained, value, remarks=training_remarks(trained, value)
+        ), None
     tree = as_trained(selected, checkpoint).open()
-    return shown_router(tree, alpha, checkpoint), tree
+    return select_run(tree, alpha, checkpoint), tree
 
 
-def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | None) -> Result:
+def _from_log(log: Path, selected: Selected, shown: SelectedRun, tree: RouteTree | None) -> Result:
     """From a file; without a tree from the texts in it."""
     from hierrouter.serving.logs import LogShape, read_log
-    from hierrouter.serving.off_policy_result import value_from_log
+    from hierrouter.serving.off_policy_study import value_from_log
 
     run, trained = shown.required()
     rate = trained.origin.rate if tree is None else [(a, b) for a, b in tree.rate.tolist()]
@@ -186,14 +180,23 @@ def _simulated(
     Args:
         size: episodes of each log, None for one a question; number of logs; seed.
     """
-    from hierrouter.serving.off_policy_result import Plan, value_by_simulation
+    from hierrouter.serving.off_policy_study import value_by_simulation
 
     fold, (episodes, repeats, seed) = tree.split(split), size
     say_if_few(tree, split, "every figure rests on them")
-    plan = Plan(logging, episodes or max(len(fold), FEWEST), repeats, seed)
     source = {**source, "split": split, "log_seed": seed}
     with console.bar("logs", repeats) as on_log:
-        return value_by_simulation(trained, fold, alpha, plan, source, on_log)
+        return value_by_simulation(
+            trained,
+            fold,
+            alpha,
+            logging,
+            source,
+            episodes=episodes or max(len(fold), FEWEST),
+            repeats=repeats,
+            seed=seed,
+            on_log=on_log,
+        )
 
 
 def _provenance(

@@ -1,7 +1,12 @@
-"""The flags that commands share, and what the shell offers when Tab is pressed."""
+"""The flags that commands share: how one is declared, and which value its text stands for.
+
+`value`, `choice` and `switch` declare flags here and in the commands. A parser refuses what is
+wrong before a command's body runs.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +15,15 @@ import typer
 
 from hierrouter.paper import PAPER_ALPHA, PAPER_SCORER, PAPER_SEED
 from hierrouter_cache import CACHE
+from hierrouter_cache.errors import InputError, suggestion
 
-Offer = Callable[[str], list[str]]
+DEFAULT_CACHE = CACHE
+DEFAULT_ALPHA = PAPER_ALPHA
+DEFAULT_SEED = PAPER_SEED
+DEFAULT_SCORER = PAPER_SCORER
+MAX_SEED = 2**31 - 1
 
+# What a shell offers. The lists are here because the modules that own them are slow to import.
 POOLS = ("cpu", "paper", "testbed")
 DATASETS = (
     *("testbed", "arith", "string", "fact", "story", "census", "backcap", "room", "copies"),
@@ -30,9 +41,59 @@ SIMULATED = ("uniform", "epsilon=", "temperature=")
 BACKENDS = ("transformers", "openai", "vllm")
 DEVICES = ("auto", "cpu", "cuda", "balanced")
 FIGURES = ("svg", "pdf", "png")
+FORMATS = ("text", "json", "md", "latex", "csv")
+STATES = ("context", "query+answer", "query", "stage")
+PRESETS = ("default", "paper")
+ALGORITHMS = ("ppo", "exact")
+FOLDS = ("train", "validation", "test")
+
+# The headings, on a long page of flags, of what several commands share; see `help.CommandPage`.
+WORKS_ON = "What it works on"
+TRAINING = "Training"
+CALLS = "How models are called"
+MACHINES = "Several machines"
 
 
-def one_of(names: Sequence[str]) -> Offer:
+def value(
+    flag: str,
+    metavar: str,
+    help: str,
+    group: str | None = None,
+    offer: Sequence[str] = (),
+    offer_list: Sequence[str] = (),
+    **more: Any,
+) -> Any:
+    """A flag with a value.
+
+    Args:
+        group: its heading on a long page.
+        offer: words that the shell offers.
+        offer_list: the same where a value is a list with commas.
+        more: as typer has them.
+    """
+    if offer or offer_list:
+        more["autocompletion"] = some_of(offer_list) if offer_list else one_of(offer)
+    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel=group, **more)
+
+
+def choice(
+    flag: str, names: Sequence[str], help: str, group: str | None = None, what: str = ""
+) -> Any:
+    """A flag with one of a few words, which the shell offers.
+
+    Args:
+        what: is named, so that another word is refused here; else the command refuses it.
+    """
+    parser = known_word(what, names) if what else None
+    return value(flag, "|".join(names), help, group, offer=names, parser=parser)
+
+
+def switch(flag: str, help: str, group: str | None = None) -> Any:
+    """A flag without a value, off by default."""
+    return typer.Option(flag, help=help, rich_help_panel=group)
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     """Those of the names that begin with what was typed."""
 
     def offer(incomplete: str) -> list[str]:
@@ -41,7 +102,7 @@ def one_of(names: Sequence[str]) -> Offer:
     return offer
 
 
-def some_of(names: Sequence[str]) -> Offer:
+def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     """The same for the last item of a list with commas; what stands in it is not offered again."""
 
     def offer(incomplete: str) -> list[str]:
@@ -52,54 +113,128 @@ def some_of(names: Sequence[str]) -> Offer:
     return offer
 
 
-DEFAULT_CACHE = CACHE
-DEFAULT_ALPHA = PAPER_ALPHA
-DEFAULT_SEED = PAPER_SEED
-DEFAULT_SCORER = PAPER_SCORER
-FORMATS = ("text", "json", "md", "latex", "csv")
-SHORT_FORMATS = ("text", "json")
-STATES = ("context", "query+answer", "query", "stage")
-PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "exact")
-FOLDS = ("train", "validation", "test")
-MAX_SEED = 2**31 - 1
-
-# The heading, on a long page of flags, of what several commands share; see `help_page`.
-WORKS_ON = "What it works on"
-TRAINING = "Training"
-
-
-def value(flag: str, metavar: str, help: str, group: str | None = None, **more: Any) -> Any:
-    """A flag with a value.
+def known_word(what: str, names: Sequence[str]) -> Callable[[str], str]:
+    """A parser that refuses all words but these.
 
     Args:
-        group: its heading on a long page.
-        more: as typer has them.
+        what: the word is, such as "format".
     """
-    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel=group, **more)
+
+    def parse(name: str) -> str:
+        if name not in names:
+            raise InputError(f"unknown {what}: {name}; {suggestion(name, names)}".rstrip("; "))
+        return name
+
+    return parse
 
 
-def choice(flag: str, names: Sequence[str], help: str, group: str | None = None) -> Any:
-    """A flag with one of a few words; the shell offers them. The command checks the word."""
-    return value(flag, "|".join(names), help, group, autocompletion=one_of(names))
+def split_names(text: str | None) -> list[str] | None:
+    """`a,b` as a list; None stays None; empty items are kept for the check further down."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def switch(flag: str, help: str, group: str | None = None) -> Any:
-    """A flag without a value, off by default."""
-    return typer.Option(flag, help=help, rich_help_panel=group)
+def _number(text: str, refusal: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(refusal) from None
+
+
+def parse_alpha(text: str, flag: str = "--alpha") -> float:
+    """A finite number >= 0.
+
+    Raises:
+        InputError: anything else.
+    """
+    alpha = _number(text, f"alpha must be a number: {flag} {text}; such as 0.005")
+    if not math.isfinite(alpha):
+        raise InputError(f"alpha must be finite: {flag} {text}")
+    if alpha < 0:
+        raise InputError(f"alpha must be >= 0, not negative: {flag} {text}")
+    return alpha
+
+
+def parse_alphas(text: str) -> tuple[float, ...] | None:
+    """Ascending distinct alphas, or None for `auto`.
+
+    Raises:
+        InputError: no number, or something that is none.
+    """
+    if text.strip() == "auto":
+        return None
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise InputError(f"empty item in alphas: --alphas {text!r}; e.g. --alphas 0,0.005,0.02")
+    return tuple(sorted({parse_alpha(item, "--alphas") for item in items}))
+
+
+def cost_flag(flag: str, help: str) -> Any:
+    """A flag with a finite cost above 0; its parser raises InputError for anything else."""
+
+    def parse(text: str) -> float:
+        cost = _number(text, f"a cost must be a number: {flag} {text}; e.g. {flag} 0.8")
+        if not math.isfinite(cost) or cost <= 0:
+            raise InputError(f"a cost must be finite and above 0: {flag} {text}")
+        return cost
+
+    return value(flag, "C", help, parser=parse)
+
+
+def parse_share(text: str | None, defer_to: str | None) -> float | None:
+    """A number from 0 to 1; None stays None.
+
+    Args:
+        defer_to: the model that the share is for.
+
+    Raises:
+        InputError: anything else, or no model to hand over to.
+    """
+    if text is None:
+        return None
+    if defer_to is None:
+        raise InputError(f"no model to hand over to: --defer-share {text}; give --defer-to MODEL")
+    share = _number(text, f"a share must be a number: --defer-share {text}; e.g. --defer-share 0.1")
+    if not 0 <= share <= 1:
+        raise InputError(f"a share must be from 0 to 1: --defer-share {text}; e.g. 0.1 for a tenth")
+    return share
 
 
 def pool_flag(help: str) -> Any:
     """`--pool`; commands differ in what they take without it."""
-    offer = one_of(POOLS)
-    return value("--pool", "NAME|FILE.toml", help, WORKS_ON, autocompletion=offer)
+    return value("--pool", "NAME|FILE.toml", help, WORKS_ON, offer=POOLS)
 
 
 def datasets_flag(help: str) -> Any:
     """`--datasets`; commands differ in what they take without it."""
-    return value("--datasets", "A,B", help, WORKS_ON, autocompletion=some_of(DATASETS))
+    return value("--datasets", "A,B", help, WORKS_ON, offer_list=DATASETS)
 
 
+def limit_flag(more: str = "") -> Any:
+    """`--limit`; commands differ in what they take without it."""
+    return value("--limit", "N", f"At most N queries of each dataset{more}.", WORKS_ON, min=1)
+
+
+def seed_flag(help: str, group: str | None = None) -> Any:
+    """`--seed`; what it draws differs."""
+    return value("--seed", "N", help, group, min=0, max=MAX_SEED)
+
+
+def alpha_flag(help: str) -> Any:
+    """`--alpha`; commands differ in what they take without it."""
+    return value("--alpha", "X", help, parser=parse_alpha)
+
+
+def format_flag(*names: str) -> Any:
+    """`--format`; commands differ in how they can print."""
+    return choice("--format", names, "Format of what is printed.", what="format")
+
+
+def split_flag(help: str) -> Any:
+    """`--split`; commands differ in what they take without it."""
+    return choice("--split", FOLDS, help, what="split")
+
+
+# What a command works on.
 Cache = Annotated[Path, value("--cache", "DIR", "Folder of the trajectory cache.", WORKS_ON)]
 PoolName = Annotated[
     str | None, pool_flag("Models, hops, instructions, prices; default: that of the cache.")
@@ -109,38 +244,12 @@ Datasets = Annotated[
     str | None, datasets_flag("Names, or .jsonl or .parquet files; default: all collected last.")
 ]
 DatasetsOfDraw = Annotated[str | None, datasets_flag("Names, or .jsonl or .parquet files.")]
-Limit = Annotated[
-    int | None, value("--limit", "N", "At most N queries of each dataset.", WORKS_ON, min=1)
-]
-LimitOfDraw = Annotated[
-    int | None,
-    value(
-        "--limit",
-        "N",
-        "At most N queries of each dataset; default 300, of a file all.",
-        WORKS_ON,
-        min=1,
-    ),
-]
-Seed = Annotated[int, value("--seed", "N", "Seed of all that is drawn.", min=0, max=MAX_SEED)]
+Limit = Annotated[int | None, limit_flag()]
+LimitOfDraw = Annotated[int | None, limit_flag("; default 300, of a file all")]
+Seed = Annotated[int, seed_flag("Seed of all that is drawn.")]
 SeedOfDraw = Annotated[
     int | None,
-    value(
-        "--seed",
-        "N",
-        f"Seed of the draw and of the folds; default {DEFAULT_SEED}.",
-        WORKS_ON,
-        min=0,
-        max=MAX_SEED,
-    ),
-]
-Out = Annotated[
-    Path | None, value("--out", "DIR", "Where results go; default runs/<time>-<command>.")
-]
-Alpha = Annotated[str, value("--alpha", "X", "Price of cost in R = Q - alpha * C.")]
-AlphaOrBudget = Annotated[
-    str | None,
-    value("--alpha", "X", f"Price of cost in R = Q - alpha * C; default {DEFAULT_ALPHA:g}."),
+    seed_flag(f"Seed of the draw and of the folds; default {DEFAULT_SEED}.", WORKS_ON),
 ]
 Encoder = Annotated[
     str | None,
@@ -149,7 +258,7 @@ Encoder = Annotated[
         "NAME|DIR",
         "hashed-ngrams (built in, the default), paper, or a sentence-transformers model.",
         WORKS_ON,
-        autocompletion=one_of(ENCODERS),
+        offer=ENCODERS,
     ),
 ]
 State = Annotated[
@@ -164,11 +273,8 @@ State = Annotated[
 Data = Annotated[
     Path, value("--data", "DIR", "Folder of <dataset>.jsonl or .parquet files.", WORKS_ON)
 ]
-Format = Annotated[str, choice("--format", FORMATS, "Format of what is printed.")]
-ShortFormat = Annotated[str, choice("--format", SHORT_FORMATS, "Format of what is printed.")]
 Models = Annotated[
-    str | None,
-    value("--models", "A,B", "Only these models of the pool, in this order.", WORKS_ON),
+    str | None, value("--models", "A,B", "Only these models of the pool, in this order.", WORKS_ON)
 ]
 Hops = Annotated[
     int | None, value("--hops", "N", "Fewer hops than the pool's: the first N.", WORKS_ON, min=1)
@@ -180,7 +286,7 @@ Scorer = Annotated[
         "NAME|MODULE:FUNCTION",
         f"What Q is: {', '.join(SCORERS)}, or yours.",
         WORKS_ON,
-        autocompletion=one_of(SCORERS),
+        offer=SCORERS,
     ),
 ]
 AllowIncomplete = Annotated[
@@ -199,6 +305,12 @@ Price = Annotated[
     list[str] | None,
     value("--price", "MODEL=RATE|IN:OUT", "Price of one token of one model; repeatable.", WORKS_ON),
 ]
+
+# Training.
+Alpha = Annotated[float, alpha_flag("Price of cost in R = Q - alpha * C.")]
+AlphaOrBudget = Annotated[
+    float | None, alpha_flag(f"Price of cost in R = Q - alpha * C; default {DEFAULT_ALPHA:g}.")
+]
 Preset = Annotated[str, choice("--preset", PRESETS, "Training hyperparameters.", TRAINING)]
 Algo = Annotated[
     str | None,
@@ -215,23 +327,31 @@ Epochs = Annotated[
 ]
 AllowStop = Annotated[bool, switch("--allow-stop", "The router may stop before the last hop.")]
 Budget = Annotated[
-    str | None,
-    value(
+    float | None,
+    cost_flag(
         "--budget",
-        "C",
         "Mean cost of a query, in the prices of the pool: finds the alpha that meets it.",
     ),
 ]
 MaxCost = Annotated[
-    str | None,
-    value(
+    float | None,
+    cost_flag(
         "--max-cost",
-        "C",
         "Most that one query may cost, in the prices of the pool: dearer calls are masked.",
     ),
 ]
 TensorBoard = Annotated[
     bool, switch("--tensorboard", "Write the learning curve into the run's folder.", TRAINING)
+]
+CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
+
+# Showing and asking a router.
+Checkpoint = Annotated[
+    Path | None, value("--checkpoint", "DIR", "Folder of a router; default: the latest run.")
+]
+Sweep = Annotated[Path | None, value("--sweep", "DIR", "Folder of a sweep; default: the latest.")]
+ShownAlpha = Annotated[
+    float | None, alpha_flag("Price of cost; default: the one that the router was trained at.")
 ]
 DeferTo = Annotated[
     str | None, value("--defer-to", "MODEL", "Hand over to its direct calls when in doubt.")
@@ -248,26 +368,20 @@ Policies = Annotated[
     list[str] | None,
     value("--policy", "MODULE:OBJECT", "A policy of your own beside the router; repeatable."),
 ]
+Split = Annotated[str, split_flag("The fold to evaluate on.")]
+Format = Annotated[str, format_flag(*FORMATS)]
+ShortFormat = Annotated[str, format_flag("text", "json")]
+Out = Annotated[
+    Path | None, value("--out", "DIR", "Where results go; default runs/<time>-<command>.")
+]
 Sample = Annotated[
     bool, switch("--sample", "Draw each call from the policy, so that logs can be judged.")
 ]
 Reroute = Annotated[
     bool, switch("--reroute", "Where a model fails, take the next likeliest; says so.")
 ]
-Checkpoint = Annotated[
-    Path | None, value("--checkpoint", "DIR", "Folder of a router; default: the latest run.")
-]
-ShownAlpha = Annotated[
-    str | None,
-    value("--alpha", "X", "Price of cost; default: the one that the router was trained at."),
-]
-Split = Annotated[str, choice("--split", FOLDS, "The fold to evaluate on.")]
-CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
 
-
-CALLS = "How models are called"
-MACHINES = "Several machines"
-
+# Collecting.
 Backend = Annotated[
     str | None,
     value(
@@ -275,7 +389,7 @@ Backend = Annotated[
         "NAME",
         f"{', '.join(BACKENDS)}: for all models; default: as the pool says.",
         CALLS,
-        autocompletion=one_of(BACKENDS),
+        offer=BACKENDS,
     ),
 ]
 BaseUrl = Annotated[
@@ -297,7 +411,7 @@ Device = Annotated[
         "NAME",
         "auto, cpu, cuda, cuda:N or balanced; default: as the pool says.",
         CALLS,
-        autocompletion=one_of(DEVICES),
+        offer=DEVICES,
     ),
 ]
 DryRun = Annotated[
@@ -308,8 +422,9 @@ ShardOf = Annotated[
     str | None,
     value("--shard", "I/N", "Only share I of N of the queries, beside others.", MACHINES),
 ]
+ENGINES = ("local", "ray")
 Engine = Annotated[
-    str, choice("--engine", ("local", "ray"), "Here, or on a Ray cluster.", MACHINES)
+    str, choice("--engine", ENGINES, "Here, or on a Ray cluster.", MACHINES, what="engine")
 ]
 Workers = Annotated[
     int | None,
@@ -322,6 +437,5 @@ RayAddress = Annotated[
     value("--ray-address", "ADDRESS", "auto or ray://HOST:PORT; else one is started.", MACHINES),
 ]
 Remote = Annotated[
-    str | None,
-    value("--remote", "URL", "Mirror of the cache: fetch first, copy parts.", MACHINES),
+    str | None, value("--remote", "URL", "Mirror of the cache: fetch first, copy parts.", MACHINES)
 ]

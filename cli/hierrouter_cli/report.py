@@ -1,130 +1,28 @@
-"""`hierrouter report`: tables, figures and a page."""
+"""`hierrouter report`: tables, figures and a page; and what is said of every router shown."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from hierrouter_cli import console, options, parsing
-from hierrouter_cli.options import FIGURES, some_of
+from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
 
 if TYPE_CHECKING:
     from hierrouter.evaluation.policies import OwnPolicy
-    from hierrouter.learning.selection import Shown
+    from hierrouter.learning.selection import SelectedRun
     from hierrouter.pools.pool import Pool
     from hierrouter.reports.report import Reported
     from hierrouter.reports.results import Report
     from hierrouter_cache.tree import RouteTree
 
-
-def say_remarks(command: str, remarks: Iterable[str]) -> None:
-    """What a reader would not expect of the router shown."""
-    for remark in remarks:
-        console.say(f"{command}: {remark}")
-
-
-def say_called(command: str, run: Path, pool: Pool) -> None:
-    """Which run routes, and whom it calls; where a server answers, a question goes there."""
-    called = [
-        f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
-        for model in pool.models
-    ]
-    console.say(f"{command}: {run}, {', '.join(called)}")
-
-
 TEST = "test"
 FEW_QUERIES = 30
-
-
-def say_shown(
-    command: str,
-    shown: Shown,
-    split: str | None = None,
-    with_alpha: bool = False,
-    with_sweep: bool = False,
-) -> None:
-    """Which router is shown, and what is remarkable about it.
-
-    Args:
-        split: the fold that it is shown on; None names none.
-        with_alpha: name the price of cost.
-        with_sweep: name the sweep, too.
-    """
-    say_remarks(command, shown.remarks)
-    found = f"checkpoint {shown.run or 'none'}"
-    found += f", sweep {shown.sweep_run or 'none'}" if with_sweep else ""
-    alpha = f" at alpha {shown.alpha:g}" if with_alpha else ""
-    line = f"{found}{alpha}" if split is None else f"{split} fold{alpha}; {found}"
-    console.say(f"{command}: {line}")
-
-
-def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
-    """Warn where a fold is too small to trust what is read off it."""
-    found = tree.splits.count(fold)
-    if found < FEW_QUERIES:
-        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
-
-
-def look_at(command: str, tree: RouteTree, split: str, shown: Shown, **what: Any) -> None:
-    """Where it is one at the test fold, say what that means and log it.
-
-    Args:
-        what: is looked at beside the tree and alpha, JSON values.
-    """
-    warn_of_test(command, split)
-    log_looks(command, tree, split, [shown.run], {"alpha": shown.alpha, **what})
-
-
-def log_looks(
-    command: str,
-    tree: RouteTree,
-    split: str,
-    runs: Iterable[Path | None],
-    look: Mapping[str, Any],
-) -> None:
-    """Log that routers are looked at on the test fold; nothing for other folds, or without runs.
-
-    Args:
-        tree: all folds, under the prices shown.
-        runs: of the routers, that of the main one first.
-        look: what is looked at beside the tree, JSON values.
-    """
-    from hierrouter.learning.selection import count_looks, log_look
-
-    shown = [run for run in runs if run]
-    if split != TEST or not shown or TEST not in tree.splits:
-        return
-    for line in log_look(shown, command, {"tree": tree.fingerprint, **look}):
-        console.say(f"{command}: {line}")
-    found = count_looks(tree, shown[0])
-    if found["all_routers"] > 1:
-        console.say(
-            f"{command}: the test fold was looked at {found['all_routers']} times, "
-            f"{found['this_router']} of them for this router"
-        )
-
-
-def looks_at(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
-    """What a look shows of policies of the user's own; nothing where there are none.
-
-    An edit of their module is another look.
-    """
-    shown = {policy.path: policy.version for policy in policies}
-    return {"policies": shown} if shown else {}
-
-
-def warn_of_test(command: str, split: str) -> None:
-    """What a look at single queries of the test fold means."""
-    if split == TEST:
-        console.say(f"{command}: the test fold; what is changed after a look at it is tuned on it")
 
 
 @selecting
@@ -133,24 +31,21 @@ def report(
     alpha: options.ShownAlpha = None,
     selected: Selected,
     checkpoint: options.Checkpoint = None,
-    sweep: Annotated[
-        Path | None,
-        typer.Option("--sweep", metavar="DIR", help="Folder of a sweep; default: the latest."),
-    ] = None,
+    sweep: options.Sweep = None,
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
     policy: options.Policies = None,
-    split: options.Split = "test",
+    split: options.Split = TEST,
     all_tables: Annotated[
-        bool, typer.Option("--all", help="Also the tables that only page and JSON hold otherwise.")
+        bool, options.switch("--all", "Also the tables that only page and JSON hold otherwise.")
     ] = False,
     figures: Annotated[
         str | None,
-        typer.Option(
+        options.value(
             "--figures",
-            metavar="svg,pdf,png",
-            autocompletion=some_of(FIGURES),
-            help="Also the figures, a file each.",
+            "svg,pdf,png",
+            "Also the figures, a file each.",
+            offer_list=options.FIGURES,
         ),
     ] = None,
     format: options.Format = "text",
@@ -164,23 +59,24 @@ def report(
     from hierrouter.learning.runs import check_out, new_run
     from hierrouter.pools.files import price_lists
 
-    parsing.check_format(format)
-    parsing.check_split(split)
     check_out(out)
-    files = parse_figures(figures)
-    value = parsing.parse_alpha(alpha)
-    share = parsing.parse_share(defer_share, defer_to)
+    files = options.split_names(figures) or []
+    if files:
+        from hierrouter.reports.figures import check_formats, export_figures
+
+        check_formats(files)
+    share = options.parse_share(defer_share, defer_to)
     policies = own_policies(policy)
     lists = price_lists(selected.prices or [], selected.price or [])
     selection = as_trained(selected, checkpoint).unpriced()
     trees = open_trees(selected.cache, selection, list(lists.values()))
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.selection import shown_router
+    from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
     from hierrouter.reports.report import FinishedReport, made_of
 
     page = out is not None or format == "text" or bool(files)
-    shown = shown_router(trees[0], value, checkpoint, sweep, with_sweep=True)
+    shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
     by_name = dict(zip(lists, trees, strict=True))
     defer = DeferTo(defer_to, share) if defer_to is not None else None
     reported = made_of(by_name, shown, split, defer, policies, with_worst=page)
@@ -193,22 +89,9 @@ def report(
         with contextlib.redirect_stdout(sys.stderr):
             written = finished.write(folder)
         console.say(f"report: page {written}")
-        write_figures(finished.result, folder, files)
-
-
-def parse_figures(text: str | None) -> Sequence[str]:
-    """Formats of files, separated by commas; none where there is no text.
-
-    Raises:
-        InputError: an unknown one.
-    """
-    if text is None:
-        return ()
-    from hierrouter.reports.figures import check_formats
-
-    formats = parsing.split_names(text) or ()
-    check_formats(formats)
-    return formats
+    if files:
+        count = len(export_figures(finished.result, folder, files))
+        console.say(f"report: {count} figures in {folder}")
 
 
 def say_what(reported: Reported) -> None:
@@ -225,15 +108,6 @@ def say_what(reported: Reported) -> None:
     log_looks("report", tree, reported.split, reported.runs, look)
 
 
-def write_figures(result: Report, folder: Path, formats: Sequence[str]) -> None:
-    """Each figure of the page in `folder`, once in each format."""
-    if not formats:
-        return
-    from hierrouter.reports.figures import export_figures
-
-    console.say(f"report: {len(export_figures(result, folder, formats))} figures in {folder}")
-
-
 def show(result: Report, format: str, all_tables: bool = False) -> None:
     """The report on stdout.
 
@@ -247,8 +121,94 @@ def show(result: Report, format: str, all_tables: bool = False) -> None:
     console.put_as(format, result, as_json, long_table, tables)
 
 
-def show_summary(result: Report) -> None:
-    """Quality by dataset, and the table with rewards and intervals: what fits a screen."""
-    from hierrouter.reports.tables import quality_table, summary_table
+def say_shown(
+    command: str,
+    shown: SelectedRun,
+    split: str | None = None,
+    with_alpha: bool = False,
+    with_sweep: bool = False,
+) -> None:
+    """Which router is shown, and what is remarkable about it.
 
-    console.put_tables([quality_table(result), summary_table(result)])
+    Args:
+        split: the fold that it is shown on; None names none.
+        with_alpha: name the price of cost.
+        with_sweep: name the sweep, too.
+    """
+    for remark in shown.remarks:
+        console.say(f"{command}: {remark}")
+    found = f"checkpoint {shown.run or 'none'}"
+    found += f", sweep {shown.sweep_run or 'none'}" if with_sweep else ""
+    alpha = f" at alpha {shown.alpha:g}" if with_alpha else ""
+    line = f"{found}{alpha}" if split is None else f"{split} fold{alpha}; {found}"
+    console.say(f"{command}: {line}")
+
+
+def say_called(command: str, run: Path, pool: Pool) -> None:
+    """Which run routes, and whom it calls; where a server answers, a question goes there."""
+    called = [
+        f"{model.name} at {model.endpoint.base_url}" if model.endpoint else model.name
+        for model in pool.models
+    ]
+    console.say(f"{command}: {run}, {', '.join(called)}")
+
+
+def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
+    """Warn where a fold is too small to trust what is read off it."""
+    found = tree.splits.count(fold)
+    if found < FEW_QUERIES:
+        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
+
+
+def warn_of_test(command: str, split: str) -> None:
+    """What a look at single queries of the test fold means."""
+    if split == TEST:
+        console.say(f"{command}: the test fold; what is changed after a look at it is tuned on it")
+
+
+def look_at(command: str, tree: RouteTree, split: str, shown: SelectedRun, **what: Any) -> None:
+    """Where it is one at the test fold, say what that means and log it.
+
+    Args:
+        what: is looked at beside the tree and alpha, JSON values.
+    """
+    warn_of_test(command, split)
+    log_looks(command, tree, split, [shown.run], {"alpha": shown.alpha, **what})
+
+
+def looks_at(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
+    """What a look shows of policies of the user's own; nothing where there are none.
+
+    An edit of their module is another look.
+    """
+    shown = {policy.path: policy.version for policy in policies}
+    return {"policies": shown} if shown else {}
+
+
+def log_looks(
+    command: str,
+    tree: RouteTree,
+    split: str,
+    runs: Iterable[Path | None],
+    look: Mapping[str, Any],
+) -> None:
+    """Log that routers are looked at on the test fold; nothing for other folds, or without runs.
+
+    Args:
+        tree: all folds, under the prices shown.
+        runs: of the routers, that of the main one first.
+        look: what is looked at beside the tree, JSON values.
+    """
+    from hierrouter.learning.selection import count_test_looks, log_test_look
+
+    shown = [run for run in runs if run]
+    if split != TEST or not shown or TEST not in tree.splits:
+        return
+    for line in log_test_look(shown, command, {"tree": tree.fingerprint, **look}):
+        console.say(f"{command}: {line}")
+    found = count_test_looks(tree, shown[0])
+    if found["all_routers"] > 1:
+        console.say(
+            f"{command}: the test fold was looked at {found['all_routers']} times, "
+            f"{found['this_router']} of them for this router"
+        )

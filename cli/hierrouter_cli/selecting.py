@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options, parsing
+from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
     from hierrouter.evaluation.policies import OwnPolicy
@@ -99,9 +99,9 @@ class Selected:
         [prices] = price_lists(files, self.price or []).values()
         return Selection(
             pool=self.pool,
-            models=parsing.split_names(self.models),
+            models=options.split_names(self.models),
             hops=self.hops,
-            datasets=parsing.split_names(self.datasets),
+            datasets=options.split_names(self.datasets),
             limit=self.limit,
             encoder=self.encoder or BUILT_IN,
             view=DEFAULT_VIEW if self.state is None else self.state,

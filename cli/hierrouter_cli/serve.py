@@ -16,14 +16,14 @@ import typer
 
 from hierrouter.serving import MAX_REQUESTS
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options, parsing, report
+from hierrouter_cli import console, options, report
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from hierrouter.pools.pool import Pool
     from hierrouter.serving.models import CallFailed
-    from hierrouter.serving.route import Asked, Hop, Routed
+    from hierrouter.serving.route import Hop, RouteOptions, RouteResult
     from hierrouter.serving.router import Question, Router
 
 STDIN = "-"
@@ -35,9 +35,9 @@ def route(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
+        options.value(
             "--file",
-            metavar="FILE|-",
+            "FILE|-",
             help="Questions as JSON lines, question or messages in each; - is stdin.",
         ),
     ] = None,
@@ -49,7 +49,7 @@ def route(
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the policy would call first; call nothing.")
+        bool, options.switch("--dry-run", "Show what the policy would call first; call nothing.")
     ] = False,
     format: options.ShortFormat = "text",
 ) -> None:
@@ -60,28 +60,25 @@ def route(
     """
     import anyio
 
-    parsing.check_format(format, options.SHORT_FORMATS)
     _check_asked(question, file, dry_run)
-    value = parsing.parse_alpha(alpha)
-    limit = parsing.parse_cost(max_cost, "--max-cost")
     # What needs torch comes after all that can be refused without it.
     import numpy as np
 
     from hierrouter.pools.files import load_pool
-    from hierrouter.serving.route import Asked
+    from hierrouter.serving.route import RouteOptions
     from hierrouter.serving.router import live_run
 
-    run = checkpoint or live_run(value)
+    run = checkpoint or live_run(alpha)
     given = load_pool(pool) if pool else None
     rng = np.random.default_rng(seed) if sample else None
-    asked = Asked(value, limit, rng, reroute)
+    route_options = RouteOptions(alpha, max_cost, rng, reroute)
     if file is not None:
-        failed = anyio.run(_all, run, given, file, asked)
+        failed = anyio.run(_all, run, given, file, route_options)
         if failed:
             what = "1 question has" if failed == 1 else f"{failed} questions have"
             raise WorldError(f"{what} no answer; see error in the output")
     elif question is not None:
-        anyio.run(_first if dry_run else _one, run, given, question, asked, format)
+        anyio.run(_first if dry_run else _one, run, given, question, route_options, format)
 
 
 def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
@@ -103,34 +100,36 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
 
 @asynccontextmanager
 async def _router(
-    run: Path, pool: Pool | None, asked: Asked, calls: bool = True
+    run: Path, pool: Pool | None, route_options: RouteOptions, calls: bool = True
 ) -> AsyncIterator[Router]:
     """The router, and its models if it needs them; they are let go with the block.
 
     Args:
-        asked: how it is to route; a limit on cost needs the models, which count tokens.
+        route_options: how it is to route; a limit on cost needs the models, which count tokens.
         calls: whether it is to call them.
     """
-    from hierrouter.serving.router import Deployment, Router
+    from hierrouter.serving.router import Router
 
-    found = Deployment.from_run(run, pool)
-    limited = found.policy.at(asked.alpha, asked.max_cost).objective.max_cost is not None
-    router = Router.of(found.policy, found.pool, found.load_models() if calls or limited else {})
-    report.say_called("route", run, found.pool)
+    router = Router(run, pool, load=False)
+    trained = router.policy.at(route_options.alpha, route_options.max_cost)
+    if calls or trained.objective.max_cost is not None:
+        router.load_models()
+    report.say_called("route", run, router.pool)
     try:
         yield router
     finally:
         await router.aclose()
 
 
-async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
+async def _one(
+    run: Path, pool: Pool | None, question: str, route_options: RouteOptions, format: str
+) -> None:
     """Answer one question; the text as it grows, or everything as JSON."""
-    from hierrouter.serving.route import Follow
     from hierrouter.tables import safe_text
 
-    async with _router(run, pool, asked) as router:
+    async with _router(run, pool, route_options) as router:
         if format == "json":
-            _put_json((await router.aroute(question, asked)).as_object())
+            _put_json((await router.aroute(question, route_options)).as_object())
             return
         shown: list[str] = []
 
@@ -143,16 +142,18 @@ async def _one(run: Path, pool: Pool | None, question: str, asked: Asked, format
                 console.put("\n")
             _say_hop(hop)
 
-        routed = await router.aroute(question, asked, Follow(on_text, on_hop))
+        result = await router.aroute(question, route_options, on_text=on_text, on_hop=on_hop)
         if not shown:
             console.put("\n")
-        console.say(_summary(routed))
+        console.say(_summary(result))
 
 
-async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, format: str) -> None:
+async def _first(
+    run: Path, pool: Pool | None, question: str, route_options: RouteOptions, format: str
+) -> None:
     """What the policy would do first."""
-    async with _router(run, pool, asked, calls=False) as router:
-        decision = await router.first(question, asked)
+    async with _router(run, pool, route_options, calls=False) as router:
+        decision = await router.first(question, route_options)
         names = router.policy.action_names
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
     if format == "json":
@@ -162,7 +163,7 @@ async def _first(run: Path, pool: Pool | None, question: str, asked: Asked, form
         console.put(f"{chance:8.4f}  {name}\n")
 
 
-async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
+async def _all(run: Path, pool: Pool | None, file: Path, route_options: RouteOptions) -> int:
     """Answer every question of a file, a line each; how many have no answer.
 
     When nobody reads the lines any more, no more questions are asked.
@@ -172,10 +173,11 @@ async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
     ids: list[Any] = []
     stopped = Event()
     place = failed = 0
-    async with _router(run, pool, asked) as router:
+    async with _router(run, pool, route_options) as router:
         try:
-            async with aclosing(route_all(router, _questions(file, ids, stopped), asked)) as routes:
-                async for found in routes:
+            questions = _questions(file, ids, stopped)
+            async with aclosing(route_all(router, questions, route_options)) as results:
+                async for found in results:
                     name = {} if ids[place] is None else {"id": ids[place]}
                     told = _told(found)
                     place, failed = place + 1, failed + ("error" in told)
@@ -188,7 +190,7 @@ async def _all(run: Path, pool: Pool | None, file: Path, asked: Asked) -> int:
     return failed
 
 
-def _told(found: Routed | CallFailed) -> dict[str, Any]:
+def _told(found: RouteResult | CallFailed) -> dict[str, Any]:
     """What is said of one question of many."""
     from hierrouter.serving.models import CallFailed
 
@@ -229,11 +231,11 @@ def _say_hop(hop: Hop) -> None:
     )
 
 
-def _summary(routed: Routed) -> str:
-    over = f", above the limit of {routed.max_cost:g}" if routed.is_over_limit else ""
+def _summary(result: RouteResult) -> str:
+    over = f", above the limit of {result.max_cost:g}" if result.is_over_limit else ""
     return (
-        f"route: {routed.route} at alpha {routed.alpha:g}, "
-        f"{routed.tokens_in} + {routed.tokens_out} tokens, C {routed.cost:.4g}{over}"
+        f"route: {result.route} at alpha {result.alpha:g}, "
+        f"{result.tokens_in} + {result.tokens_out} tokens, C {result.cost:.4g}{over}"
     )
 
 
@@ -253,36 +255,34 @@ def serve(
     alpha: options.ShownAlpha = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(
+        options.value(
             "--name",
-            metavar="NAME=ALPHA",
+            "NAME=ALPHA",
             help="Also answer as hierrouter:NAME, at this alpha; repeatable.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = HOST,
+    host: Annotated[str, options.value("--host", "ADDRESS", "Where to listen.")] = HOST,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0 takes a free one.")
+        int, options.value("--port", "N", "0 takes a free one.", min=0, max=65_535)
     ] = PORT,
     api_key_env: Annotated[
         str | None,
-        typer.Option(
+        options.value(
             "--api-key-env",
-            metavar="VARIABLE",
+            "VARIABLE",
             help="Environment variable with the key that clients must send.",
         ),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Append a JSON line for each request."),
+        options.value("--log", "FILE", "Append a JSON line for each request."),
     ] = None,
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
     max_requests: Annotated[
         int,
-        typer.Option(
-            "--max-requests", metavar="N", min=1, help="Under way at once; more are refused."
-        ),
+        options.value("--max-requests", "N", "Under way at once; more are refused.", min=1),
     ] = MAX_REQUESTS,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
@@ -291,26 +291,23 @@ def serve(
     alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
     """
     key = _key(api_key_env, host)
-    value = parsing.parse_alpha(alpha)
     named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
         from hierrouter.pools.files import load_pool
-        from hierrouter.serving.answering import RequestLog, Settings
-        from hierrouter.serving.chat import Names
-        from hierrouter.serving.router import Deployment, Router, live_run
-        from hierrouter.serving.server import make_app
+        from hierrouter.serving.chat import ModelNames
+        from hierrouter.serving.router import Router, live_run
+        from hierrouter.serving.server import RequestLog, Settings, make_app
 
         lines = RequestLog(log)
-        run = checkpoint or live_run(value)
-        given = load_pool(pool) if pool else None
-        found = Deployment.from_run(run, given)
-        names = Names.of(found.policy, value, named)  # refused before the models are loaded
-        router = Router.of(found.policy, found.pool, found.load_models())
+        run = checkpoint or live_run(alpha)
+        router = Router(run, load_pool(pool) if pool else None, load=False)
+        names = ModelNames.of(router.policy, alpha, named)  # refused before the models are loaded
+        router.load_models()
         rng_seed = seed if sample else None
         settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
         app = make_app(router, settings, lines)
-        report.say_called("serve", run, found.pool)
+        report.say_called("serve", run, router.pool)
         _run(app, listener, f"http://{_address(listener)}/v1", list(names.alphas))
 
 
@@ -342,7 +339,7 @@ def _named(given: Sequence[str]) -> dict[str, float]:
             raise InputError(f"not NAME=ALPHA: --name {item:.60}; e.g. --name cheap=0.5")
         if name in named:
             raise InputError(f"name given twice: --name {item:.60}; names must differ")
-        named[name] = parsing.parse_alpha(alpha, f"--name {name}")
+        named[name] = options.parse_alpha(alpha, f"--name {name}")
     return named
 
 

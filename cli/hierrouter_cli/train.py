@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from hierrouter_cli import console, options, parsing
+from hierrouter_cli import console, options
 from hierrouter_cli.report import say_if_few
 from hierrouter_cli.selecting import Selected, selecting
 
@@ -21,6 +19,121 @@ if TYPE_CHECKING:
 
 SHORT = 12  # characters of a curve in a bar
 EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+@selecting
+def train(
+    *,
+    alpha: options.AlphaOrBudget = None,
+    selected: Selected,
+    algo: options.Algo = None,
+    preset: options.Preset = "default",
+    epochs: options.Epochs = None,
+    allow_stop: options.AllowStop = False,
+    budget: options.Budget = None,
+    max_cost: options.MaxCost = None,
+    seed: options.Seed = options.DEFAULT_SEED,
+    out: options.Out = None,
+    tensorboard: options.TensorBoard = False,
+    dry_run: options.CheckOnly = False,
+) -> None:
+    """Train the router with PPO on the replayed tree; no model is called.
+
+    The validation fold chooses the checkpoint; the test fold is out of reach. An interrupted
+    training goes on where it was, with the same flags and its folder as --out.
+    """
+    from hierrouter.learning.config import Objective, algorithm, training_config
+    from hierrouter.learning.runs import check_out
+    from hierrouter.replay.opening import training_tree
+
+    algo = algorithm(algo, budget, max_cost, alpha)
+    config = training_config(preset, algo, epochs, every_alpha=budget is not None)
+    objective = Objective(options.DEFAULT_ALPHA if alpha is None else alpha, allow_stop, max_cost)
+    check_out(out, "train")
+    tree = training_tree(selected.open())
+    # What needs torch comes after all that can be refused without it.
+    from hierrouter.learning.run import require_possible, describe_training, train_run
+
+    require_possible(tree, budget, objective)
+    planned = f"train: {describe_training(objective, config, budget)}, seed {seed}: {describe(tree)}"
+    if dry_run:
+        console.put(f"{planned}\n")
+        return
+
+    def on_begun() -> None:
+        console.say(planned)
+        say_if_few(tree, "validation", "they choose the checkpoint")
+
+    with told_how_to_go_on("train", out, on_begun, tensorboard) as watch:
+        run = train_run(tree, objective, config, seed, budget, out, watch)
+    console.say(f"trained: {run.reached}")
+    console.put(f"{run.folder}\n")
+
+
+@selecting
+def sweep_alpha(
+    *,
+    alphas: Annotated[
+        str,
+        options.value(
+            "--alphas", "A,B|auto", "Prices of cost; auto: from the data's break-points."
+        ),
+    ] = "auto",
+    selected: Selected,
+    algo: Annotated[
+        str,
+        options.choice(
+            "--algo",
+            ("exact", "ppo"),
+            "exact: one network for all alphas; ppo: one for each.",
+            options.TRAINING,
+        ),
+    ] = "exact",
+    preset: options.Preset = "default",
+    epochs: options.Epochs = None,
+    allow_stop: options.AllowStop = False,
+    seeds: Annotated[
+        int, options.value("--seeds", "N", "How many trainings, from --seed on.", min=1)
+    ] = 1,
+    seed: options.Seed = options.DEFAULT_SEED,
+    out: options.Out = None,
+    tensorboard: options.TensorBoard = False,
+    dry_run: options.CheckOnly = False,
+) -> None:
+    """Train routers for all alphas on the same cached tree.
+
+    By default one network that is told alpha, so that `report --alpha X` needs no training at any
+    X afterwards; with --algo ppo one training for each alpha.
+    """
+    from hierrouter.learning.config import training_config
+    from hierrouter.learning.runs import check_out
+    from hierrouter.replay.opening import training_tree
+
+    given = options.parse_alphas(alphas)
+    config = training_config(preset, algo, epochs, every_alpha=algo == "exact")
+    check_out(out, "sweep-alpha")
+    tree = training_tree(selected.open())
+    # What needs torch comes after all that can be refused without it.
+    from hierrouter.learning.run import sweep_run
+    from hierrouter.learning.sweep import alpha_grid
+
+    grid = given or alpha_grid(tree, allow_stop=allow_stop)
+    planned = (
+        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
+    )
+    if dry_run:
+        console.put(f"{planned}\n")
+        return
+    console.say(planned)
+
+    def on_begun() -> None:
+        say_if_few(tree, "validation", "they choose the weights")
+
+    with told_how_to_go_on("sweep-alpha", out, on_begun, tensorboard) as watch:
+        run = sweep_run(tree, grid, config, range(seed, seed + seeds), allow_stop, out, watch)
+    console.put(run.table)
+    console.put(f"{run.folder}\n")
 
 
 @contextmanager
@@ -67,21 +180,25 @@ def _followed(
     label: str, epochs: int, events: Path | None
 ) -> Iterator[Callable[[int, int, float, float], None]]:
     """A bar with the learning curve on a terminal; the same values for TensorBoard if asked for."""
-    writer = _writer(events) if events else None
+    writer: Any = None
+    if events:
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(events))
     curve: list[float] = []
-    told = time.monotonic()
+    said = time.monotonic()
     with console.progress_bars() as bars:
         task = bars.add_task(label, total=epochs, note="")
 
         def on_epoch(done: int, total: int, training: float, validation: float) -> None:
+            nonlocal said
             curve.append(validation)
             note = f"{validation:.3f} {sparkline(curve, SHORT)} validation, {training:.3f} train"
             bars.update(task, completed=done, total=total, note=note)
-            nonlocal told
-            if not bars.console.is_terminal and time.monotonic() - told > EVERY:
+            if not bars.console.is_terminal and time.monotonic() - said > EVERY:
                 values = f"{training:.3f} train, {validation:.3f} validation"
                 console.say(f"{label}: epoch {done} of {total}, {values} {sparkline(curve)}")
-                told = time.monotonic()
+                said = time.monotonic()
             if writer:
                 writer.add_scalar("value/train", training, done)
                 writer.add_scalar("value/validation", validation, done)
@@ -93,19 +210,12 @@ def _followed(
                 writer.close()
 
 
-def _writer(events: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(events))
-
-
 def describe(tree: RouteTree) -> str:
     """The size of a tree that is learned from, in words."""
     from hierrouter.replay.opening import LEARNED_FROM
 
     folds = ", ".join(f"{tree.splits.count(fold)} {fold}" for fold in LEARNED_FROM)
-    routes = tree.routes
-    return f"{len(tree)} queries ({folds}) x {routes.calls} nodes, {len(tree.models)} models"
+    return f"{len(tree)} queries ({folds}) x {tree.routes.calls} nodes, {len(tree.models)} models"
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
@@ -114,128 +224,3 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     shown = list(values)[-width:]
     low, span = min(shown, default=0.0), max(shown, default=0.0) - min(shown, default=0.0)
     return "".join(bars[round((value - low) / span * 7) if span else 0] for value in shown)
-
-
-@selecting
-def train(
-    *,
-    alpha: options.AlphaOrBudget = None,
-    selected: Selected,
-    algo: options.Algo = None,
-    preset: options.Preset = "default",
-    epochs: options.Epochs = None,
-    allow_stop: options.AllowStop = False,
-    budget: options.Budget = None,
-    max_cost: options.MaxCost = None,
-    seed: options.Seed = options.DEFAULT_SEED,
-    out: options.Out = None,
-    tensorboard: options.TensorBoard = False,
-    dry_run: options.CheckOnly = False,
-) -> None:
-    """Train the router with PPO on the replayed tree; no model is called.
-
-    The validation fold chooses the checkpoint; the test fold is out of reach. An interrupted
-    training goes on where it was, with the same flags and its folder as --out.
-    """
-    from hierrouter.learning.config import Objective, algorithm, train_config
-    from hierrouter.learning.runs import check_out
-    from hierrouter.replay.opening import training_tree
-
-    mean, most = parsing.parse_cost(budget, "--budget"), parsing.parse_cost(max_cost, "--max-cost")
-    algo = algorithm(algo, budget, max_cost, alpha)
-    value = options.DEFAULT_ALPHA if alpha is None else parsing.parse_alpha(alpha)
-    config = train_config(preset, algo, mean, epochs)
-    objective = Objective(value, allow_stop, most)
-    check_out(out, "train")
-    tree = training_tree(selected.open())
-    # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.run import require_possible, told, train_run
-
-    require_possible(tree, mean, objective)
-    planned = f"train: {told(objective, config, mean)}, seed {seed}: {describe(tree)}"
-    if dry_run:
-        console.put(f"{planned}\n")
-        return
-
-    def on_begun() -> None:
-        console.say(planned)
-        say_if_few(tree, "validation", "they choose the checkpoint")
-
-    with told_how_to_go_on("train", out, on_begun, tensorboard) as watch:
-        run = train_run(tree, objective, config, seed, mean, out, watch)
-    console.say(f"trained: {run.reached}")
-    console.put(f"{run.folder}\n")
-
-
-@selecting
-def sweep_alpha(
-    *,
-    alphas: Annotated[
-        str,
-        typer.Option(
-            "--alphas",
-            metavar="A,B|auto",
-            help="Prices of cost; auto: from the data's break-points.",
-        ),
-    ] = "auto",
-    selected: Selected,
-    algo: Annotated[
-        str,
-        options.choice(
-            "--algo",
-            ("exact", "ppo"),
-            "exact: one network for all alphas; ppo: one for each.",
-            options.TRAINING,
-        ),
-    ] = "exact",
-    preset: options.Preset = "default",
-    epochs: options.Epochs = None,
-    allow_stop: options.AllowStop = False,
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", min=1, help="How many trainings, from --seed on.")
-    ] = 1,
-    seed: options.Seed = options.DEFAULT_SEED,
-    out: options.Out = None,
-    tensorboard: options.TensorBoard = False,
-    dry_run: options.CheckOnly = False,
-) -> None:
-    """Train routers for all alphas on the same cached tree.
-
-    By default one network that is told alpha, so that `report --alpha X` needs no training at any
-    X afterwards; with --algo ppo one training for each alpha.
-    """
-    from hierrouter.learning.config import sweep_config
-    from hierrouter.learning.runs import check_out
-    from hierrouter.replay.opening import training_tree
-
-    given = parsing.parse_alphas(alphas)
-    config = sweep_config(preset, algo, epochs)
-    check_out(out, "sweep-alpha")
-    tree = training_tree(selected.open())
-    grid = given or _automatic(tree, allow_stop)
-    each = range(seed, seed + seeds)
-    planned = (
-        f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
-    )
-    if dry_run:
-        console.put(f"{planned}\n")
-        return
-    console.say(planned)
-    # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.run import sweep_run
-
-    def on_begun() -> None:
-        say_if_few(tree, "validation", "they choose the weights")
-
-    with told_how_to_go_on("sweep-alpha", out, on_begun, tensorboard) as watch:
-        run = sweep_run(tree, grid, config, each, allow_stop, out, watch)
-    console.put(run.table)
-    console.put(f"{run.folder}\n")
-
-
-def _automatic(tree: RouteTree, allow_stop: bool) -> tuple[float, ...]:
-    """The grid that the data suggest."""
-    from hierrouter.learning.sweep import automatic_grid
-
-    return automatic_grid(tree, allow_stop)
