@@ -5,7 +5,6 @@ Another encoder is a class with `description` and `encode`, and a line in `load_
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from hierrouter.engines.generator import PART_BREAK
 from hierrouter.engines.identity import folder_digest, hub_commit
-from hierrouter_cache.errors import InputError, WorldError, reason_of
+from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 
 BUILT_IN = "hashed-ngrams"
 PAPER = "paper"
@@ -206,5 +205,4 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
 
 def _meant(name: str) -> str:
     """A name of ours that this one looks like, as a question; empty where there is none."""
-    near = difflib.get_close_matches(name, (BUILT_IN, PAPER), n=1)
-    return f"did you mean {near[0]}?" if near else ""
+    return suggestion(name, (BUILT_IN, PAPER), "").rstrip()

@@ -32,12 +32,6 @@ class ScoreFunction(Protocol):
     def __call__(self, response: str, references: Sequence[str], /) -> float: ...
 
 
-class ChoiceFunction(Protocol):
-    """The same, where the question offers `choices`: label and text of each."""
-
-    def __call__(self, response: str, references: Sequence[str], choices: Choices, /) -> float: ...
-
-
 @dataclass(frozen=True)
 class Scorer:
     """One way to measure Q.
@@ -45,15 +39,14 @@ class Scorer:
     Attributes:
         name: what a user types.
         version: changes whenever the same response could get another value.
-        function: computes the value from stored text alone.
-        with_choices: takes its place where the question offers choices; None where they tell this
-            scorer nothing.
+        function: a `ScoreFunction`; computes the value from stored text alone.
+        reads_choices: whether it takes label and text of each choice besides, where there are some.
     """
 
     name: str
     version: str
-    function: ScoreFunction
-    with_choices: ChoiceFunction | None = None
+    function: Callable[..., float]
+    reads_choices: bool = False
 
     @property
     def key(self) -> str:
@@ -72,8 +65,8 @@ class Scorer:
                 f"{self.name} needs reference answers, and a query has none; "
                 "imported without them it has given scores: --scorer given"
             )
-        if choices and self.with_choices:
-            return self.with_choices(response, references, choices)
+        if choices and self.reads_choices:
+            return self.function(response, references, choices)
         return self.function(response, references)
 
 
@@ -215,18 +208,13 @@ def judged_by(reference: str) -> ScoreFunction:
 JUDGES = (
     Scorer("numeric", "1", numeric),
     Scorer("boxed", f"1-math-verify-{version('math-verify')}", boxed),
-    Scorer("choice", "2", choice, with_choices=choice),
+    Scorer("choice", "2", choice, reads_choices=True),
     Scorer("exact_match", "1", exact_match),
 )
 BUILT_IN = (
     Scorer("token_f1", "1", token_f1),
     # Its values are those of the others, so their versions are part of its own.
-    Scorer(
-        "accuracy",
-        f"1-{digest([judge.key for judge in JUDGES])[:8]}",
-        accuracy,
-        with_choices=accuracy,
-    ),
+    Scorer("accuracy", f"1-{digest([judge.key for judge in JUDGES])[:8]}", accuracy, True),
     *JUDGES,
 )
 SCORERS: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN}
