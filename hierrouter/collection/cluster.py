@@ -1,4 +1,7 @@
-"""One collection on a Ray cluster, a shard a worker."""
+"""One collection on a Ray cluster, a shard a worker.
+
+Workers tell a board, an actor, what they have done, and learn from it when to stop.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ import os
 import secrets
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
+from hierrouter.collection.plan import Shard, standing
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.collection.scheduler import collect
-from hierrouter.collection.shards import Shard, standing
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines, Stop, never
 from hierrouter.pools.pool import Pool
@@ -37,231 +40,7 @@ from hierrouter_cache.writer import make_cache
 OBJECT_STORE_BYTES = 100_000_000  # of a cluster of our own; only the queries pass through it
 # Ray reads these when it is imported. The first keeps its servers on 127.0.0.1, on Linux too.
 OWN_CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-@contextmanager
-def own_cluster(workers: int | None = None) -> Iterator[Any]:
-    """A cluster on this machine, until the block ends; gives the `ray` module.
-
-    Nobody reaches it from another machine, unless ray was imported before.
-
-    Args:
-        workers: how many run at a time; None is one for each core.
-
-    Raises:
-        InputError: ray is not installed.
-        WorldError: it does not start.
-    """
-    for name, value in OWN_CLUSTER.items():
-        os.environ.setdefault(name, value)
-    ray = _installed_ray()
-    try:
-        ray.init(
-            "local",  # not what RAY_ADDRESS says
-            num_cpus=workers,
-            include_dashboard=False,
-            configure_logging=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=OBJECT_STORE_BYTES,
-            _node_ip_address="127.0.0.1",
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise WorldError(f"Ray does not start: {reason_of(error)}; use --shard instead") from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _running_cluster(address: str) -> Iterator[Any]:
-    """A connection to a running cluster."""
-    ray = _installed_ray()
-    try:
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"no Ray cluster: {address}: {reason_of(error)}; start one with `ray start`"
-        ) from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def cluster_at(address: str | None, workers: int | None) -> AbstractContextManager[Any]:
-    """The cluster to use, as the `ray` module; closed with the block.
-
-    One that this process is connected to already is used as it is and left open.
-
-    Args:
-        address: of a running cluster; None starts one on this machine.
-        workers: how many run at a time on one that is started.
-
-    Raises:
-        InputError: ray is not installed, or no cluster is at `address`.
-        WorldError: a cluster of our own does not start.
-    """
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        return nullcontext(ray)
-    return own_cluster(workers) if address is None else _running_cluster(address)
-
-
-def _installed_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError(
-            "ray is not installed: --engine ray; pip install 'hierrouter[ray]', or use --shard"
-        ) from error
-    return ray
-
-
 REPORT_S = 0.25  # between two reports of a worker
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every worker is told.
-
-    Attributes:
-        pool, queries, engines: as for `scheduler.collect`.
-        root: the cache's folder, absolute; of no use to workers that have a mirror.
-        landmark: a file in it that a worker sees if it shares the disk.
-        mirror: where workers that do not share it leave their parts.
-        leave: parts of the mirror that answer calls in other words than `root` does.
-    """
-
-    pool: Pool
-    queries: tuple[Query, ...]
-    engines: Engines
-    root: Path
-    landmark: Path
-    mirror: str | None
-    leave: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class News:
-    """What was done since the last report: calls answered, and calls given up."""
-
-    calls: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    lost: int = 0
-
-    def plus(self, more: News) -> News:
-        """This and some more."""
-        return News(
-            self.calls + more.calls,
-            self.tokens + more.tokens,
-            self.cost + more.cost,
-            self.lost + more.lost,
-        )
-
-
-class Board:
-    """What workers report and are told; an actor, a process of its own."""
-
-    def __init__(self) -> None:
-        self._news = News()
-        self._ended = False
-
-    def report(self, news: News) -> bool:
-        """Add what a worker has done; whether it is to end."""
-        self._news = self._news.plus(news)
-        return self._ended
-
-    def take(self) -> News:
-        """What was reported since this was asked last."""
-        news, self._news = self._news, News()
-        return news
-
-    def end(self) -> None:
-        """Let every worker finish what it has begun, and end."""
-        self._ended = True
-
-
-class _Line:
-    """A worker's line to the board."""
-
-    def __init__(self, board: Any) -> None:
-        self._board = board
-        self._news = News()
-        self._ended = False
-        self._last = monotonic()
-
-    def on_calls(self, calls: int, tokens: int, cost: float) -> None:
-        self._add(News(calls, tokens, cost))
-
-    def on_lost(self, calls: int) -> None:
-        self._add(News(lost=calls))
-
-    def _add(self, news: News) -> None:
-        self._news = self._news.plus(news)
-        self._send_when_due()
-
-    def stop(self) -> bool:
-        self._send_when_due()
-        return self._ended
-
-    def _send_when_due(self) -> None:
-        if monotonic() - self._last > REPORT_S:
-            self.send()
-
-    def send(self) -> None:
-        import ray
-
-        news, self._news = self._news, News()
-        self._last = monotonic()
-        self._ended = bool(ray.get(self._board.report.remote(news)))
-
-
-def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
-    """Collect one shard; what went wrong is returned, so that Ray does not wrap it."""
-    line = _Line(board)
-    try:
-        return _collect_shard(job, shard, line)
-    except HierRouterError as error:
-        return error
-    finally:
-        line.send()
-
-
-def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
-    progress = Progress(on_calls=line.on_calls, on_lost=line.on_lost)
-    if job.mirror is None:
-        if not job.landmark.exists():
-            raise WorldError(
-                f"a worker does not see the cache: {job.root}; name a folder that all machines "
-                "share, or a mirror with --remote"
-            )
-        return collect(
-            job.pool, job.queries, job.root, progress, line.stop, job.engines, shard=shard
-        )
-    store = store_at(job.mirror)
-    with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
-        root = Path(folder)
-        pull(store, root, leave=job.leave)
-        try:
-            return collect(
-                job.pool,
-                job.queries,
-                root,
-                progress,
-                line.stop,
-                job.engines,
-                shard=shard,
-                on_part=copying_to(store),
-            )
-        except WorldError:
-            with suppress(NoCache):  # nothing was committed yet
-                push(root, store)  # the copy of a part may be what failed; the folder goes
-            raise
-
-
 RESTARTS = 3  # of one shard whose worker died
 
 
@@ -295,11 +74,13 @@ def collect_on_ray(
     """
     with cluster_at(address, workers) as ray:
         make_cache(root)
-        mirror = _absolute(remote) if remote else None
+        mirror = remote if remote is None or "://" in remote else str(Path(remote).resolve())
         store = store_at(mirror) if mirror else None
         known = exchange(root, store) if store else Pulled()
         before = _stored(root)
-        count = workers or _default_workers(ray)
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0))
+        count = workers or gpus or max(1, int(resources.get("CPU", 1)))
         with landmark(root.resolve()) as mark:
             job = Job(
                 pool=pool,
@@ -310,19 +91,208 @@ def collect_on_ray(
                 mirror=mirror,
                 leave=known.rivals,
             )
-            outcomes = _run(ray, job, count, progress or Progress(), stop)
+            outcomes = _run(ray, job, count, gpus > 0, progress or Progress(), stop)
         if store and (note := pull(store, root).note):
             on_note(note)
         return _whole(outcomes, before, root, count)
 
 
+@contextmanager
+def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
+    """The cluster to use, as the `ray` module; closed with the block.
+
+    One that this process is connected to already is used as it is and left open.
+
+    Args:
+        address: of a running cluster; None starts one on this machine, which nobody reaches from
+            another machine unless ray was imported before.
+        workers: how many run at a time on one that is started; None is one for each core.
+
+    Raises:
+        InputError: ray is not installed, or no cluster is at `address`.
+        WorldError: a cluster of our own does not start.
+    """
+    imported = sys.modules.get("ray")
+    if imported and imported.is_initialized():
+        yield imported
+        return
+    if address is None:
+        for name, value in OWN_CLUSTER.items():
+            os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError(
+            "ray is not installed: --engine ray; pip install 'hierrouter[ray]', or use --shard"
+        ) from error
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    own = {
+        "num_cpus": workers,
+        "include_dashboard": False,
+        "configure_logging": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",
+    }
+    try:
+        if address is None:
+            ray.init("local", **quiet, **own)  # not what RAY_ADDRESS says
+        else:
+            ray.init(address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise WorldError(
+                f"Ray does not start: {reason_of(error)}; use --shard instead"
+            ) from error
+        raise InputError(
+            f"no Ray cluster: {address}: {reason_of(error)}; start one with `ray start`"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def landmark(root: Path) -> Iterator[Path]:
+    """A file in a cache while a block lasts, by which other machines know that they see it.
+
+    It does not lie in tmp/: other machines sweep there what is a day old. Its name is new each
+    time, so one that a kill has left proves nothing later and does no harm.
+    """
+    path = root / f"cluster-{secrets.token_hex(8)}"
+    path.touch()
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker is told.
+
+    Attributes:
+        pool, queries, engines: as for `scheduler.collect`.
+        root: the cache's folder, absolute; of no use to workers that have a mirror.
+        landmark: a file in it that a worker sees if it shares the disk.
+        mirror: where workers that do not share it leave their parts.
+        leave: parts of the mirror that answer calls in other words than `root` does.
+    """
+
+    pool: Pool
+    queries: tuple[Query, ...]
+    engines: Engines
+    root: Path
+    landmark: Path
+    mirror: str | None
+    leave: tuple[str, ...] = ()
+
+
+class News(NamedTuple):
+    """What was done since the last report: calls answered, and calls given up."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    lost: int = 0
+
+    def plus(self, more: News) -> News:
+        """This and some more."""
+        return News(*map(add, self, more))
+
+
+class Board:
+    """What workers report and are told; an actor, a process of its own."""
+
+    def __init__(self) -> None:
+        self._news = News()
+        self._ended = False
+
+    def report(self, news: News) -> bool:
+        """Add what a worker has done; whether it is to end."""
+        self._news = self._news.plus(news)
+        return self._ended
+
+    def take(self) -> News:
+        """What was reported since this was asked last."""
+        news, self._news = self._news, News()
+        return news
+
+    def end(self) -> None:
+        """Let every worker finish what it has begun, and end."""
+        self._ended = True
+
+
+class _Line:
+    """A worker's line to the board."""
+
+    def __init__(self, board: Any) -> None:
+        self._board = board
+        self._news = News()
+        self._ended = False
+        self._last = monotonic()
+
+    def add(self, news: News) -> None:
+        self._news = self._news.plus(news)
+        self.stop()
+
+    def stop(self) -> bool:
+        """Whether to end; reports where it is time."""
+        if monotonic() - self._last > REPORT_S:
+            self.send()
+        return self._ended
+
+    def send(self) -> None:
+        import ray
+
+        news, self._news = self._news, News()
+        self._last = monotonic()
+        self._ended = bool(ray.get(self._board.report.remote(news)))
+
+
+def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
+    """Collect one shard; what went wrong is returned, so that Ray does not wrap it."""
+    line = _Line(board)
+    try:
+        return _collect_shard(job, shard, line)
+    except HierRouterError as error:
+        return error
+    finally:
+        line.send()
+
+
+def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
+    progress = Progress(
+        on_calls=lambda calls, tokens, cost: line.add(News(calls, tokens, cost)),
+        on_lost=lambda calls: line.add(News(lost=calls)),
+    )
+    how = progress, line.stop, job.engines
+    if job.mirror is None:
+        if not job.landmark.exists():
+            raise WorldError(
+                f"a worker does not see the cache: {job.root}; name a folder that all machines "
+                "share, or a mirror with --remote"
+            )
+        return collect(job.pool, job.queries, job.root, *how, shard=shard)
+    store = store_at(job.mirror)
+    with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
+        root = Path(folder)
+        pull(store, root, leave=job.leave)
+        copy = copying_to(store)
+        try:
+            return collect(job.pool, job.queries, root, *how, shard=shard, on_part=copy)
+        except WorldError:
+            with suppress(NoCache):  # nothing was committed yet
+                push(root, store)  # the copy of a part may be what failed; the folder goes
+            raise
+
+
 def _run(
-    ray: Any, job: Job, count: int, progress: Progress, stop: Stop
+    ray: Any, job: Job, count: int, on_gpus: bool, progress: Progress, stop: Stop
 ) -> list[Summary | HierRouterError]:
     """What came of each shard."""
     board = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Board).remote()
-    gpus = 1 if _gpus(ray) else 0
-    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RESTARTS)(work)
+    task = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_retries=RESTARTS)(work)
     shared = ray.put(job)
     pending = [task.remote(shared, Shard(index, count), board) for index in range(1, count + 1)]
     most = len(job.queries) * (job.pool.routes.calls + len(job.pool.everyone))
@@ -366,7 +336,8 @@ def _whole(
     if errors:
         made = _stored(root)[0] - before[0]
         raise Interrupted(f"interrupted: {made} calls committed; rerun the same command to resume")
-    summary = added([outcome for outcome in outcomes if isinstance(outcome, Summary)])
+    summaries = (outcome for outcome in outcomes if isinstance(outcome, Summary))
+    summary = sum(summaries, Summary(0, 0))
     known = summary.calls + summary.earlier
     # Counted in the cache: a worker that was killed told nobody what it had done.
     summary.calls, summary.tokens_in, summary.tokens_out = (
@@ -383,23 +354,6 @@ def _whole(
     return summary
 
 
-def added(summaries: Sequence[Summary]) -> Summary:
-    """The summary of several shards of one plan; they ran side by side."""
-    return Summary(
-        queries=sum(one.queries for one in summaries),
-        wanted=sum(one.wanted for one in summaries),
-        calls=sum(one.calls for one in summaries),
-        earlier=sum(one.earlier for one in summaries),
-        tokens_in=sum(one.tokens_in for one in summaries),
-        tokens_out=sum(one.tokens_out for one in summaries),
-        seconds=max(one.seconds for one in summaries),
-        failed=sum((one.failed for one in summaries), Counter()),
-        example=next((one.example for one in summaries if one.example), ""),
-        missing=sum(one.missing for one in summaries),
-        incomplete=sum(one.incomplete for one in summaries),
-    )
-
-
 def _stored(root: Path) -> tuple[int, int, int]:
     """(calls, tokens in, tokens out) of the cache."""
     reader = reader_of(root)
@@ -410,30 +364,3 @@ def _stored(root: Path) -> tuple[int, int, int]:
         "coalesce(sum(tokens_out), 0)::BIGINT AS tokens_out FROM calls"
     ).to_pylist()
     return row["calls"], row["tokens_in"], row["tokens_out"]
-
-
-def _absolute(url: str) -> str:
-    return url if "://" in url else str(Path(url).resolve())
-
-
-@contextmanager
-def landmark(root: Path) -> Iterator[Path]:
-    """A file in a cache while a block lasts, by which other machines know that they see it.
-
-    It does not lie in tmp/: other machines sweep there what is a day old. Its name is new each
-    time, so one that a kill has left proves nothing later and does no harm.
-    """
-    path = root / f"cluster-{secrets.token_hex(8)}"
-    path.touch()
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _gpus(ray: Any) -> int:
-    return int(ray.cluster_resources().get("GPU", 0))
-
-
-def _default_workers(ray: Any) -> int:
-    return _gpus(ray) or max(1, int(ray.cluster_resources().get("CPU", 1)))

@@ -1,18 +1,20 @@
-"""A whole collection: from names of datasets to a cache that can be opened."""
+"""A whole collection: from names of datasets to a cache that can be opened.
+
+`collect` does all of it; the command line goes the same three steps: `planned`, then
+`require_consent`, then `make_calls`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hierrouter.collection.estimate import require_consent
-from hierrouter.collection.plan import planned as planned_last
-from hierrouter.collection.plan import refuse_stored_keys
-from hierrouter.collection.progress import Counted, Progress, Summary, changed_line, require_answers
+from hierrouter.collection.plan import Shard, last_plan, refuse_stored_keys
+from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
 from hierrouter.collection.scheduler import collect as collect_here
-from hierrouter.collection.shards import Shard
 from hierrouter.engines.encoders import BUILT_IN, require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
@@ -23,16 +25,13 @@ from hierrouter.questions.query import Query
 from hierrouter.questions.testbed import FAMILIES
 from hierrouter.replay.opening import Selection, listed, open_tree
 from hierrouter_cache import CACHE
-from hierrouter_cache.mirror import copying_to, exchange, pull
+from hierrouter_cache.mirror import copying_to, pull
 from hierrouter_cache.stores import store_at
+from hierrouter_cache.writer import no_copy
 
 TESTBED, PAPER = "testbed", "paper"
 DATA = Path("data")  # of <dataset>.jsonl or .parquet files
 Note = Callable[[str], None]
-
-
-def _unheard(line: str) -> None:
-    """Whoever wants no notes."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def collect(
         CacheError: the cache is damaged, in use or cannot be written.
         WorldError: a model, a server or the disk failed; what was committed is safe.
     """
-    note = on_note or _unheard
+    note: Note = on_note or (lambda line: None)
     found = planned(
         listed(datasets),
         None if pool is None else str(pool),
@@ -144,16 +143,21 @@ def collect(
     if not allow_large:
         require_consent(found.pool, found.own, found.cache)
     require_encoder(encoder)
-    told = Progress(on_changed=lambda names: note(changed_line(names)))
-    if progress:
-        counted = Counted(progress)
-        told = replace(
-            told,
-            on_level=counted.on_level,
-            on_calls=counted.on_some,
-            on_lost=counted.on_some,
-        )
-    require_answers(make_calls(found, told, on_note=note))
+    meter = Meter()
+
+    def on_level(label: str, calls: int) -> None:
+        meter.on_level(label, calls)
+        tell(0)
+
+    def tell(calls: int) -> None:
+        if progress:
+            progress(meter.label, meter.done, meter.of)
+
+    meter.on_done = tell
+    report = Progress(
+        on_level, meter.on_calls, meter.on_lost, lambda names: note(changed_line(names))
+    )
+    require_answers(make_calls(found, report, note))
     open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
     return found.cache
 
@@ -167,7 +171,7 @@ def planned(
     data: Path,
     machines: Machines,
     called: dict[str, Any],
-    on_note: Note = _unheard,
+    on_note: Note,
 ) -> Planned:
     """What to collect: as it is said, or what the cache was collected for last.
 
@@ -176,10 +180,10 @@ def planned(
 
     The other arguments and the errors are those of `collect`.
     """
-    last = planned_last(cache) if (datasets, limit, seed) == (None, None, None) else None
+    last = last_plan(cache) if (datasets, limit, seed) == (None, None, None) else None
     if last:
         on_note(f"collect: going on with what {cache} was collected for last")
-        chosen, queries = (load_pool(pool) if pool else last.pool), last.queries
+        chosen, queries = (load_pool(pool) if pool else last[0]), last[1]
     else:
         names = datasets or [TESTBED]
         ours = all(name in (TESTBED, *FAMILIES) for name in names)
@@ -201,9 +205,7 @@ def noted_queries(
     return queries
 
 
-def make_calls(
-    found: Planned, progress: Progress, stop: Stop = never, on_note: Note = _unheard
-) -> Summary:
+def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = never) -> Summary:
     """Make every missing call of the plan, or of the shard; see `scheduler.collect`.
 
     Args:
@@ -225,15 +227,16 @@ def make_calls(
             stop=stop,
             on_note=on_note,
         )
-    asked = found.pool, found.queries, cache, progress, stop
-    if machines.remote is None:
-        return collect_here(*asked, shard=machines.shard)
-    store = store_at(machines.remote)
-    summary = collect_here(*asked, shard=machines.shard, on_part=copying_to(store))
-    on_note(pull(store, cache).note)  # what other shards have done meanwhile
+    store = store_at(machines.remote) if machines.remote else None
+    summary = collect_here(
+        found.pool,
+        found.queries,
+        cache,
+        progress,
+        stop,
+        shard=machines.shard,
+        on_part=copying_to(store) if store else no_copy,
+    )
+    if store:
+        on_note(pull(store, cache).note)  # what other shards have done meanwhile
     return summary
-
-
-def meet_mirror(cache: Path, remote: str) -> str:
-    """Copy what either side lacks, before anything is asked for; what is to be noted of it."""
-    return exchange(cache, store_at(remote)).note

@@ -1,28 +1,49 @@
-"""What a collection will take, before it is made, and consent to large ones."""
+"""What a collection will take before it is made, and consent to a large one.
+
+The cache is walked as far as it knows the trees. Calls like those that are due tell the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import add, mul
 from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from hierrouter.collection.plan import (
-    Known,
-    Seen,
+    Contexts,
     Stage,
-    Survey,
-    direct_stages,
-    distinct,
-    hop_stages,
-    survey,
+    next_contexts,
+    responses_to,
+    root_contexts,
+    stages_of,
 )
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
-from hierrouter.pools.pool import Identity, ModelSpec, Pool
+from hierrouter.pools.pool import Identity, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader, reader_of
 from hierrouter_cache.walk import TreeSpec
+
+# English questions and answers; text in LaTeX has 2.4, see docs/decisions.md.
+BYTES_PER_TOKEN = 4
+# A chat template adds some tokens to each prompt.
+TEMPLATE_TOKENS = 64
+# Keys and numbers of a stored row, before compression.
+ROW_BYTES = 256
+# Calls or contexts of one dataset; fewer tell less than all datasets together.
+ENOUGH = 10
+PILOT = (
+    "what no call in the cache tells is unknown: collect a pilot with --limit 10 and look again; "
+    "a larger --limit holds the smaller one, so none of its calls is wasted"
+)
+# A collection beyond either is not started without consent.
+MOST_CALLS = 100_000
+MOST_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -44,13 +65,19 @@ class Amount:
 
     def __add__(self, other: Amount) -> Amount:
         """The sum, as far as both are known."""
-        return Amount(_sum(self.expected, other.expected), _sum(self.most, other.most))
+        return Amount(_both(add, self.expected, other.expected), _both(add, self.most, other.most))
 
     def times(self, expected: float | None, most: float | None) -> Amount:
         """So many of what is one by one expected to be `expected` and is at most `most`."""
         if self.most == 0:
             return NOTHING
-        return Amount(_product(self.expected, expected), _product(self.most, most))
+        return Amount(_both(mul, self.expected, expected), _both(mul, self.most, most))
+
+
+def _both(
+    operation: Callable[[float, float], float], one: float | None, other: float | None
+) -> float | None:
+    return None if one is None or other is None else operation(one, other)
 
 
 def exactly(number: float) -> Amount:
@@ -59,26 +86,6 @@ def exactly(number: float) -> Amount:
 
 
 NOTHING = exactly(0)
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
-
-
-def _product(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one * other
-
-
-# English questions and answers; text in LaTeX has 2.4, see docs/decisions.md.
-BYTES_PER_TOKEN = 4
-# A chat template adds some tokens to each prompt.
-TEMPLATE_TOKENS = 64
-# Keys and numbers of a stored row, before compression.
-ROW_BYTES = 256
-PILOT = (
-    "what no call in the cache tells is unknown: collect a pilot with --limit 10 and look again; "
-    "a larger --limit holds the smaller one, so none of its calls is wasted"
-)
 
 
 @dataclass(frozen=True)
@@ -136,158 +143,6 @@ class Estimate:
         return sum(self.stages, StageEstimate("all"))
 
 
-def estimate(
-    pool: Pool, queries: Sequence[Query], root: Path, engines: Engines = backend
-) -> Estimate:
-    """What collecting this into the cache at `root` will take.
-
-    A model that cannot be reached from here is no error: all its calls count as new.
-
-    Raises:
-        InputError: a local folder that is no model, or a device that is not there.
-        CacheError: the cache is damaged.
-    """
-    identities, absent = _identities(pool.everyone, engines)
-    found = estimate_calls(pool, pool.tree_spec(identities), queries, reader_of(root))
-    if not absent:
-        return found
-    note = f"not reached from here, so all calls count as new: {', '.join(absent)}"
-    return replace(found, notes=(*found.notes, note))
-
-
-def estimate_calls(
-    pool: Pool, spec: TreeSpec, queries: Sequence[Query], reader: CacheReader | None
-) -> Estimate:
-    """`estimate` for models that are identified and a cache that is open, None where there is none.
-
-    Args:
-        pool: the models, hops and stage instructions.
-        spec: the pool as content keys.
-        queries: what will be asked.
-        reader: the cache.
-    """
-    found = survey(pool, spec, queries, reader)
-    hops = [stage for level in range(pool.hops) for stage in hop_stages(pool, spec, level)]
-    stages = {stage.label: StageEstimate(stage.label) for stage in direct_stages(pool, spec) + hops}
-    for dataset in dict.fromkeys(query.dataset for query in queries):
-        for part in _of_dataset(pool, spec, found, dataset):
-            stages[part.label] += part
-    whole = Estimate(
-        queries=len(queries),
-        nodes=len(queries) * pool.routes.calls,
-        direct=len(queries) * len(pool.everyone),
-        stages=tuple(stages.values()),
-        notes=(),
-    )
-    return whole if whole.total.seconds.expected is not None else replace(whole, notes=(PILOT,))
-
-
-def _identities(
-    models: Iterable[ModelSpec], engines: Engines
-) -> tuple[dict[str, Identity], list[str]]:
-    """What each model resolves to, and the names of those that cannot be found."""
-    found: dict[str, Identity] = {}
-    absent = []
-    for model in models:
-        try:
-            found[model.name] = engines(model.backend).identify(model)
-        except WorldError:
-            found[model.name] = {"absent": model.model}
-            absent.append(model.name)
-    return found, absent
-
-
-@dataclass(frozen=True)
-class _Hidden:
-    """Contexts behind answers not yet given: how many, and the tokens of all of them at most."""
-
-    contexts: Amount = NOTHING
-    tokens: float = 0
-
-
-def _of_dataset(pool: Pool, spec: TreeSpec, found: Survey, dataset: str) -> Iterator[StageEstimate]:
-    """Every stage, for the queries of one dataset."""
-    hidden = _Hidden()
-    for stage in direct_stages(pool, spec):
-        yield _of_stage(stage, found, dataset, hidden)
-    for level in range(pool.hops):
-        stages = distinct(hop_stages(pool, spec, level))
-        for stage in stages:
-            yield _of_stage(stage, found, dataset, hidden)
-        hidden = _below(level, stages, found, dataset, hidden)
-
-
-def _below(
-    level: int, stages: Sequence[Stage], found: Survey, dataset: str, hidden: _Hidden
-) -> _Hidden:
-    """The contexts that answers of this level will lead to."""
-    calls, tokens = NOTHING, 0.0
-    for stage in stages:
-        known = found.known_of(stage, dataset)
-        here = exactly(known.open) + hidden.contexts
-        longest = (here.most or 0) * stage.model.generation.max_new_tokens
-        calls, tokens = calls + here, tokens + known.open_bytes + hidden.tokens + longest
-    answered = found.answered_of(level, dataset)
-    differing = answered.outcomes / answered.contexts / len(stages) if answered else None
-    return _Hidden(calls.times(1 if len(stages) == 1 else differing, 1), tokens)
-
-
-def _of_stage(stage: Stage, found: Survey, dataset: str, hidden: _Hidden) -> StageEstimate:
-    known, seen = found.known_of(stage, dataset), found.seen_of(stage, dataset)
-    calls = exactly(known.due) + hidden.contexts
-    if calls.most == 0:
-        return StageEstimate(stage.label, known.there)
-    tokens_in = _tokens_in(stage, known, hidden, seen)
-    limit = stage.model.generation.max_new_tokens
-    tokens_out = calls.times(seen.tokens_out / seen.calls if seen else None, limit)
-    rate = stage.model.price().rate
-    return StageEstimate(
-        label=stage.label,
-        there=known.there,
-        calls=calls,
-        tokens_in=tokens_in,
-        tokens_out=tokens_out,
-        seconds=_seconds(calls, tokens_out, seen),
-        cost=tokens_in.times(rate.tokens_in, rate.tokens_in)
-        + tokens_out.times(rate.tokens_out, rate.tokens_out),
-        disk=_disk(calls, tokens_in + tokens_out, found.bytes_per_call if seen else None),
-    )
-
-
-def _tokens_in(stage: Stage, known: Known, hidden: _Hidden, seen: Seen | None) -> Amount:
-    """Prompts: those that are known by their length, hidden ones by those of before.
-
-    A token has at least one byte.
-    """
-    per_byte = seen.tokens_in / seen.prompt_bytes if seen else 1 / BYTES_PER_TOKEN
-    own = TEMPLATE_TOKENS + len(stage.instruction.encode())
-    behind = hidden.contexts.times(seen.tokens_in / seen.calls if seen else None, own)
-    return behind + Amount(
-        known.due_bytes * per_byte,
-        known.due_bytes + known.due * TEMPLATE_TOKENS + hidden.tokens,
-    )
-
-
-def _seconds(calls: Amount, tokens_out: Amount, seen: Seen | None) -> Amount:
-    """As fast as before; at most as if no answer ended before its limit."""
-    if seen is None or not seen.timed:
-        return Amount(None, None)
-    per_token = seen.seconds / seen.timed_tokens if seen.timed_tokens else None
-    longest = tokens_out.times(None, per_token)
-    return Amount(calls.times(seen.seconds / seen.timed, None).expected, longest.most)
-
-
-def _disk(calls: Amount, tokens: Amount, per_call: float | None) -> Amount:
-    """As the cache's other calls; at most as if nothing could be compressed."""
-    raw = calls.times(None, ROW_BYTES) + tokens.times(None, BYTES_PER_TOKEN)
-    return Amount(calls.times(per_call, None).expected, raw.most)
-
-
-# A collection beyond either is not started without consent.
-MOST_CALLS = 100_000
-MOST_SECONDS = 24 * 3600.0
-
-
 def require_consent(
     pool: Pool, queries: Sequence[Query], root: Path, engines: Engines = backend
 ) -> None:
@@ -333,3 +188,295 @@ def _slowest(root: Path) -> float:
         return 0.0
     means = reader.sql("SELECT avg(latency_s) AS seconds FROM calls_rows GROUP BY step")
     return max((mean for mean in means["seconds"].to_pylist() if mean), default=0.0)
+
+
+def estimate(
+    pool: Pool, queries: Sequence[Query], root: Path, engines: Engines = backend
+) -> Estimate:
+    """What collecting this into the cache at `root` will take.
+
+    A model that cannot be reached from here is no error: all its calls count as new.
+
+    Raises:
+        InputError: a local folder that is no model, or a device that is not there.
+        CacheError: the cache is damaged.
+    """
+    identities: dict[str, Identity] = {}
+    absent = []
+    for model in pool.everyone:
+        try:
+            identities[model.name] = engines(model.backend).identify(model)
+        except WorldError:
+            identities[model.name] = {"absent": model.model}
+            absent.append(model.name)
+    found = survey(pool, pool.tree_spec(identities), queries, reader_of(root))
+    stages = {stage.label: StageEstimate(stage.label) for stage in sum(found.levels, found.direct)}
+    for dataset in dict.fromkeys(query.dataset for query in queries):
+        for part in _of_dataset(found, dataset):
+            stages[part.label] += part
+    notes = []
+    if sum(stages.values(), StageEstimate("all")).seconds.expected is None:
+        notes.append(PILOT)
+    if absent:
+        notes.append(f"not reached from here, so all calls count as new: {', '.join(absent)}")
+    return Estimate(
+        queries=len(queries),
+        nodes=len(queries) * pool.routes.calls,
+        direct=len(queries) * len(pool.everyone),
+        stages=tuple(stages.values()),
+        notes=tuple(notes),
+    )
+
+
+def _of_dataset(found: Survey, dataset: str) -> Iterator[StageEstimate]:
+    """Every stage, for the queries of one dataset."""
+    # Contexts behind answers not yet given, and the tokens of all of them at most.
+    hidden, tokens = NOTHING, 0.0
+    for stage in found.direct:
+        yield _of_stage(stage, found, dataset, hidden, tokens)
+    for level in range(len(found.levels)):
+        for stage in found.distinct(level):
+            yield _of_stage(stage, found, dataset, hidden, tokens)
+        hidden, tokens = _below(level, found, dataset, hidden, tokens)
+
+
+def _below(
+    level: int, found: Survey, dataset: str, hidden: Amount, tokens: float
+) -> tuple[Amount, float]:
+    """The contexts that answers of this level will lead to, and their tokens at most."""
+    stages = found.distinct(level)
+    calls, longest = NOTHING, 0.0
+    for stage in stages:
+        known = found.known_of(stage, dataset)
+        here = exactly(known.open) + hidden
+        answers = (here.most or 0) * stage.model.generation.max_new_tokens
+        calls, longest = calls + here, longest + known.open_bytes + tokens + answers
+    answered = found.answered_of(level, dataset)
+    differing = answered.outcomes / answered.contexts / len(stages) if answered else None
+    return calls.times(1 if len(stages) == 1 else differing, 1), longest
+
+
+def _of_stage(
+    stage: Stage, found: Survey, dataset: str, hidden: Amount, hidden_tokens: float
+) -> StageEstimate:
+    known, seen = found.known_of(stage, dataset), found.seen_of(stage, dataset)
+    calls = exactly(known.due) + hidden
+    if calls.most == 0:
+        return StageEstimate(stage.label, known.there)
+    # Prompts that are known count by their length, hidden ones as those of before. A token has
+    # at least one byte.
+    per_byte = seen.tokens_in / seen.prompt_bytes if seen else 1 / BYTES_PER_TOKEN
+    own = TEMPLATE_TOKENS + len(stage.instruction.encode())
+    behind = hidden.times(seen.tokens_in / seen.calls if seen else None, own)
+    tokens_in = behind + Amount(
+        known.due_bytes * per_byte,
+        known.due_bytes + known.due * TEMPLATE_TOKENS + hidden_tokens,
+    )
+    limit = stage.model.generation.max_new_tokens
+    tokens_out = calls.times(seen.tokens_out / seen.calls if seen else None, limit)
+    rate = stage.model.price().rate
+    return StageEstimate(
+        label=stage.label,
+        there=known.there,
+        calls=calls,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        seconds=_seconds(calls, tokens_out, seen),
+        cost=tokens_in.times(rate.tokens_in, rate.tokens_in)
+        + tokens_out.times(rate.tokens_out, rate.tokens_out),
+        disk=_disk(calls, tokens_in + tokens_out, found.bytes_per_call if seen else None),
+    )
+
+
+def _seconds(calls: Amount, tokens_out: Amount, seen: Sums | None) -> Amount:
+    """As fast as before; at most as if no answer ended before its limit."""
+    if seen is None or not seen.timed:
+        return Amount(None, None)
+    per_token = seen.seconds / seen.timed_tokens if seen.timed_tokens else None
+    longest = tokens_out.times(None, per_token)
+    return Amount(calls.times(seen.seconds / seen.timed, None).expected, longest.most)
+
+
+def _disk(calls: Amount, tokens: Amount, per_call: float | None) -> Amount:
+    """As the cache's other calls; at most as if nothing could be compressed."""
+    raw = calls.times(None, ROW_BYTES) + tokens.times(None, BYTES_PER_TOKEN)
+    return Amount(calls.times(per_call, None).expected, raw.most)
+
+
+@dataclass
+class Known:
+    """The calls of one stage whose prompts are known, for one dataset.
+
+    Attributes:
+        there: distinct calls that are answered; of equal calls the first stage counts.
+        due: distinct calls that are not.
+        due_bytes: of their prompts, in UTF-8.
+        open: contexts whose answer is not known, be the call counted here or before.
+        open_bytes: of the prompts of those.
+    """
+
+    there: int = 0
+    due: int = 0
+    due_bytes: int = 0
+    open: int = 0
+    open_bytes: int = 0
+
+
+class Sums(NamedTuple):
+    """Over answered calls of one kind; the timed ones say how long they took, in seconds."""
+
+    calls: int
+    prompt_bytes: int
+    tokens_in: int
+    tokens_out: int
+    timed: int
+    timed_tokens: int
+    seconds: float
+
+
+class Answered(NamedTuple):
+    """Contexts of one level that every model has answered: how many, and how many answers differ.
+
+    Equal answers to a context lead to one context below it.
+    """
+
+    contexts: int
+    outcomes: int
+
+
+@dataclass
+class Survey:
+    """What a cache knows of some trees, by dataset; the dataset "" is all of them together.
+
+    Attributes:
+        direct, levels: the stages, see `stages_of`.
+        responses: of all answered calls, by key.
+        known: by stage label and dataset, for the queries that are planned.
+        answered: by level and dataset.
+        seen: by stage label and dataset.
+        bytes_per_call: on disk; None where there are no calls.
+    """
+
+    direct: list[Stage]
+    levels: list[list[Stage]]
+    responses: Mapping[str, str]
+    known: dict[tuple[str, str], Known] = field(default_factory=dict)
+    answered: dict[tuple[int, str], Answered] = field(default_factory=dict)
+    seen: Mapping[tuple[str, str], Sums] = field(default_factory=dict)
+    bytes_per_call: float | None = None
+    _counted: set[str] = field(default_factory=set)
+    _kinds: dict[str, list[str]] = field(
+        default_factory=lambda: {"key": [], "label": [], "dataset": []}
+    )
+
+    def distinct(self, level: int) -> list[Stage]:
+        """The stages of a level without those that repeat one before: two names of one model."""
+        first: dict[str, Stage] = {}
+        for stage in self.levels[level]:
+            first.setdefault(stage.step, stage)
+        return list(first.values())
+
+    def known_of(self, stage: Stage, dataset: str) -> Known:
+        """What is known of a stage's calls; nothing where another stage makes the same ones."""
+        return self.known.get((stage.label, dataset), Known())
+
+    def seen_of(self, stage: Stage, dataset: str) -> Sums | None:
+        """Calls like those of this stage, of the dataset where there are enough, else of all."""
+        own, everything = (self.seen.get((stage.label, name)) for name in (dataset, ""))
+        return own if own and own.calls >= ENOUGH else everything
+
+    def answered_of(self, level: int, dataset: str) -> Answered | None:
+        """Contexts of this level, of the dataset where there are enough, else of all."""
+        own, everything = (self.answered.get((level, name)) for name in (dataset, ""))
+        return own if own and own.contexts >= ENOUGH else everything
+
+    def walk(self, dataset: str, questions: Sequence[str], planned: bool) -> None:
+        """Look at the trees of one dataset's questions, level by level."""
+        contexts = root_contexts(questions)
+        for stage in self.direct:
+            self._visit(stage, contexts, dataset, planned)
+        for level in range(len(self.levels)):
+            stages = self.distinct(level)
+            for stage in stages:
+                self._visit(stage, contexts, dataset, planned)
+            answers = [responses_to(stages, context, self.responses) for context in contexts]
+            whole = [len(set(texts)) for texts in answers if len(texts) == len(stages)]
+            for name in (dataset, "") if whole else ():
+                before = self.answered.get((level, name), Answered(0, 0))
+                self.answered[level, name] = Answered(
+                    before.contexts + len(whole), before.outcomes + sum(whole)
+                )
+            contexts = next_contexts(stages, contexts, self.responses)
+
+    def _visit(self, stage: Stage, contexts: Contexts, dataset: str, planned: bool) -> None:
+        known = Known()
+        for call in stage.calls(contexts):
+            size = len(call.prompt.encode())
+            is_new = call.key not in self._counted
+            self._counted.add(call.key)
+            if call.key not in self.responses:
+                known.open += 1
+                known.open_bytes += size
+                known.due += is_new
+                known.due_bytes += size * is_new
+            elif is_new:
+                known.there += 1
+                for name, value in zip(self._kinds, (call.key, stage.label, dataset), strict=True):
+                    self._kinds[name].append(value)
+        if planned:
+            self.known[stage.label, dataset] = known
+
+    def measure(self, reader: CacheReader) -> None:
+        """Add up what the answered calls took, by stage and dataset, and by stage alone."""
+        kinds = {name: pa.array(texts, pa.string()) for name, texts in self._kinds.items()}
+        rows = reader.sql(
+            "SELECT label, coalesce(dataset, '') AS dataset, count(*) AS calls, "
+            "sum(strlen(prompt))::BIGINT AS prompt_bytes, sum(tokens_in)::BIGINT AS tokens_in, "
+            "sum(tokens_out)::BIGINT AS tokens_out, count(latency_s) AS timed, "
+            "coalesce(sum(tokens_out) FILTER (latency_s IS NOT NULL), 0)::BIGINT AS timed_tokens, "
+            "coalesce(sum(latency_s), 0) AS seconds FROM calls JOIN kinds USING (key) "
+            "GROUP BY GROUPING SETS ((label, dataset), (label))",
+            kinds=pa.table(kinds),
+        ).to_pylist()
+        self.seen = {(row.pop("label"), row.pop("dataset")): Sums(**row) for row in rows}
+        parts = [part for part in reader.parts if part.kind == "calls"]
+        if stored := sum(part.rows for part in parts):
+            self.bytes_per_call = sum(part.path.stat().st_size for part in parts) / stored
+
+
+def survey(
+    pool: Pool, spec: TreeSpec, queries: Sequence[Query], reader: CacheReader | None
+) -> Survey:
+    """Walk what is known of the trees of `queries`, and of all other queries of the cache.
+
+    Args:
+        pool: the models, hops and stage instructions.
+        spec: the pool as content keys.
+        queries: what will be asked.
+        reader: the cache, or None where there is none yet.
+    """
+    found = Survey(*stages_of(pool, spec), reader.responses() if reader else {})
+    asked = by_dataset((query.dataset, query.question) for query in queries)
+    for dataset, questions in asked.items():
+        found.walk(dataset, questions, planned=True)
+    if reader:
+        planned = {query.question for query in queries}
+        rows = reader.sql("SELECT DISTINCT dataset, question FROM queries ORDER BY ALL").to_pylist()
+        others = [(row["dataset"], row["question"]) for row in rows]
+        for dataset, questions in by_dataset(
+            (dataset, question) for dataset, question in others if question not in planned
+        ).items():
+            found.walk(dataset, questions, planned=False)
+        found.measure(reader)
+    return found
+
+
+def by_dataset(questions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The questions of each dataset, from (dataset, question); equal ones belong to the first."""
+    first: dict[str, str] = {}
+    for dataset, question in questions:
+        first.setdefault(question, dataset)
+    groups: dict[str, list[str]] = {}
+    for question, dataset in first.items():
+        groups.setdefault(dataset, []).append(question)
+    return groups

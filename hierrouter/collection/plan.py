@@ -1,12 +1,17 @@
-"""What a collection is asked for, and what the cache knows of it already."""
+"""What a collection is asked for: calls, the stages that make them, shares of them, and the plan.
+
+The plan is the pool and the queries, as the cache keeps them. Contexts name what a call is asked
+after: the question and the responses so far.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from hierrouter.engines import IMPORTED
@@ -16,10 +21,14 @@ from hierrouter.pools.pool import Identity, ModelSpec, Pool, keys_sent
 from hierrouter.questions.query import Query, stored_choices
 from hierrouter_cache.errors import CacheError, InputError
 from hierrouter_cache.keys import call_key, next_context, plan_key, root_context
+from hierrouter_cache.locks import shards_at_work
 from hierrouter_cache.parts import CALLS, FAILURES, PLANS, QUERIES
 from hierrouter_cache.reader import CacheReader, StoredPlan, reader_of
-from hierrouter_cache.walk import TreeSpec
+from hierrouter_cache.walk import TreeSpec, walk
 from hierrouter_cache.writer import PartWriter
+
+# The question and the responses so far, by the key of the context.
+Contexts = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,75 @@ class Call:
     prompt: str
 
 
-def calls_table(model: str, answered: Sequence[tuple[Call, Response]], seconds: float) -> pa.Table:
-    """Rows of `calls`; `seconds` is what each of them took."""
-    rows = [call_row(model, call, answer, seconds) for call, answer in answered]
-    return pa.Table.from_pylist(rows, schema=CALLS)
+@dataclass(frozen=True)
+class Stage:
+    """One model at one level.
+
+    Attributes:
+        label: how people call it, e.g. `hop 1 calc`.
+        model: who is called.
+        step: names model, settings and instruction.
+        instruction: what stands below the context in the prompt.
+    """
+
+    label: str
+    model: ModelSpec
+    step: str
+    instruction: str
+
+    def calls(self, contexts: Contexts) -> Iterator[Call]:
+        """The stage's call at each context, in the order of the contexts."""
+        for context, (question, *responses) in contexts.items():
+            yield Call(
+                key=call_key(self.step, context),
+                step=self.step,
+                context=context,
+                prompt=prompt_text(question, responses, self.instruction),
+            )
+
+
+def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]]]:
+    """(direct calls of every model and reference, the pool's models at each level of the tree)."""
+    direct = [
+        Stage(f"direct {model.name}", model, step, "")
+        for model, (_, step) in zip(pool.everyone, spec.direct, strict=True)
+    ]
+    levels = [
+        [
+            Stage(f"hop {level + 1} {model.name}", model, step, pool.instruction(level))
+            for model, step in zip(pool.models, steps, strict=True)
+        ]
+        for level, steps in enumerate(spec.steps)
+    ]
+    return direct, levels
+
+
+def root_contexts(questions: Iterable[str]) -> Contexts:
+    """The contexts before the first hop; equal questions are one."""
+    return {root_context(question): (question,) for question in questions}
+
+
+def next_contexts(
+    stages: Sequence[Stage], contexts: Contexts, responses: Mapping[str, str]
+) -> Contexts:
+    """The contexts after one more hop, as far as these calls are answered.
+
+    Args:
+        stages: those of the level.
+        contexts: before the hop.
+        responses: of every answered call, by its key.
+    """
+    return {
+        next_context(context, response): (*texts, response)
+        for context, texts in contexts.items()
+        for response in responses_to(stages, context, responses)
+    }
+
+
+def responses_to(stages: Sequence[Stage], context: str, responses: Mapping[str, str]) -> list[str]:
+    """What the stages answered to a context, as far as they have."""
+    keys = [call_key(stage.step, context) for stage in stages]
+    return [responses[key] for key in keys if key in responses]
 
 
 def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
@@ -62,6 +136,12 @@ def call_row(model: str, call: Call, answer: Response, seconds: float | None) ->
     }
 
 
+def calls_table(model: str, answered: Sequence[tuple[Call, Response]], seconds: float) -> pa.Table:
+    """Rows of `calls`; `seconds` is what each of them took."""
+    rows = [call_row(model, call, answer, seconds) for call, answer in answered]
+    return pa.Table.from_pylist(rows, schema=CALLS)
+
+
 def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
     """Rows of `failures`, after so many attempts at each."""
     rows = [
@@ -79,8 +159,7 @@ def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts:
     return pa.Table.from_pylist(rows, schema=FAILURES)
 
 
-def queries_table(queries: Sequence[Query]) -> pa.Table:
-    """Rows of `queries`."""
+def _queries_table(queries: Sequence[Query]) -> pa.Table:
     rows = [
         {
             "query": query.key,
@@ -98,103 +177,43 @@ def queries_table(queries: Sequence[Query]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=QUERIES)
 
 
-# The question and the responses so far, by the key of the context.
-Contexts = Mapping[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One model at one level.
-
-    Attributes:
-        label: how people call it, e.g. `hop 1 calc`.
-        model: who is called.
-        step: names model, settings and instruction.
-        instruction: what stands below the context in the prompt.
-    """
-
-    label: str
-    model: ModelSpec
-    step: str
-    instruction: str
-
-
-def direct_stages(pool: Pool, spec: TreeSpec) -> list[Stage]:
-    """The question alone, to every model and reference."""
-    return [
-        Stage(f"direct {model.name}", model, step, "")
-        for model, (_, step) in zip(pool.everyone, spec.direct, strict=True)
-    ]
-
-
-def hop_stages(pool: Pool, spec: TreeSpec, level: int) -> list[Stage]:
-    """Every model of the pool at one level of the tree, counted from 0."""
-    return [
-        Stage(f"hop {level + 1} {model.name}", model, step, pool.instruction(level))
-        for model, step in zip(pool.models, spec.steps[level], strict=True)
-    ]
-
-
-def distinct(stages: Iterable[Stage]) -> list[Stage]:
-    """Without those that make the very calls of one before: two names of one model."""
-    first: dict[str, Stage] = {}
-    for stage in stages:
-        first.setdefault(stage.step, stage)
-    return list(first.values())
-
-
-def root_contexts(questions: Iterable[str]) -> Contexts:
-    """The contexts before the first hop; equal questions are one."""
-    return {root_context(question): (question,) for question in questions}
-
-
-def calls_of(stage: Stage, contexts: Contexts) -> Iterator[Call]:
-    """The stage's call at each context, in the order of the contexts."""
-    for context, (question, *said) in contexts.items():
-        yield Call(
-            key=call_key(stage.step, context),
-            step=stage.step,
-            context=context,
-            prompt=prompt_text(question, said, stage.instruction),
-        )
-
-
-def next_contexts(
-    stages: Sequence[Stage], contexts: Contexts, responses: Mapping[str, str]
-) -> Contexts:
-    """The contexts after one more hop, as far as these calls are answered.
-
-    Args:
-        stages: those of the level.
-        contexts: before the hop.
-        responses: of every answered call, by its key.
-    """
-    following = {}
-    for context, said in contexts.items():
-        for response in responses_to(stages, context, responses):
-            following[next_context(context, response)] = (*said, response)
-    return following
-
-
-def responses_to(stages: Sequence[Stage], context: str, responses: Mapping[str, str]) -> list[str]:
-    """What the stages answered to a context, as far as they have."""
-    keys = [call_key(stage.step, context) for stage in stages]
-    return [responses[key] for key in keys if key in responses]
-
-
 QUERIES_A_PART = 131_072  # a part that is too large is refused
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The pool and the queries of one collection."""
+def store_plan(
+    writer: PartWriter,
+    reader: CacheReader | None,
+    pool: Pool,
+    identities: Mapping[str, Identity],
+    queries: Sequence[Query],
+) -> bool:
+    """Write the queries that are not there, then the plan, unless the last plan is the same.
 
-    pool: Pool
-    queries: tuple[Query, ...]
+    Returns:
+        Whether there is now another latest plan.
+    """
+    keys = [query.key for query in queries]
+    text = pool.to_json(identities)
+    stored = reader.query_keys() if reader else set()
+    missing = [query for query, key in zip(queries, keys, strict=True) if key not in stored]
+    for start in range(0, len(missing), QUERIES_A_PART):
+        writer.append("queries", _queries_table(missing[start : start + QUERIES_A_PART]))
+    if is_latest(reader, StoredPlan(text, tuple(keys))):
+        return False
+    writer.append("plans", pa.table([[plan_key(text, keys)], [text], [keys]], schema=PLANS))
+    return True
 
 
-def planned(root: Path) -> Plan | None:
-    """What the cache at `root` was collected for last, or None where there is no cache.
+def is_latest(reader: CacheReader | None, plan: StoredPlan) -> bool:
+    """Whether this is what the cache was asked for last."""
+    try:
+        return reader is not None and reader.latest_plan() == plan
+    except CacheError:  # there is none, or the last one was moved aside
+        return False
+
+
+def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
+    """(pool, queries) that the cache at `root` was collected for last; None where no cache is.
 
     Raises:
         CacheError: the cache is damaged, or holds no plan.
@@ -210,7 +229,7 @@ def planned(root: Path) -> Plan | None:
             f"what {root} holds was imported, and its models cannot be called; "
             "name --datasets and --pool to collect something else into it"
         )
-    return Plan(pool, stored_queries(reader, stored.queries))
+    return pool, stored_queries(reader, stored.queries)
 
 
 def refuse_stored_keys(pool: Pool, root: Path) -> None:
@@ -233,50 +252,16 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
         CacheError: some are not there.
     """
     columns = ("id", "dataset", "question", "answers", "split", "choices")
-    return tuple(_stored_query(row) for row in reader.queries(keys, columns).to_pylist())
-
-
-def _stored_query(row: dict[str, Any]) -> Query:
-    return Query(
-        id=row["id"],
-        dataset=row["dataset"],
-        question=row["question"],
-        answers=tuple(row["answers"]),
-        split=row["split"],
-        choices=stored_choices(row["choices"]),
+    return tuple(
+        Query(
+            **{
+                **row,
+                "answers": tuple(row["answers"]),
+                "choices": stored_choices(row["choices"]),
+            }
+        )
+        for row in reader.queries(keys, columns).to_pylist()
     )
-
-
-def store_plan(
-    writer: PartWriter,
-    reader: CacheReader | None,
-    pool: Pool,
-    identities: Mapping[str, Identity],
-    queries: Sequence[Query],
-) -> bool:
-    """Write the queries that are not there, then the plan, unless the last plan is the same.
-
-    Returns:
-        Whether there is now another latest plan.
-    """
-    keys = [query.key for query in queries]
-    text = pool.to_json(identities)
-    stored = reader.query_keys() if reader else set()
-    missing = [query for query, key in zip(queries, keys, strict=True) if key not in stored]
-    for start in range(0, len(missing), QUERIES_A_PART):
-        writer.append("queries", queries_table(missing[start : start + QUERIES_A_PART]))
-    if reader and is_latest(reader, StoredPlan(text, tuple(keys))):
-        return False
-    writer.append("plans", pa.table([[plan_key(text, keys)], [text], [keys]], schema=PLANS))
-    return True
-
-
-def is_latest(reader: CacheReader, plan: StoredPlan) -> bool:
-    """Whether this is what the cache was asked for last."""
-    try:
-        return reader.latest_plan() == plan
-    except CacheError:  # there is none, or the last one was moved aside
-        return False
 
 
 def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:
@@ -289,222 +274,113 @@ def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:
     return [
         f"{query.dataset}/{query.id}"
         for query in queries
-        if (found := stored.get((query.dataset, query.id)))
-        and (root_context(query.question), query.answers) not in found
+        if (contents := stored.get((query.dataset, query.id)))
+        and (root_context(query.question), query.answers) not in contents
     ]
 
 
-# Fewer of one dataset tell less than all datasets together.
-ENOUGH = 10
-SUMS = ("calls", "prompt_bytes", "tokens_in", "tokens_out", "timed", "timed_tokens", "seconds")
-
-
-@dataclass
-class Known:
-    """The calls of one stage whose prompts are known, for one dataset.
-
-    Attributes:
-        there: distinct calls that are answered; of equal calls the first stage counts.
-        due: distinct calls that are not.
-        due_bytes: of their prompts, in UTF-8.
-        open: contexts whose answer is not known, be the call counted here or before.
-        open_bytes: of the prompts of those.
-    """
-
-    there: int = 0
-    due: int = 0
-    due_bytes: int = 0
-    open: int = 0
-    open_bytes: int = 0
-
-
 @dataclass(frozen=True)
-class Seen:
-    """Sums over answered calls of one kind.
+class Shard:
+    """One of `count` equal shares of a plan's questions; `index` is 1 to `count`."""
 
-    Attributes:
-        calls: how many.
-        prompt_bytes: of their prompts, in UTF-8.
-        tokens_in, tokens_out: of them.
-        timed, timed_tokens: how many of them say how long they took, and the tokens these gave.
-        seconds: that those took.
-    """
+    index: int
+    count: int
 
-    calls: int
-    prompt_bytes: int
-    tokens_in: int
-    tokens_out: int
-    timed: int
-    timed_tokens: int
-    seconds: float
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
 
-
-@dataclass(frozen=True)
-class Answered:
-    """Contexts of one level that every model has answered: how many, and how many answers differ.
-
-    Equal answers to a context lead to one context below it.
-    """
-
-    contexts: int
-    outcomes: int
+    def own(self, queries: Sequence[Query]) -> list[Query]:
+        """The queries of this shard, in order; equal questions are in the same one."""
+        contexts = [root_context(query.question) for query in queries]
+        shards = _shards(contexts, self.count)
+        return [
+            query
+            for query, context in zip(queries, contexts, strict=True)
+            if shards[context] == self
+        ]
 
 
-@dataclass
-class Survey:
-    """What was found, by dataset; the dataset "" is all of them together.
-
-    Attributes:
-        known: by stage label and dataset, for the queries that are planned.
-        answered: by level and dataset.
-        seen: by stage label and dataset.
-        bytes_per_call: on disk; None where there are no calls.
-    """
-
-    known: dict[tuple[str, str], Known] = field(default_factory=dict)
-    answered: dict[tuple[int, str], Answered] = field(default_factory=dict)
-    seen: Mapping[tuple[str, str], Seen] = field(default_factory=dict)
-    bytes_per_call: float | None = None
-
-    def known_of(self, stage: Stage, dataset: str) -> Known:
-        """What is known of a stage's calls; nothing where another stage makes the same ones."""
-        return self.known.get((stage.label, dataset), Known())
-
-    def seen_of(self, stage: Stage, dataset: str) -> Seen | None:
-        """Calls like those of this stage, of the dataset where there are enough, else of all."""
-        own, everything = (self.seen.get((stage.label, name)) for name in (dataset, ""))
-        return own if own and own.calls >= ENOUGH else everything
-
-    def answered_of(self, level: int, dataset: str) -> Answered | None:
-        """Contexts of this level, of the dataset where there are enough, else of all."""
-        own, everything = (self.answered.get((level, name)) for name in (dataset, ""))
-        return own if own and own.contexts >= ENOUGH else everything
-
-
-def survey(
-    pool: Pool, spec: TreeSpec, queries: Sequence[Query], reader: CacheReader | None
-) -> Survey:
-    """Walk what is known of the trees of `queries`, and of all other queries of the cache.
-
-    Args:
-        pool: the models, hops and stage instructions.
-        spec: the pool as content keys.
-        queries: what will be asked.
-        reader: the cache, or None where there is none yet.
-    """
-    look = _Look(pool, spec, reader.responses() if reader else {})
-    planned = by_dataset((query.dataset, query.question) for query in queries)
-    for dataset, questions in planned.items():
-        look.walk(dataset, questions, planned=True)
-    if reader:
-        for dataset, questions in _others(reader, planned).items():
-            look.walk(dataset, questions, planned=False)
-        look.found.seen = _seen(reader, look.keys)
-        look.found.bytes_per_call = _bytes_per_call(reader)
-    return look.found
-
-
-def by_dataset(questions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The questions of each dataset, from (dataset, question); equal ones belong to the first."""
-    first: dict[str, str] = {}
-    for dataset, question in questions:
-        first.setdefault(question, dataset)
-    groups: dict[str, list[str]] = {}
-    for question, dataset in first.items():
-        groups.setdefault(dataset, []).append(question)
-    return groups
-
-
-def _others(reader: CacheReader, planned: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The questions of the cache that are not planned."""
-    rows = reader.sql("SELECT DISTINCT dataset, question FROM queries ORDER BY ALL").to_pylist()
-    asked = {question for questions in planned.values() for question in questions}
-    return by_dataset(
-        (row["dataset"], row["question"]) for row in rows if row["question"] not in asked
-    )
-
-
-@dataclass
-class _Look:
-    """A walk under way."""
-
-    pool: Pool
-    spec: TreeSpec
-    responses: Mapping[str, str]
-    counted: set[str] = field(default_factory=set)
-    keys: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    found: Survey = field(default_factory=Survey)
-
-    def walk(self, dataset: str, questions: Sequence[str], planned: bool) -> None:
-        """Level by level, for the questions of one dataset."""
-        contexts = root_contexts(questions)
-        for stage in direct_stages(self.pool, self.spec):
-            self._visit(stage, contexts, dataset, planned)
-        for level in range(self.pool.hops):
-            stages = distinct(hop_stages(self.pool, self.spec, level))
-            for stage in stages:
-                self._visit(stage, contexts, dataset, planned)
-            for name in (dataset, ""):
-                self._count_answered(level, name, stages, contexts)
-            contexts = next_contexts(stages, contexts, self.responses)
-
-    def _visit(self, stage: Stage, contexts: Contexts, dataset: str, planned: bool) -> None:
-        known = Known()
-        answered = self.keys.setdefault((stage.label, dataset), [])
-        for call in calls_of(stage, contexts):
-            size = len(call.prompt.encode())
-            is_new = call.key not in self.counted
-            self.counted.add(call.key)
-            if call.key not in self.responses:
-                known.open += 1
-                known.open_bytes += size
-                known.due += is_new
-                known.due_bytes += size * is_new
-            elif is_new:
-                known.there += 1
-                answered.append(call.key)
-        if planned:
-            self.found.known[stage.label, dataset] = known
-
-    def _count_answered(
-        self, level: int, dataset: str, stages: Sequence[Stage], contexts: Contexts
-    ) -> None:
-        before = self.found.answered.get((level, dataset), Answered(0, 0))
-        answers = [responses_to(stages, context, self.responses) for context in contexts]
-        whole = [len(set(texts)) for texts in answers if len(texts) == len(stages)]
-        if whole:
-            self.found.answered[level, dataset] = Answered(
-                before.contexts + len(whole), before.outcomes + sum(whole)
-            )
-
-
-def _seen(
-    reader: CacheReader, keys: Mapping[tuple[str, str], Sequence[str]]
-) -> dict[tuple[str, str], Seen]:
-    """Sums over the calls with these keys, by stage and dataset, and by stage alone."""
-    rows = [(key, *kind) for kind, found in keys.items() for key in found]
-    if not rows:
-        return {}
-    names, labels, datasets = (pa.array(column) for column in zip(*rows, strict=True))
-    kinds = pa.table({"key": names, "label": labels, "dataset": datasets})
-    measured = reader.sql(
-        "SELECT key, 1 AS calls, strlen(prompt) AS prompt_bytes, tokens_in, tokens_out, "
-        "(latency_s IS NOT NULL)::INT AS timed, timed * tokens_out AS timed_tokens, "
-        "coalesce(latency_s, 0) AS seconds FROM calls"
-    )
-    joined = kinds.join(measured, "key", join_type="inner")
-    return _sums(joined, ["label", "dataset"]) | _sums(joined, ["label"])
-
-
-def _sums(calls: pa.Table, by: list[str]) -> dict[tuple[str, str], Seen]:
-    sums = calls.group_by(by).aggregate([(name, "sum") for name in SUMS]).to_pylist()
+def _shards(contexts: Sequence[str], count: int) -> dict[str, Shard]:
+    """The shard of each distinct root context: dealt out in the order of the digests."""
     return {
-        (row["label"], row.get("dataset", "")): Seen(*(row[f"{name}_sum"] for name in SUMS))
-        for row in sums
+        context: Shard(place % count + 1, count)
+        for place, context in enumerate(sorted(set(contexts)))
     }
 
 
-def _bytes_per_call(reader: CacheReader) -> float | None:
-    parts = [part for part in reader.parts if part.kind == "calls"]
-    rows = sum(part.rows for part in parts)
-    return sum(part.path.stat().st_size for part in parts) / rows if rows else None
+def parse_shard(text: str) -> Shard:
+    """`i/n` as a shard.
+
+    Raises:
+        InputError: it is not a share like 2/8.
+    """
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise InputError(f"not a shard: --shard {text}; i/n with i from 1 to n, e.g. --shard 1/4")
+    return Shard(int(index), int(count))
+
+
+def require_alike(reader: CacheReader | None, plan: StoredPlan, shard: Shard) -> None:
+    """Refuse a shard whose answers would not stand in the same tree as those of the others.
+
+    That is a shard with other queries or models, and one on a machine whose versions or kind of
+    device give its models another identity. What changes no answer may differ, such as prices
+    and timeouts.
+
+    Raises:
+        InputError: other shards are at work, for another plan than `plan`.
+    """
+    if reader is None or not reader.has("plans"):
+        return
+    if not set(shards_at_work(reader.root)) - {(shard.index, shard.count)}:
+        return
+    latest = reader.latest_plan()
+    same_models = _spec(latest) == _spec(plan)
+    if not same_models or latest.queries != plan.queries:
+        what = "queries" if same_models else "models"
+        raise InputError(
+            f"shard {shard} has other {what} than the shards at work: {reader.root}; use the same "
+            "flags, versions and kind of device for all shards, or wait until they are done"
+        )
+
+
+def _spec(plan: StoredPlan) -> TreeSpec:
+    """What decides the keys of a plan's calls, besides its questions."""
+    pool, identities = stored_pool(plan.pool, "the last plan")
+    return pool.tree_spec(identities)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the shards of the last plan are.
+
+    Attributes:
+        complete: the shards whose trees lack nothing.
+        found: nodes and direct calls that are there.
+        wanted: nodes and direct calls of all trees.
+    """
+
+    complete: tuple[Shard, ...]
+    found: int
+    wanted: int
+
+
+def standing(root: Path, count: int) -> Standing:
+    """What `count` shards have done of the plan that was collected for last.
+
+    Raises:
+        CacheError: nothing there, or damaged.
+    """
+    reader = CacheReader(root)
+    plan = reader.latest_plan()
+    forest = walk(reader, _spec(plan), plan.queries)
+    contexts = reader.queries(plan.queries, ("context",))["context"].to_pylist()
+    shards = _shards(contexts, count)
+    lacking = {shards[contexts[row]] for row in np.flatnonzero(~forest.complete)}
+    everyone = (Shard(index, count) for index in range(1, count + 1))
+    nodes, direct = forest.tree.found[:, 1:], forest.direct.found
+    return Standing(
+        complete=tuple(shard for shard in everyone if shard not in lacking),
+        found=int(np.count_nonzero(nodes) + np.count_nonzero(direct)),
+        wanted=nodes.size + direct.size,
+    )

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hierrouter.collection.plan import parse_shard
 from hierrouter.collection.scheduler import collect
-from hierrouter.collection.shards import parse_shard
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Answer, Generator, Response, Stop, never
 from hierrouter.pools.files import load_pool

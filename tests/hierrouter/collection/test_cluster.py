@@ -15,14 +15,13 @@ import pytest
 from hierrouter.collection.cluster import (
     Board,
     Job,
-    added,
+    cluster_at,
     collect_on_ray,
     landmark,
-    own_cluster,
     work,
 )
+from hierrouter.collection.plan import Shard
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.collection.shards import Shard
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Answer, Failure
 from hierrouter.pools.pool import ModelSpec, Pool
@@ -54,7 +53,7 @@ WORKERS = 2
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """One cluster for all: it takes seconds to start."""
-    with own_cluster(WORKERS):
+    with cluster_at(None, WORKERS):
         yield
 
 
@@ -306,6 +305,6 @@ def test_summaries_of_shards_add_up() -> None:
     one = Summary(3, 30, calls=10, earlier=5, tokens_in=7, tokens_out=2, seconds=4.0)
     two = Summary(2, 20, calls=8, earlier=1, seconds=9.0, example="b: no", missing=4, incomplete=1)
     two.failed["error"] = 2
-    assert added([one, two]) == Summary(
+    assert one + two == Summary(
         5, 50, 18, 6, 7, 2, 9.0, two.failed, "b: no", missing=4, incomplete=1
     )

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
+from hierrouter.collection.plan import Shard, parse_shard, standing
 from hierrouter.collection.scheduler import collect
-from hierrouter.collection.shards import Shard, parse_shard, standing
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import open_tree

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collection.plan import Answered, by_dataset, survey
+from hierrouter.collection.estimate import Answered, by_dataset, survey
 from hierrouter.engines import identify
 from hierrouter.pools.files import load_pool
 from hierrouter.questions.datasets import load_queries

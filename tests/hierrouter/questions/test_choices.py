@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hierrouter.collection.files import export_jsonl, import_jsonl
-from hierrouter.collection.plan import planned
+from hierrouter.collection.plan import last_plan
 from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import collect
 from hierrouter.engines.generator import Answer, Response
@@ -75,9 +75,9 @@ def test_a_choice_in_words_is_right(tmp_path: Path) -> None:
 
 def test_the_stored_queries_are_the_ones_that_were_asked(tmp_path: Path) -> None:
     collected(tmp_path)
-    plan = planned(tmp_path)
+    plan = last_plan(tmp_path)
     assert plan
-    assert plan.queries == tuple(QUERIES)
+    assert plan[1] == tuple(QUERIES)
 
 
 def test_a_cache_of_before_gets_choices_without_a_call(tmp_path: Path) -> None:
