@@ -1,4 +1,4 @@
-"""A request for a chat completion, the model names it may ask for, and what is sent back."""
+"""Chat completions as OpenAI has them: requests, model names, answers, chunks and errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hierrouter.serving.route import LivePolicy, Routed
+from hierrouter.questions.query import storable
+from hierrouter.serving.route import LivePolicy, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 
 BASE = "hierrouter"
+# What asks for more than text; nobody shall believe that it was heeded.
+REFUSED = ("tools", "functions", "function_call", "tool_choice", "response_format", "logprobs")
+# Of these and of others, what asks for nothing.
+HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", {"type": "text"})
+SILENT = ("user", "metadata", "store")  # name the client, and change no answer
+NAMED, NAME_LENGTH = 20, 40  # of ignored settings, in a header
 
 
 class UnknownModel(InputError):
@@ -22,8 +29,8 @@ class UnknownModel(InputError):
 
 
 @dataclass(frozen=True)
-class Names:
-    """What is served.
+class ModelNames:
+    """The models that clients may ask for.
 
     Attributes:
         alphas: of each name that is listed; None is the policy's own.
@@ -39,7 +46,7 @@ class Names:
         policy: LivePolicy,
         alpha: float | None = None,
         named: Mapping[str, float] | None = None,
-    ) -> Names:
+    ) -> ModelNames:
         """The names of a policy; one for every alpha has `cheap`, `balanced` and `best`, too.
 
         Args:
@@ -78,21 +85,13 @@ class Names:
         raise UnknownModel(f"model not found: {name[:80]!r}; {hint}{more}")
 
 
-# What asks for more than text; nobody shall believe that it was heeded.
-REFUSED = ("tools", "functions", "function_call", "tool_choice", "response_format", "logprobs")
-# Of these and of others, what asks for nothing.
-HARMLESS: tuple[Any, ...] = (False, [], {}, "none", "auto", {"type": "text"})
-SILENT = ("user", "metadata", "store")  # name the client, and change no answer
-NAMED, NAME_LENGTH = 20, 40  # of ignored settings, in a header
-
-
 class StreamOptions(BaseModel):
     """How a stream ends."""
 
     include_usage: bool = False
 
 
-class Wishes(BaseModel):
+class Extension(BaseModel):
     """What OpenAI's request has no word for."""
 
     model_config = ConfigDict(extra="forbid")
@@ -109,11 +108,11 @@ class ChatRequest(BaseModel):
     stream: bool = Field(default=False, strict=True)
     stream_options: StreamOptions | None = None
     n: int = Field(default=1, ge=1, le=1)
-    hierrouter: Wishes = Wishes()
+    hierrouter: Extension = Extension()
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nothing(cls, found: Any) -> Any:
+    def _without_null(cls, found: Any) -> Any:
         """Null is as if the key were not there."""
         if not isinstance(found, dict):
             return found
@@ -147,24 +146,28 @@ def _asks_for_nothing(value: Any) -> bool:
     return any(type(value) is type(harmless) and value == harmless for harmless in HARMLESS)
 
 
-def completion(name: str, model: str, routed: Routed) -> dict[str, Any]:
+def completion(name: str, model: str, result: RouteResult) -> dict[str, Any]:
     """The whole answer.
 
     Args:
         name: id of the completion.
         model: name that the client asked for.
     """
-    message = {"role": "assistant", "content": routed.answer}
-    choice = {"index": 0, "message": message, "finish_reason": routed.finish_reason}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": result.answer},
+        "finish_reason": result.hops[-1].finish_reason,
+        "logprobs": None,
+    }
     return {
         **_named(name, model, "chat.completion"),
-        "choices": [{**choice, "logprobs": None}],
-        "usage": usage(routed),
-        "hierrouter": extension(routed),
+        "choices": [choice],
+        "usage": _usage(result),
+        "hierrouter": _extension(result),
     }
 
 
-def piece(
+def chunk(
     name: str, model: str, delta: dict[str, Any], reason: str | None = None
 ) -> dict[str, Any]:
     """One chunk of a stream."""
@@ -172,28 +175,29 @@ def piece(
     return {**_named(name, model, "chat.completion.chunk"), "choices": [choice]}
 
 
-def last_pieces(
-    name: str, model: str, routed: Routed, include_usage: bool
+def last_chunks(
+    name: str, model: str, result: RouteResult, include_usage: bool
 ) -> Iterator[dict[str, Any]]:
     """The end of a stream: the reason and the route; then the usage, if it was asked for."""
-    yield piece(name, model, {}, routed.finish_reason) | {"hierrouter": extension(routed)}
+    last = chunk(name, model, {}, result.hops[-1].finish_reason)
+    yield last | {"hierrouter": _extension(result)}
     if include_usage:
         named = _named(name, model, "chat.completion.chunk")
-        yield {**named, "choices": [], "usage": usage(routed)}
+        yield {**named, "choices": [], "usage": _usage(result)}
 
 
-def usage(routed: Routed) -> dict[str, int]:
+def _usage(result: RouteResult) -> dict[str, int]:
     """Tokens of all calls."""
     return {
-        "prompt_tokens": routed.tokens_in,
-        "completion_tokens": routed.tokens_out,
-        "total_tokens": routed.tokens_in + routed.tokens_out,
+        "prompt_tokens": result.tokens_in,
+        "completion_tokens": result.tokens_out,
+        "total_tokens": result.tokens_in + result.tokens_out,
     }
 
 
-def extension(routed: Routed) -> dict[str, Any]:
+def _extension(result: RouteResult) -> dict[str, Any]:
     """Route, cost and calls; the answers of earlier hops are the log's."""
-    found = routed.as_object()
+    found = result.as_object()
     hidden = ("question", "answer", "steps", "tokens_in", "tokens_out", "finish_reason")
     steps = [
         {key: value for key, value in step.items() if key != "response"} for step in found["steps"]
@@ -203,3 +207,22 @@ def extension(routed: Routed) -> dict[str, Any]:
 
 def _named(name: str, model: str, kind: str) -> dict[str, Any]:
     return {"id": name, "object": kind, "created": int(time.time()), "model": model}
+
+
+def error_object(
+    message: str, kind: str, code: str | None = None, param: str | None = None
+) -> dict[str, Any]:
+    """The object that a client reads.
+
+    Args:
+        message: what is wrong.
+        kind, code, param: as OpenAI's, where there is one.
+    """
+    return {
+        "error": {
+            "message": " ".join(storable(message).split()),
+            "type": kind,
+            "param": param,
+            "code": code,
+        }
+    }

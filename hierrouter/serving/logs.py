@@ -1,13 +1,13 @@
-"""Logged episodes: the file and its lines, and what a cache knows of their questions."""
+"""Logged episodes: the JSON lines of a log file, and the arrays that estimators read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.questions.files import json_lines
-from hierrouter.replay.env import Rollouts, walk
 from hierrouter.replay.opening import state_texts
 from hierrouter.serving.off_policy import Log, LoggedStates, state_features, widened
 from hierrouter_cache.errors import InputError, suggestion
@@ -25,8 +24,6 @@ from hierrouter_cache.tree import RouteTree
 
 SMALLEST_PROPENSITY = 1e-9
 FREE_NAME = 200  # characters of a policy's name
-
-Rates = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -83,151 +80,7 @@ class LogShape:
 
     models: tuple[str, ...]
     hops: int
-    rate: Rates
-
-
-def episode_of(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
-    """The episode on a line.
-
-    Args:
-        where: file and number of the line.
-
-    Raises:
-        InputError: a key is missing or holds what it must not.
-    """
-    question = _text(line, "question", where, required=False)
-    steps = line.get("steps")
-    if not isinstance(steps, list) or not steps:
-        raise InputError(f"steps is no list of calls: {where}; give one object a call, in order")
-    if len(steps) > shape.hops:
-        raise InputError(
-            f"{len(steps)} steps: {where}; the router makes at most {shape.hops} calls"
-        )
-    made = [
-        _step(step, f"{where} step {number}", shape, text=question is not None)
-        for number, step in enumerate(steps, start=1)
-    ]
-    _check_end(made, where, shape.hops)
-    if question is not None and any(step.response is None for step in made[:-1]):
-        raise InputError(f"a response is missing: {where}; give it with every step but the last")
-    return Episode(
-        query=_text(line, "query", where) or "",
-        dataset=_text(line, "dataset", where, required=False) or "",
-        steps=tuple(made),
-        quality=_number(line, "quality", where, 0.0, 1.0),
-        policy=(_text(line, "policy", where, required=False) or "")[:FREE_NAME],
-        question=question,
-        where=where,
-    )
-
-
-def line_of(episode: Episode, models: Sequence[str]) -> dict[str, Any]:
-    """The object on the line of an episode; what it does not have is left out."""
-    steps = [
-        _given(
-            {
-                "model": models[step.model],
-                "propensity": step.propensity,
-                "stop": step.stop or None,
-                "cost": step.cost,
-                "response": step.response,
-            }
-        )
-        for step in episode.steps
-    ]
-    return _given(
-        {
-            "query": episode.query,
-            "dataset": episode.dataset or None,
-            "policy": episode.policy or None,
-            "question": episode.question,
-            "steps": steps,
-            "quality": episode.quality,
-        }
-    )
-
-
-def _given(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
-
-
-def _step(step: Any, where: str, shape: LogShape, *, text: bool) -> Step:
-    if not isinstance(step, dict):
-        raise InputError(f"a step is no object: {where}; give model, propensity and cost")
-    name = _text(step, "model", where) or ""
-    if name not in shape.models:
-        hint = suggestion(name, shape.models)
-        raise InputError(f"unknown model {name:.60}: {where}; {hint}".rstrip("; "))
-    stop = step.get("stop")
-    if stop is not None and not isinstance(stop, bool):
-        raise InputError(f"stop is neither true nor false: {where}; leave it out where unsure")
-    model = shape.models.index(name)
-    return Step(
-        model=model,
-        propensity=_number(step, "propensity", where, SMALLEST_PROPENSITY, 1.0),
-        stop=bool(stop),
-        cost=_cost(step, where, shape.rate[model]),
-        response=_text(step, "response", where, required=False, empty=True) if text else None,
-    )
-
-
-def _check_end(steps: Sequence[Step], where: str, hops: int) -> None:
-    """An episode ends where it stops, or at the last hop."""
-    if any(step.stop for step in steps[:-1]):
-        raise InputError(f"a step after one that stops: {where}; stop belongs to the last step")
-    if len(steps) < hops and not steps[-1].stop:
-        raise InputError(
-            f"{len(steps)} of {hops} steps and no stop: {where}; log whole episodes, with "
-            '"stop": true where the policy chose to end early'
-        )
-
-
-def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
-    """Of one call, as given or of its tokens."""
-    if step.get("cost") is not None:
-        return _number(step, "cost", where, 0.0, math.inf)
-    if any(step.get(name) is None for name in ("tokens_in", "tokens_out")):
-        raise InputError(f"no cost: {where}; give cost, or tokens_in and tokens_out")
-    tokens = [_number(step, name, where, 0.0, math.inf) for name in ("tokens_in", "tokens_out")]
-    return math.fsum(count * price for count, price in zip(tokens, rate, strict=True))
-
-
-def _number(row: Mapping[str, Any], name: str, where: str, low: float, high: float) -> float:
-    """A finite number from `low` to `high`.
-
-    Raises:
-        InputError: anything else.
-    """
-    found = row.get(name)
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        try:
-            value = float(found)
-        except OverflowError:
-            value = math.inf
-        if math.isfinite(value) and low <= value <= high:
-            return value
-    above = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-    raise InputError(f"{name} is {_shown(row, name)}: {where}; give a finite number {above}")
-
-
-def _text(
-    row: Mapping[str, Any], name: str, where: str, *, required: bool = True, empty: bool = False
-) -> str | None:
-    """A text, or None where it may be and is missing.
-
-    Raises:
-        InputError: anything else.
-    """
-    found = row.get(name)
-    if found is None and not required:
-        return None
-    if not isinstance(found, str) or not (found or empty):
-        raise InputError(f"{name} is {_shown(row, name)}: {where}; give a text")
-    return found
-
-
-def _shown(row: Mapping[str, Any], name: str) -> str:
-    return "missing" if row.get(name) is None else f"{row[name]!r:.40}"
+    rate: Sequence[tuple[float, float]]
 
 
 def read_log(
@@ -265,13 +118,6 @@ def read_log(
     return episodes
 
 
-def _is_episode(line: Mapping[str, Any]) -> bool:
-    """Whether the policy's own choices led to the end, as far as a server says."""
-    steps = line.get("steps")
-    made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
-    return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
-
-
 def has_texts(path: Path) -> bool:
     """Whether the first episode of a log carries its question.
 
@@ -280,6 +126,13 @@ def has_texts(path: Path) -> bool:
     """
     episodes = (line for _, line in json_lines(path) if _is_episode(line))
     return any(line.get("question") is not None for line in islice(episodes, 1))
+
+
+def _is_episode(line: Mapping[str, Any]) -> bool:
+    """Whether the policy's own choices led to the end, as far as a server says."""
+    steps = line.get("steps")
+    made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
 
 
 def write_log(episodes: Iterable[Episode], models: Sequence[str], path: Path) -> None:
@@ -291,77 +144,169 @@ def write_log(episodes: Iterable[Episode], models: Sequence[str], path: Path) ->
     write_json_lines((line_of(episode, models) for episode in episodes), path)
 
 
-Kind = Literal["uniform", "epsilon", "temperature"]
-USAGE = "uniform, epsilon=0.1 or temperature=2"
+def line_of(episode: Episode, models: Sequence[str]) -> dict[str, Any]:
+    """The object on the line of an episode; what it does not have is left out."""
+    steps = [
+        _given(
+            {
+                "model": models[step.model],
+                "propensity": step.propensity,
+                "stop": step.stop or None,
+                "cost": step.cost,
+                "response": step.response,
+            }
+        )
+        for step in episode.steps
+    ]
+    return _given(
+        {
+            "query": episode.query,
+            "dataset": episode.dataset or None,
+            "policy": episode.policy or None,
+            "question": episode.question,
+            "steps": steps,
+            "quality": episode.quality,
+        }
+    )
 
 
-@dataclass(frozen=True)
-class LoggingPolicy:
-    """A way to choose calls, around a trained router.
-
-    Attributes:
-        kind: "uniform": every legal action alike; "epsilon": the router's own choice, and with this
-            probability any legal action alike; "temperature": the router's probabilities to the
-            power of 1 / temperature, scaled to sum to 1.
-        number: epsilon, in [0, 1], or the temperature, above 0; 0 where there is neither.
-    """
-
-    kind: Kind
-    number: float = 0.0
-
-    @classmethod
-    def named(cls, text: str) -> LoggingPolicy:
-        """By what a user types.
-
-        Raises:
-            InputError: anything but `USAGE`, or a number out of range.
-        """
-        if text == "uniform":
-            return cls("uniform")
-        kind, _, number = text.partition("=")
-        if kind == "epsilon":
-            return cls("epsilon", _logging_policy_number(text, number, 0.0, 1.0))
-        if kind == "temperature":
-            return cls("temperature", _logging_policy_number(text, number, 0.01, 1e6))
-        raise InputError(f"unknown logging policy: {text!r:.60}; give {USAGE}")
-
-    def __str__(self) -> str:
-        return self.kind if self.kind == "uniform" else f"{self.kind}={self.number:g}"
-
-    def table(
-        self, actions: Actions, router: NDArray[np.float64], base_rate: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """float64[queries, states, A], rows sum to 1: the policy at every state.
-
-        Args:
-            router: float64[queries, states, A], the router's own probabilities.
-            base_rate: float64[M], cost per token, for ties; see `greedy`.
-        """
-        legal = actions.legal()
-        alike = np.broadcast_to(legal / legal.sum(axis=1, keepdims=True), router.shape)
-        if self.kind == "uniform":
-            return alike
-        if self.kind == "epsilon":
-            return (1 - self.number) * greedy(router, base_rate) + self.number * alike
-        # The likeliest action weighs 1, so that no power of small numbers makes all of them 0.
-        tempered = (router / router.max(axis=-1, keepdims=True)) ** (1 / self.number)
-        table: NDArray[np.float64] = tempered / tempered.sum(axis=-1, keepdims=True)
-        return table
+def _given(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
 
 
-def _logging_policy_number(text: str, number: str, low: float, high: float) -> float:
-    """A number from `low` to `high`.
+def episode_of(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
+    """The episode on a line.
+
+    Args:
+        where: file and number of the line.
 
     Raises:
-        InputError: anything else.
+        InputError: a key is missing or holds what it must not.
     """
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        raise InputError(f"no number from {low:g} to {high:g}: --simulate {text!r:.60}")
-    return value
+    question = _text(line, "question", where, required=False)
+    steps = line.get("steps")
+    if not isinstance(steps, list) or not steps:
+        raise InputError(f"steps is no list of calls: {where}; give one object a call, in order")
+    if len(steps) > shape.hops:
+        raise InputError(
+            f"{len(steps)} steps: {where}; the router makes at most {shape.hops} calls"
+        )
+    made = tuple(
+        _step(step, f"{where} step {number}", shape, with_text=question is not None)
+        for number, step in enumerate(steps, start=1)
+    )
+    if any(step.stop for step in made[:-1]):
+        raise InputError(f"a step after one that stops: {where}; stop belongs to the last step")
+    if len(made) < shape.hops and not made[-1].stop:
+        raise InputError(
+            f"{len(made)} of {shape.hops} steps and no stop: {where}; log whole episodes, with "
+            '"stop": true where the policy chose to end early'
+        )
+    if question is not None and any(step.response is None for step in made[:-1]):
+        raise InputError(f"a response is missing: {where}; give it with every step but the last")
+    return Episode(
+        query=_text(line, "query", where) or "",
+        dataset=_text(line, "dataset", where, required=False) or "",
+        steps=made,
+        quality=_number(line, "quality", where, 0.0, 1.0),
+        policy=(_text(line, "policy", where, required=False) or "")[:FREE_NAME],
+        question=question,
+        where=where,
+    )
+
+
+def _step(step: Any, where: str, shape: LogShape, *, with_text: bool) -> Step:
+    if not isinstance(step, dict):
+        raise InputError(f"a step is no object: {where}; give model, propensity and cost")
+    name = _text(step, "model", where) or ""
+    if name not in shape.models:
+        hint = suggestion(name, shape.models)
+        raise InputError(f"unknown model {name:.60}: {where}; {hint}".rstrip("; "))
+    stop = step.get("stop")
+    if stop is not None and not isinstance(stop, bool):
+        raise InputError(f"stop is neither true nor false: {where}; leave it out where unsure")
+    model = shape.models.index(name)
+    return Step(
+        model=model,
+        propensity=_number(step, "propensity", where, SMALLEST_PROPENSITY, 1.0),
+        stop=bool(stop),
+        cost=_cost(step, where, shape.rate[model]),
+        response=_text(step, "response", where, required=False, empty=True) if with_text else None,
+    )
+
+
+def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
+    """Of one call, as given or of its tokens."""
+    if step.get("cost") is not None:
+        return _number(step, "cost", where, 0.0)
+    if any(step.get(name) is None for name in ("tokens_in", "tokens_out")):
+        raise InputError(f"no cost: {where}; give cost, or tokens_in and tokens_out")
+    tokens = [_number(step, name, where, 0.0) for name in ("tokens_in", "tokens_out")]
+    return math.fsum(count * price for count, price in zip(tokens, rate, strict=True))
+
+
+def _number(
+    row: Mapping[str, Any], name: str, where: str, low: float, high: float = math.inf
+) -> float:
+    """A finite number from `low` to `high`."""
+    found = row.get(name)
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        try:
+            value = float(found)
+        except OverflowError:
+            value = math.inf
+        if math.isfinite(value) and low <= value <= high:
+            return value
+    above = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+    raise _unfit(row, name, where, f"a finite number {above}")
+
+
+def _text(
+    row: Mapping[str, Any], name: str, where: str, *, required: bool = True, empty: bool = False
+) -> str | None:
+    """A text, or None where it may be and is missing."""
+    found = row.get(name)
+    if found is None and not required:
+        return None
+    if not isinstance(found, str) or not (found or empty):
+        raise _unfit(row, name, where, "a text")
+    return found
+
+
+def _unfit(row: Mapping[str, Any], name: str, where: str, wanted: str) -> InputError:
+    given = "missing" if row.get(name) is None else f"{row[name]!r:.40}"
+    return InputError(f"{name} is {given}: {where}; give {wanted}")
+
+
+def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:
+    """The log of episodes whose questions are in a tree.
+
+    Raises:
+        InputError: one of them is not, or its id alone does not tell which one it is.
+    """
+    places: dict[str, dict[str, int]] = {}
+    for at, (query, dataset) in enumerate(zip(tree.query_ids, tree.datasets, strict=True)):
+        places.setdefault(query, {})[dataset] = at
+    position = np.array([_position(episode, places) for episode in episodes])
+    return log_of(episodes, trained, position)
+
+
+def _position(episode: Episode, places: Mapping[str, Mapping[str, int]]) -> int:
+    """Where an episode's question is, given positions by id and dataset."""
+    found = places.get(episode.query, {})
+    if episode.dataset:
+        found = {name: at for name, at in found.items() if name == episode.dataset}
+    if len(found) > 1:
+        raise InputError(
+            f"query {episode.query:.40} is in {len(found)} datasets: {episode.where}; give "
+            f"dataset: {', '.join(found):.80}"
+        )
+    if not found:
+        raise InputError(
+            f"query {episode.query:.40} is not in the cache: {episode.where}; collect it, or "
+            "log question and responses"
+        )
+    return next(iter(found.values()))
 
 
 def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> LoggedStates:
@@ -381,76 +326,6 @@ def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> Lo
         features=state_features(tree.routes, seen, node, spent),
         target=widened(target[query, node], log.actions.count),
     )
-
-
-def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[np.int64]) -> Log:
-    """The episodes as arrays.
-
-    Args:
-        trained: the router to be valued; where it never stops early and the log does, the log's
-            actions have stops all the same.
-        query: int64[episodes], number of each question.
-    """
-    routes = trained.origin.routes
-    stops = trained.objective.allow_stop or any(e.steps[-1].stop for e in episodes)
-    shape = len(episodes), routes.hops
-    action, propensity = np.zeros(shape, dtype=np.int64), np.ones(shape)
-    cost = np.zeros(shape)
-    for row, episode in enumerate(episodes):
-        for hop, step in enumerate(episode.steps):
-            early = step.stop and hop + 1 < routes.hops
-            action[row, hop] = step.model + (routes.models if early else 0)
-            propensity[row, hop], cost[row, hop] = step.propensity, step.cost
-    return Log(
-        actions=Actions(routes, stops),
-        query=query,
-        action=action,
-        propensity=propensity,
-        length=np.array([len(episode.steps) for episode in episodes]),
-        quality=np.array([episode.quality for episode in episodes]),
-        cost=cost,
-    )
-
-
-def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:
-    """The log of episodes whose questions are in a tree.
-
-    Raises:
-        InputError: one of them is not, or its id alone does not tell which one it is.
-    """
-    index = _Positions(tree)
-    position = np.array([index.find(episode) for episode in episodes])
-    return log_of(episodes, trained, position)
-
-
-class _Positions:
-    """Where questions are in a tree, by id and dataset."""
-
-    def __init__(self, tree: RouteTree) -> None:
-        self._places: dict[str, dict[str, int]] = {}
-        for at, (query, dataset) in enumerate(zip(tree.query_ids, tree.datasets, strict=True)):
-            self._places.setdefault(query, {})[dataset] = at
-
-    def find(self, episode: Episode) -> int:
-        """The position of an episode's question.
-
-        Raises:
-            InputError: there is none, or there are several.
-        """
-        found = self._places.get(episode.query, {})
-        if episode.dataset:
-            found = {name: at for name, at in found.items() if name == episode.dataset}
-        if len(found) > 1:
-            raise InputError(
-                f"query {episode.query:.40} is in {len(found)} datasets: {episode.where}; give "
-                f"dataset: {', '.join(found):.80}"
-            )
-        if not found:
-            raise InputError(
-                f"query {episode.query:.40} is not in the cache: {episode.where}; collect it, or "
-                "log question and responses"
-            )
-        return next(iter(found.values()))
 
 
 def from_texts(
@@ -488,79 +363,49 @@ def from_texts(
 
 
 def _embedded(episodes: Sequence[Episode], view: str, encoder: Encoder) -> NDArray[np.float32]:
-    """float32[states, dim]: what the view shows before each call, each text encoded once."""
-    seen = list(_texts(episodes, view))
-    if not seen[0]:
-        return np.empty((len(seen), 0), np.float32)
-    distinct = sorted({text for texts in seen for text in texts})
+    """float32[states, dim]: what the view shows before each call, each text encoded once.
+
+    States are in the order of the calls, episode after episode.
+    """
+    states = []
+    for episode in episodes:
+        assert episode.question is not None  # `has_texts` says so
+        responses = [step.response or "" for step in episode.steps]
+        for made in range(len(responses)):
+            states.append(state_texts(view, episode.question, responses[:made]))
+    if not states[0]:
+        return np.empty((len(states), 0), np.float32)
+    distinct = sorted({text for texts in states for text in texts})
     vectors = encoder.encode(distinct)
     place = {text: at for at, text in enumerate(distinct)}
-    parts = [vectors[[place[texts[at]] for texts in seen]] for at in range(len(seen[0]))]
+    parts = [vectors[[place[texts[at]] for texts in states]] for at in range(len(states[0]))]
     return np.concatenate(parts, axis=1)
 
 
-def _texts(episodes: Sequence[Episode], view: str) -> Iterator[tuple[str, ...]]:
-    """What the view shows before each call, call after call, episode after episode."""
-    for episode in episodes:
-        answers = [step.response or "" for step in episode.steps]
-        for made in range(len(answers)):
-            assert episode.question is not None  # `has_texts` says so
-            yield state_texts(view, episode.question, answers[:made])
-
-
-def simulated(
-    tree: RouteTree,
-    actions: Actions,
-    logging: NDArray[np.float64],
-    position: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> Log:
-    """Play one episode on each of the given questions.
+def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[np.int64]) -> Log:
+    """The episodes as arrays.
 
     Args:
-        logging: float64[queries, states, A], rows sum to 1.
-        position: int64[episodes], of questions in the tree; they may repeat.
-        rng: source of the calls.
+        trained: the router to be valued; where it never stops early and the log does, the log's
+            actions have stops all the same.
+        query: int64[episodes], number of each question.
     """
-    table = logging.reshape(-1, actions.count)
-    up_to = table.cumsum(axis=1)
-    up_to /= up_to[:, -1:]
-
-    def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
-        drawn: NDArray[np.int64] = (up_to[state] <= rng.random((len(state), 1))).sum(axis=1)
-        return drawn
-
-    unpaid = np.zeros((len(tree), tree.routes.nodes))  # Q and C are logged, R follows from alpha
-    rollouts = walk(actions, unpaid, position, act)
-    propensity = np.where(rollouts.alive, table[rollouts.state, rollouts.action], 1.0)
-    return logged(tree, actions, position, rollouts, propensity)
-
-
-def logged(
-    tree: RouteTree,
-    actions: Actions,
-    position: NDArray[np.int64],
-    rollouts: Rollouts,
-    propensity: NDArray[np.float64],
-) -> Log:
-    """What a log says of these episodes: nothing of what was not called.
-
-    Args:
-        position: int64[episodes], of each question in the tree.
-        propensity: float64[episodes, L], of each action.
-    """
-    alive, states = rollouts.alive, tree.routes.states
-    before = rollouts.state % states
-    after = tree.routes.child(before, actions.model(rollouts.action))
-    query = position[:, None]
-    cost = np.where(alive, tree.cost[query, after] - tree.cost[query, before], 0.0)
-    rows = np.arange(len(position))
+    routes = trained.origin.routes
+    stops = trained.objective.allow_stop or any(e.steps[-1].stop for e in episodes)
+    shape = len(episodes), routes.hops
+    action, propensity = np.zeros(shape, dtype=np.int64), np.ones(shape)
+    cost = np.zeros(shape)
+    for row, episode in enumerate(episodes):
+        for hop, step in enumerate(episode.steps):
+            early = step.stop and hop + 1 < routes.hops
+            action[row, hop] = step.model + (routes.models if early else 0)
+            propensity[row, hop], cost[row, hop] = step.propensity, step.cost
     return Log(
-        actions=actions,
-        query=position,
-        action=rollouts.action,
+        actions=Actions(routes, stops),
+        query=query,
+        action=action,
         propensity=propensity,
-        length=rollouts.length,
-        quality=tree.score[position, after[rows, rollouts.length - 1]],
+        length=np.array([len(episode.steps) for episode in episodes]),
+        quality=np.array([episode.quality for episode in episodes]),
         cost=cost,
     )

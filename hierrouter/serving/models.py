@@ -1,4 +1,4 @@
-"""Models that answer one prompt at a time: here, or behind a server."""
+"""Models that answer one prompt at a time: the seam of live routing, and the local ones."""
 
 from __future__ import annotations
 
@@ -13,31 +13,10 @@ from typing import Protocol, runtime_checkable
 from hierrouter.engines.generator import Answer, Failure, Generator, Response
 from hierrouter_cache.errors import WorldError, reason_of
 
+MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
+
 # Told what comes next of an answer.
 OnText = Callable[[str], None]
-
-
-class CallFailed(WorldError):
-    """A live call has no answer, after as many attempts as it takes.
-
-    Args:
-        model: who was called.
-        reason: why.
-        status: of `hierrouter.engines.generator.STATUSES`.
-
-    Attributes:
-        was_begun: whether a part of the answer was told before.
-        earlier: the failed calls in whose place this one was made, oldest first.
-    """
-
-    was_begun = False
-    earlier: tuple[CallFailed, ...] = ()
-
-    def __init__(self, model: str, reason: str, status: str = "error") -> None:
-        super().__init__(f"{model} gave no answer: {reason}")
-        self.model = model
-        self.reason = reason
-        self.status = status
 
 
 class LiveModel(Protocol):
@@ -64,36 +43,31 @@ class LiveModel(Protocol):
         ...
 
 
-MOST_AT_ONCE = 64  # prompts of one batch: those who come later would wait for all of it
-CLOSED = "the router was closed"
+class CallFailed(WorldError):
+    """A live call has no answer, after as many attempts as it takes.
 
+    Args:
+        model: who was called.
+        reason: why.
+        status: of `hierrouter.engines.generator.STATUSES`.
 
-@runtime_checkable
-class AnswersNow(Protocol):
-    """A generator for people who wait: it hands texts on as they grow, and counts tokens."""
+    Attributes:
+        was_begun: whether a part of the answer was told before.
+        earlier: the failed calls in whose place this one was made, oldest first.
+    """
 
-    def answer_now(
-        self, prompts: Sequence[str], follow: Mapping[int, OnText]
-    ) -> Iterator[tuple[int, Answer]]:
-        """As `Generator.generate`; the texts at these places are told as they grow."""
-        ...
+    was_begun = False
+    earlier: tuple[CallFailed, ...] = ()
 
-    def count(self, prompt: str) -> int:
-        """Tokens of a prompt."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """One prompt that waits, where its answer goes, and who follows it."""
-
-    prompt: str
-    answer: Future[Answer]
-    on_text: OnText | None
+    def __init__(self, model: str, reason: str, status: str = "error") -> None:
+        super().__init__(f"{model} gave no answer: {reason}")
+        self.model = model
+        self.reason = reason
+        self.status = status
 
 
 class BatchedModel:
-    """One local model and the thread that it answers in.
+    """One local model and the thread that it answers in; what waits is answered in one batch.
 
     Args:
         name: of the model, for messages.
@@ -103,7 +77,7 @@ class BatchedModel:
     def __init__(self, name: str, generator: Generator) -> None:
         self._name = name
         self._generator = generator
-        self._waiting: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_Request | None] = SimpleQueue()  # None is the end
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
         self._thread.start()
@@ -115,11 +89,11 @@ class BatchedModel:
             CallFailed: the prompt does not fit, the model failed, or it was closed.
         """
         if self._closed:
-            raise CallFailed(self._name, CLOSED)
-        asked = _Asked(prompt, Future(), _in_loop(on_text) if on_text else None)
-        self._waiting.put(asked)
+            raise CallFailed(self._name, "the router was closed")
+        request = _Request(prompt, Future(), _in_loop(on_text) if on_text else None)
+        self._waiting.put(request)
         try:
-            found = await asyncio.wrap_future(asked.answer)
+            found = await asyncio.wrap_future(request.answer)
         except RuntimeError as error:
             raise CallFailed(self._name, reason_of(error, 200)) from error
         if isinstance(found, Failure):
@@ -139,42 +113,35 @@ class BatchedModel:
             await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
-        while asked := self._waiting.get():
-            batch = [asked, *self._more()]
+        while request := self._waiting.get():
             # Who has gone is not answered.
-            wanted = [one for one in batch if one.answer.set_running_or_notify_cancel()]
-            if wanted:
-                self._answer(wanted)
-
-    def _more(self) -> list[_Asked]:
-        """What else waits now."""
-        more: list[_Asked] = []
-        while len(more) < MOST_AT_ONCE - 1:
+            batch = [
+                one for one in self._batch(request) if one.answer.set_running_or_notify_cancel()
+            ]
+            reason = "the engine gave no answer"
             try:
-                asked = self._waiting.get_nowait()
-            except Empty:
-                break
-            if asked is None:
-                self._waiting.put(None)  # the end, after this batch
-                break
-            more.append(asked)
-        return more
-
-    def _answer(self, batch: list[_Asked]) -> None:
-        """Give each its answer; an error goes to all that have none."""
-        try:
-            for place, answer in self._answers(batch):
-                batch[place].answer.set_result(answer)
-        except Exception as error:  # an engine may raise anything, and the thread must live on
+                for place, answer in self._answers(batch) if batch else ():
+                    batch[place].answer.set_result(answer)
+            except Exception as error:  # an engine may raise anything, and the thread must live on
+                reason = str(error) or type(error).__name__
             for one in batch:
                 if not one.answer.done():
-                    one.answer.set_exception(RuntimeError(str(error) or type(error).__name__))
-            return
-        for one in batch:
-            if not one.answer.done():
-                one.answer.set_exception(RuntimeError("the engine gave no answer"))
+                    one.answer.set_exception(RuntimeError(reason))
 
-    def _answers(self, batch: list[_Asked]) -> Iterator[tuple[int, Answer]]:
+    def _batch(self, first: _Request) -> Iterator[_Request]:
+        """One request and what else waits now."""
+        yield first
+        for _ in range(MOST_AT_ONCE - 1):
+            try:
+                request = self._waiting.get_nowait()
+            except Empty:
+                return
+            if request is None:
+                self._waiting.put(None)  # the end, after this batch
+                return
+            yield request
+
+    def _answers(self, batch: Sequence[_Request]) -> Iterator[tuple[int, Answer]]:
         """What the generator gives, each text told to who follows it."""
         prompts = [one.prompt for one in batch]
         follow = {place: one.on_text for place, one in enumerate(batch) if one.on_text}
@@ -187,12 +154,36 @@ class BatchedModel:
             yield place, answer
 
 
+@runtime_checkable
+class AnswersNow(Protocol):
+    """A generator for people who wait: it hands texts on as they grow, and counts tokens."""
+
+    def answer_now(
+        self, prompts: Sequence[str], follow: Mapping[int, OnText]
+    ) -> Iterator[tuple[int, Answer]]:
+        """As `Generator.generate`; the texts at these places are told as they grow."""
+        ...
+
+    def count(self, prompt: str) -> int:
+        """Tokens of a prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One prompt that waits, where its answer goes, and who follows it."""
+
+    prompt: str
+    answer: Future[Answer]
+    on_text: OnText | None
+
+
 def _in_loop(on_text: OnText) -> OnText:
     """The same, called from another thread in the loop that runs now."""
     loop = asyncio.get_running_loop()
 
-    def told(text: str) -> None:
+    def call(text: str) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(on_text, text)
 
-    return told
+    return call

@@ -1,9 +1,12 @@
-"""What a policy would earn, estimated from another policy's log."""
+"""What a policy would earn, estimated from another policy's log.
+
+Nothing here can get hold of a tree: estimators see what was logged, and no call that was not made.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,7 +19,14 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
 from hierrouter.evaluation.outcome import Actions
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
+
+LEVEL = 0.95
+SURE = 0.999  # level of the interval that decides whether weights average 1
+SMALLEST_SHARE = 0.001  # of the episodes; what is rarer is not worth a warning
+FOLDS = 10
+PENALTIES = np.logspace(-3, 3, 7)
 
 
 @dataclass(frozen=True)
@@ -117,8 +127,12 @@ def state_features(
         node: int64[states], node numbers.
         spent: float64[states], C_t; it is divided by the largest.
     """
+    called = np.zeros((routes.states, routes.hops - 1, routes.models), dtype=np.float32)
+    for state in range(routes.states):
+        for hop, model in enumerate(routes.path(state)):
+            called[state, hop, model] = 1.0
     cost = spent / (spent.max(initial=0.0) or 1.0)
-    columns = [embedding, _called(routes)[node], cost[:, None]]
+    columns = [embedding, called.reshape(routes.states, -1)[node], cost[:, None]]
     return np.concatenate(columns, axis=1).astype(np.float32)
 
 
@@ -130,16 +144,259 @@ def widened(target: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     return np.pad(target, ((0, 0), (0, count - target.shape[1])))
 
 
-def _called(routes: Routes) -> NDArray[np.float32]:
-    """float32[states, (L - 1) * M]: 1 where a model was called at a hop on the way to a state."""
-    called = np.zeros((routes.states, routes.hops - 1, routes.models), dtype=np.float32)
-    for node in range(routes.states):
-        for hop, model in enumerate(routes.path(node)):
-            called[node, hop, model] = 1.0
-    return called.reshape(routes.states, -1)
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of the value of a policy: its mean R.
+
+    Attributes:
+        estimator: its name.
+        value: NaN where no episode is one that the policy could have played.
+        error: standard error.
+        low, high: of a 95% interval.
+    """
+
+    estimator: str
+    value: float
+    error: float
+    low: float
+    high: float
 
 
-LEVEL = 0.95
+@dataclass(frozen=True)
+class Evaluation:
+    """What one log says of a policy.
+
+    Attributes:
+        estimates: of its value, one an estimator.
+        overlap: how much of the log is about it.
+        episodes: in the log.
+        queries: distinct questions in it.
+    """
+
+    estimates: tuple[Estimate, ...]
+    overlap: Overlap
+    episodes: int
+    queries: int
+
+
+def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
+    """What a log says of a policy: estimates of its value, and their grounds.
+
+    Args:
+        states: of the same episodes.
+        alpha: of the reward R = Q - alpha * C.
+
+    Raises:
+        InputError: all episodes are of one question.
+    """
+    queries = len(np.unique(log.query))
+    if queries < 2:
+        raise InputError("a log of one question has no interval; log at least 2 questions")
+    reward, weights = log.reward(alpha), Weights.of(log, states)
+    fitted = fitted_values(log, states, reward)
+    means = {
+        "IPS": ips(log, weights, reward),
+        "IPS per decision": ips_per_decision(log, weights, reward),
+        "SNIPS": snips(log, weights, reward),
+        "SNIPS per decision": snips_per_decision(log, weights, reward),
+        "FQE": fqe(states, fitted),
+        "DR": doubly_robust(log, states, weights, reward, fitted.held_out),
+    }
+    return Evaluation(
+        estimates=tuple(
+            Estimate(name, mean.value, mean.error, *mean.interval()) for name, mean in means.items()
+        ),
+        overlap=Overlap.of(log, states),
+        episodes=len(log),
+        queries=queries,
+    )
+
+
+@dataclass(frozen=True)
+class Score:
+    """How an estimator did on many logs.
+
+    Attributes:
+        estimator: its name.
+        logs: on which it gave a value.
+        bias: mean of value - truth.
+        bias_error: standard error of that mean.
+        deviation: standard deviation of the values over logs.
+        rmse: root of the mean of (value - truth)^2.
+        coverage: share of the logs whose interval holds the truth.
+    """
+
+    estimator: str
+    logs: int
+    bias: float
+    bias_error: float
+    deviation: float
+    rmse: float
+    coverage: float
+
+
+def scores(evaluations: Sequence[Evaluation], truth: float) -> tuple[Score, ...]:
+    """How each estimator did on these logs.
+
+    Args:
+        truth: the value that all of them estimate.
+    """
+    return tuple(
+        _score(estimates, truth)
+        for estimates in zip(*(found.estimates for found in evaluations), strict=True)
+    )
+
+
+def _score(estimates: Sequence[Estimate], truth: float) -> Score:
+    given = [estimate for estimate in estimates if np.isfinite(estimate.value)]
+    values = np.array([estimate.value for estimate in given])
+    holds = [estimate.low <= truth <= estimate.high for estimate in given]
+    several = len(given) > 1
+    deviation = float(values.std(ddof=1)) if several else math.nan
+    return Score(
+        estimator=estimates[0].estimator,
+        logs=len(given),
+        bias=float(values.mean() - truth) if given else math.nan,
+        bias_error=deviation / np.sqrt(len(given)) if several else math.nan,
+        deviation=deviation,
+        rmse=float(np.sqrt(np.square(values - truth).mean())) if given else math.nan,
+        coverage=float(np.mean(holds)) if given else math.nan,
+    )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Ratios of two policies' probabilities.
+
+    Attributes:
+        step: float64[episodes, L], pi(a_t | s_t) / mu(a_t | s_t); 1 after the end.
+    """
+
+    step: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, log: Log, states: LoggedStates) -> Weights:
+        """Of the policy to be valued over the policy that logged."""
+        likely = np.take_along_axis(states.chances, log.action[:, :, None], axis=2)[:, :, 0]
+        return cls(np.where(log.alive, likely / log.propensity, 1.0))
+
+    @cached_property
+    def so_far(self) -> NDArray[np.float64]:
+        """float64[episodes, L]: the product up to and with each call."""
+        return self.step.cumprod(axis=1)
+
+    @cached_property
+    def before(self) -> NDArray[np.float64]:
+        """float64[episodes, L]: the product up to each call, without it; 1 at the first."""
+        before = np.ones_like(self.step)
+        before[:, 1:] = self.so_far[:, :-1]
+        return before
+
+    @property
+    def whole(self) -> NDArray[np.float64]:
+        """float64[episodes]: of whole episodes; their expectation is 1 where nothing is missing."""
+        return self.so_far[:, -1]
+
+
+def ips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
+    """Inverse propensity score: the mean of w * R over whole episodes.
+
+    Horvitz and Thompson, JASA 47 (1952); for episodes Precup, Sutton and Singh, Eligibility Traces
+    for Off-Policy Policy Evaluation (ICML 2000). Unbiased where the log takes everything that the
+    policy takes, and the propensities are right.
+
+    Args:
+        reward: float64[episodes, L], see `Log.reward`.
+    """
+    return clustered_mean(weights.whole * reward.sum(axis=1), log.query)
+
+
+def ips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
+    """The same with each call's reward weighted by the calls up to it alone (Precup et al. 2000).
+
+    It differs from `ips` by the cost of earlier calls; Q comes last, after all of them.
+
+    Args:
+        reward: float64[episodes, L], see `Log.reward`.
+    """
+    return clustered_mean((weights.so_far * reward).sum(axis=1), log.query)
+
+
+def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
+    """Self-normalised: the sum of w * R over the sum of w.
+
+    Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning (NeurIPS
+    2015). Biased by about -E[w^2 (R - V)] / n, and steadier than `ips`: no estimate is larger than
+    the largest R.
+
+    Args:
+        reward: float64[episodes, L], see `Log.reward`.
+    """
+    return _self_normalised(weights.whole[:, None], reward.sum(axis=1, keepdims=True), log.query)
+
+
+def snips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
+    """Self-normalised hop by hop: the weighted per-decision estimator of Precup et al. (2000).
+
+    Args:
+        reward: float64[episodes, L], see `Log.reward`.
+    """
+    return _self_normalised(weights.so_far, reward, log.query)
+
+
+def _self_normalised(
+    weight: NDArray[np.float64], reward: NDArray[np.float64], query: NDArray[np.int64]
+) -> Clustered:
+    """The sum over columns of weighted means, with the error of its linearisation.
+
+    Args:
+        weight: float64[episodes, columns].
+        reward: float64[episodes, columns].
+    """
+    scale = weight.mean(axis=0)
+    if not scale.all():
+        return Clustered(math.nan, math.nan, 1)
+    means = (weight * reward).mean(axis=0) / scale
+    influence = (weight * (reward - means) / scale).sum(axis=1)
+    off = clustered_mean(influence, query)
+    return Clustered(float(means.sum()), off.error, off.freedom)
+
+
+def fqe(states: LoggedStates, fitted: FittedValues) -> Clustered:
+    """Fitted Q evaluation, the direct method: the mean expected return at the first states.
+
+    Its error is that of a jackknife over folds of questions, each fitted anew: it holds the draw of
+    questions and of calls, and not that the regression is of the wrong kind.
+    """
+    first = states.chances[:, 0]
+    value = np.einsum("ea,ea->e", first, fitted.all[:, 0])
+    across = np.einsum("ea,fea->fe", first, fitted.across[:, :, 0])
+    left = fitted.fold != np.arange(len(across))[:, None]
+    return jackknife(float(value.mean()), (across * left).sum(axis=1) / left.sum(axis=1))
+
+
+def doubly_robust(
+    log: Log,
+    states: LoggedStates,
+    weights: Weights,
+    reward: NDArray[np.float64],
+    expected: NDArray[np.float64],
+) -> Clustered:
+    """The expected returns, corrected by what was off in the log, call by call.
+
+    Jiang and Li, Doubly Robust Off-policy Value Evaluation for Reinforcement Learning (ICML 2016),
+    equation 10, written as a sum. Unbiased where the propensities are right, whatever `expected`
+    is, and where `expected` is right, whatever the propensities are.
+
+    Args:
+        reward: float64[episodes, L], see `Log.reward`.
+        expected: float64[episodes, L, A], expected return of each action; it must not have been
+            fitted on the episode's own question.
+    """
+    state_value = (states.chances * expected).sum(axis=2)
+    call_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
+    steps = weights.before * state_value + weights.so_far * (reward - call_value)
+    return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query)
 
 
 @dataclass(frozen=True)
@@ -191,120 +448,6 @@ def jackknife(value: float, replicates: NDArray[np.float64]) -> Clustered:
     groups = len(replicates)
     variance = (groups - 1) / groups * float(np.square(replicates - replicates.mean()).sum())
     return Clustered(value, math.sqrt(variance), groups - 1)
-
-
-SMALLEST_SHARE = 0.001  # of the episodes; what is rarer is not worth a warning
-SURE = 0.999  # level of the interval that decides whether weights average 1
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Ratios of two policies' probabilities.
-
-    Attributes:
-        step: float64[episodes, L], pi(a_t | s_t) / mu(a_t | s_t); 1 after the end.
-    """
-
-    step: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, log: Log, states: LoggedStates) -> Weights:
-        """Of the policy to be valued over the policy that logged."""
-        likely = np.take_along_axis(states.chances, log.action[:, :, None], axis=2)[:, :, 0]
-        return cls(np.where(log.alive, likely / log.propensity, 1.0))
-
-    @cached_property
-    def so_far(self) -> NDArray[np.float64]:
-        """float64[episodes, L]: the product up to and with each call."""
-        return self.step.cumprod(axis=1)
-
-    @cached_property
-    def before(self) -> NDArray[np.float64]:
-        """float64[episodes, L]: the product up to each call, without it; 1 at the first."""
-        before = np.ones_like(self.step)
-        before[:, 1:] = self.so_far[:, :-1]
-        return before
-
-    @property
-    def whole(self) -> NDArray[np.float64]:
-        """float64[episodes]: of whole episodes; their expectation is 1 where nothing is missing."""
-        return self.so_far[:, -1]
-
-
-@dataclass(frozen=True)
-class NeverTaken:
-    """Something that the policy to be valued does and the log never shows.
-
-    Attributes:
-        node: the node at which it does it.
-        action: what it does.
-        share: of its episodes that do so, as estimated from the log.
-    """
-
-    node: int
-    action: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How much of a log is about the policy to be valued.
-
-    Attributes:
-        effective: (sum w)^2 / sum w^2, the number of episodes that equal weights would have to have
-            for the same variance (Kish, Survey Sampling, 1965).
-        largest: the largest weight of an episode.
-        mean: of the weights.
-        misses: whether they clearly do not average 1: then the log lacks what the policy does, or
-            the propensities are not those of the logging policy.
-        never_taken: what the log never shows, the largest share first; less than one in a
-            thousand is not named.
-        share_never_taken: of the episodes of the policy to be valued that the log does not show.
-    """
-
-    effective: float
-    largest: float
-    mean: float
-    misses: bool
-    never_taken: tuple[NeverTaken, ...]
-    share_never_taken: float
-
-    @classmethod
-    def of(cls, log: Log, states: LoggedStates) -> Overlap:
-        """Of the episodes in `log`."""
-        weights = Weights.of(log, states)
-        whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
-        low, high = mean.interval(SURE)
-        missing = sorted(_never_taken(log, states, weights.before), key=lambda found: -found.share)
-        return cls(
-            effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
-            largest=float(whole.max()),
-            mean=mean.value,
-            misses=not low <= 1 <= high,
-            never_taken=tuple(found for found in missing if found.share >= SMALLEST_SHARE),
-            share_never_taken=min(1.0, math.fsum(found.share for found in missing)),
-        )
-
-
-def _never_taken(
-    log: Log, states: LoggedStates, before: NDArray[np.float64]
-) -> Iterator[NeverTaken]:
-    """What the policy to be valued does at a node where no episode does it, hop by hop."""
-    chances, count = states.chances, log.actions.count
-    for hop in range(log.hops):
-        here = log.alive[:, hop]
-        nodes, place = np.unique(log.node[here, hop], return_inverse=True)
-        taken = np.zeros((len(nodes), count), dtype=bool)
-        taken[place, log.action[here, hop]] = True
-        share = np.zeros((len(nodes), count))
-        np.add.at(share, place, before[here, hop, None] * chances[here, hop])
-        for at, action in np.argwhere(~taken & (share > 0)):
-            # Of all episodes: weights before this hop already lack what was never taken there.
-            yield NeverTaken(int(nodes[at]), int(action), float(share[at, action] / len(log)))
-
-
-FOLDS = 10
-PENALTIES = np.logspace(-3, 3, 7)
 
 
 class Regression(Protocol):
@@ -433,148 +576,72 @@ def _columns(
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """An estimate of the value of a policy: its mean R.
+class NeverTaken:
+    """Something that the policy to be valued does and the log never shows.
 
     Attributes:
-        estimator: its name.
-        value: NaN where no episode is one that the policy could have played.
-        error: standard error.
-        low, high: of a 95% interval.
+        node: the node at which it does it.
+        action: what it does.
+        share: of its episodes that do so, as estimated from the log.
     """
 
-    estimator: str
-    value: float
-    error: float
-    low: float
-    high: float
+    node: int
+    action: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How much of a log is about the policy to be valued.
+
+    Attributes:
+        effective: (sum w)^2 / sum w^2, the number of episodes that equal weights would have to have
+            for the same variance (Kish, Survey Sampling, 1965).
+        largest: the largest weight of an episode.
+        mean: of the weights.
+        misses: whether they clearly do not average 1: then the log lacks what the policy does, or
+            the propensities are not those of the logging policy.
+        never_taken: what the log never shows, the largest share first; less than one in a
+            thousand is not named.
+        share_never_taken: of the episodes of the policy to be valued that the log does not show.
+    """
+
+    effective: float
+    largest: float
+    mean: float
+    misses: bool
+    never_taken: tuple[NeverTaken, ...]
+    share_never_taken: float
 
     @classmethod
-    def of(cls, estimator: str, found: Clustered) -> Estimate:
-        """With its interval."""
-        return cls(estimator, found.value, found.error, *found.interval(LEVEL))
+    def of(cls, log: Log, states: LoggedStates) -> Overlap:
+        """Of the episodes in `log`."""
+        weights = Weights.of(log, states)
+        whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
+        low, high = mean.interval(SURE)
+        missing = sorted(_never_taken(log, states, weights.before), key=lambda found: -found.share)
+        return cls(
+            effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
+            largest=float(whole.max()),
+            mean=mean.value,
+            misses=not low <= 1 <= high,
+            never_taken=tuple(found for found in missing if found.share >= SMALLEST_SHARE),
+            share_never_taken=min(1.0, math.fsum(found.share for found in missing)),
+        )
 
 
-def estimates(
-    log: Log, states: LoggedStates, alpha: float, make: Make = ridge
-) -> tuple[Estimate, ...]:
-    """By every estimator.
-
-    Args:
-        log: of at least 2 questions.
-        states: of the same episodes.
-        alpha: of the reward R = Q - alpha * C.
-        make: the regression of the fitted values.
-    """
-    reward, weights = log.reward(alpha), Weights.of(log, states)
-    fitted = fitted_values(log, states, reward, make)
-    found = {
-        "IPS": ips(log, weights, reward),
-        "IPS per decision": ips_per_decision(log, weights, reward),
-        "SNIPS": snips(log, weights, reward),
-        "SNIPS per decision": snips_per_decision(log, weights, reward),
-        "FQE": fqe(states, fitted),
-        "DR": doubly_robust(log, states, weights, reward, fitted.held_out),
-    }
-    return tuple(Estimate.of(name, estimate) for name, estimate in found.items())
-
-
-def ips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Inverse propensity score: the mean of w * R over whole episodes.
-
-    Horvitz and Thompson, JASA 47 (1952); for episodes Precup, Sutton and Singh, Eligibility Traces
-    for Off-Policy Policy Evaluation (ICML 2000). Unbiased where the log takes everything that the
-    policy takes, and the propensities are right.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return clustered_mean(weights.whole * reward.sum(axis=1), log.query)
-
-
-def ips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """The same with each call's reward weighted by the calls up to it alone (Precup et al. 2000).
-
-    It differs from `ips` by the cost of earlier calls; Q comes last, after all of them.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return clustered_mean((weights.so_far * reward).sum(axis=1), log.query)
-
-
-def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Self-normalised: the sum of w * R over the sum of w.
-
-    Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning (NeurIPS
-    2015). Biased by about -E[w^2 (R - V)] / n, and steadier than `ips`: no estimate is larger than
-    the largest R.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return _self_normalised(weights.whole[:, None], reward.sum(axis=1, keepdims=True), log.query)
-
-
-def snips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Self-normalised hop by hop: the weighted per-decision estimator of Precup et al. (2000).
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return _self_normalised(weights.so_far, reward, log.query)
-
-
-def fqe(states: LoggedStates, fitted: FittedValues) -> Clustered:
-    """Fitted Q evaluation, the direct method: the mean expected return at the first states.
-
-    Its error is that of a jackknife over folds of questions, each fitted anew: it holds the draw of
-    questions and of calls, and not that the regression is of the wrong kind.
-    """
-    first = states.chances[:, 0]
-    value = np.einsum("ea,ea->e", first, fitted.all[:, 0])
-    across = np.einsum("ea,fea->fe", first, fitted.across[:, :, 0])
-    left = fitted.fold != np.arange(len(across))[:, None]
-    return jackknife(float(value.mean()), (across * left).sum(axis=1) / left.sum(axis=1))
-
-
-def doubly_robust(
-    log: Log,
-    states: LoggedStates,
-    weights: Weights,
-    reward: NDArray[np.float64],
-    expected: NDArray[np.float64],
-) -> Clustered:
-    """The expected returns, corrected by what was off in the log, call by call.
-
-    Jiang and Li, Doubly Robust Off-policy Value Evaluation for Reinforcement Learning (ICML 2016),
-    equation 10, written as a sum. Unbiased where the propensities are right, whatever `expected`
-    is, and where `expected` is right, whatever the propensities are.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        expected: float64[episodes, L, A], expected return of each action; it must not have been
-            fitted on the episode's own question.
-    """
-    state_value = (states.chances * expected).sum(axis=2)
-    call_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
-    steps = weights.before * state_value + weights.so_far * (reward - call_value)
-    return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query)
-
-
-def _self_normalised(
-    weight: NDArray[np.float64], reward: NDArray[np.float64], query: NDArray[np.int64]
-) -> Clustered:
-    """The sum over columns of weighted means, with the error of its linearisation.
-
-    Args:
-        weight: float64[episodes, columns].
-        reward: float64[episodes, columns].
-    """
-    scale = weight.mean(axis=0)
-    if not scale.all():
-        return Clustered(math.nan, math.nan, 1)
-    means = (weight * reward).mean(axis=0) / scale
-    influence = (weight * (reward - means) / scale).sum(axis=1)
-    off = clustered_mean(influence, query)
-    return Clustered(float(means.sum()), off.error, off.freedom)
+def _never_taken(
+    log: Log, states: LoggedStates, before: NDArray[np.float64]
+) -> Iterator[NeverTaken]:
+    """What the policy to be valued does at a node where no episode does it, hop by hop."""
+    chances, count = states.chances, log.actions.count
+    for hop in range(log.hops):
+        here = log.alive[:, hop]
+        nodes, place = np.unique(log.node[here, hop], return_inverse=True)
+        taken = np.zeros((len(nodes), count), dtype=bool)
+        taken[place, log.action[here, hop]] = True
+        share = np.zeros((len(nodes), count))
+        np.add.at(share, place, before[here, hop, None] * chances[here, hop])
+        for at, action in np.argwhere(~taken & (share > 0)):
+            # Of all episodes: weights before this hop already lack what was never taken there.
+            yield NeverTaken(int(nodes[at]), int(action), float(share[at, action] / len(log)))

@@ -1,145 +1,82 @@
-"""The router as an OpenAI-compatible server: its routes, and who is let in."""
+"""The router as an OpenAI-compatible server: who is let in, what is answered, what is noted."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import os
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from time import perf_counter
-from typing import Any
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hierrouter.pools.pool import is_loopback
-from hierrouter.serving.answering import (
-    Answering,
-    Metrics,
-    RequestLog,
-    Server,
-    Settings,
-    error_response,
-    status_of,
+from hierrouter.serving import MAX_REQUESTS
+from hierrouter.serving.chat import (
+    ChatRequest,
+    ModelNames,
+    UnknownModel,
+    chunk,
+    completion,
+    error_object,
+    last_chunks,
 )
-from hierrouter.serving.chat import ChatRequest, UnknownModel
-from hierrouter.serving.models import CallFailed
+from hierrouter.serving.models import CallFailed, OnText
+from hierrouter.serving.route import Hop, RouteOptions, RouteResult
 from hierrouter.serving.router import Router, question_of
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.keys import text_digest
 
 MOST_BYTES = 8_000_000  # of a request
+TOO_LARGE = f"a request may have {MOST_BYTES:,} bytes at most"
 OPEN = "/health"  # to everybody
 COUNTED = "/v1/"
 BUSY_S = 1  # after which a client may come again
-TOO_LARGE = f"a request may have {MOST_BYTES:,} bytes at most"
+LEFT = 499  # as nginx calls a client that is gone
+ROUTE_HEADER, COST_HEADER = "x-hierrouter-route", "x-hierrouter-cost"
+IGNORED_HEADER = "x-hierrouter-ignored"
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # by proxies, too
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
-class Guard:
-    """Middleware around an application.
+@dataclass(frozen=True)
+class Settings:
+    """How a server works.
 
-    Args:
-        app: what answers.
+    Attributes:
+        names: what clients may ask for.
+        policy: name of the policy, for logs.
         key: clients must send it; None lets everybody in.
-        metrics: told of each request below `/v1/`.
-        max_requests: of these that are under way; more are refused, so that none waits without end.
+        seed: draw calls from the stochastic policy; None takes the likeliest.
+        reroute: where a model gives no answer, take the next likeliest action, and say so.
+        max_requests: that are under way at once; more are refused.
     """
 
-    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, max_requests: int) -> None:
-        self._app = app
-        self._key = key
-        self._metrics = metrics
-        self._most = max_requests
-        self._under_way = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the server's start and end."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status, started = 499, perf_counter()  # a client that left before it heard anything
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        is_counted = scope["path"].startswith(COUNTED)
-        answers = self._refusal(scope) or (self._busy() if is_counted else None) or self._app
-        self._under_way += is_counted
-        try:
-            await answers(scope, _limited(receive), noted)
-        except Exception:
-            status = 500  # which is sent further out
-            raise
-        finally:
-            self._under_way -= is_counted
-            if is_counted:
-                self._metrics.ended(status, perf_counter() - started)
-
-    def _busy(self) -> Response | None:
-        """Why a request has to come again; None where there is room."""
-        if self._under_way < self._most:
-            return None
-        said = f"{self._most} requests are under way; come again"
-        response = error_response(503, said, "server_error", "overloaded")
-        response.headers["Retry-After"] = str(BUSY_S)
-        return response
-
-    def _refusal(self, scope: Scope) -> Response | None:
-        """Why a request is not even read; None lets it in."""
-        headers = Headers(scope=scope)
-        if self._key is not None and scope["path"] != OPEN:
-            given = headers.get("authorization", "").removeprefix("Bearer ").strip()
-            if not secrets.compare_digest(given.encode(), self._key.encode()):
-                said = "the API key is missing or wrong; send Authorization: Bearer KEY"
-                return error_response(401, said, "authentication_error", "invalid_api_key")
-        if self._key is None and not _is_here(headers.get("host", "")):
-            said = "without a key only this machine may ask; send Host: localhost"
-            return error_response(421, said)
-        if "content-length" in headers and "transfer-encoding" in headers:
-            # Where one ends and the next begins is seen otherwise by what stands before us.
-            response = error_response(400, "send Content-Length or Transfer-Encoding, not both")
-            response.headers["Connection"] = "close"
-            return response
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BYTES:
-            return error_response(413, TOO_LARGE)
-        if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
-            # Nor could a page in a browser ask without asking the user's leave first.
-            return error_response(415, "send Content-Type: application/json")
-        return None
-
-
-def _is_here(host: str) -> bool:
-    """Whether a request names this machine: that of a page whose name was bent to it does not."""
-    try:
-        return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
-
-
-def _is_json(kind: str) -> bool:
-    return kind.partition(";")[0].strip().lower() == "application/json"
-
-
-def _limited(receive: Receive) -> Receive:
-    """The same, for bodies that do not say how long they are."""
-    read = 0
-
-    async def limited() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > MOST_BYTES:
-            raise HTTPException(413, TOO_LARGE)
-        return message
-
-    return limited
+    names: ModelNames
+    policy: str
+    key: str | None = None
+    seed: int | None = None
+    reroute: bool = False
+    max_requests: int = MAX_REQUESTS
 
 
 def make_app(router: Router, settings: Settings, log: RequestLog | None = None) -> FastAPI:
@@ -148,8 +85,7 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
     Args:
         log: where a line a question goes; None is nowhere.
     """
-    rng = None if settings.seed is None else np.random.default_rng(settings.seed)
-    server = Server(router, settings, log or RequestLog(None), rng)
+    server = Server(router, settings, log or RequestLog(None))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -164,41 +100,26 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
     app.add_middleware(
         Guard, key=settings.key, metrics=server.metrics, max_requests=settings.max_requests
     )
-    _add_errors(app)
+    for kind in (RequestValidationError, InputError, CallFailed, HTTPException, Exception):
+        app.add_exception_handler(kind, _refused)
     _add_routes(app, server)
     return app
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part != "body")
-        said = f"{place}: {first['msg']}" if place else str(first["msg"])
-        return error_response(400, said[:300], param=place or None)
+@dataclass
+class Server:
+    """What lives as long as the application."""
 
-    @app.exception_handler(InputError)
-    async def refused(request: Request, error: InputError) -> Response:
-        if isinstance(error, UnknownModel):
-            return error_response(404, str(error), code="model_not_found", param="model")
-        return error_response(400, str(error))
+    router: Router
+    settings: Settings
+    log: RequestLog
+    metrics: Metrics = field(init=False)
+    rng: np.random.Generator | None = field(init=False)
 
-    @app.exception_handler(CallFailed)
-    async def failed(request: Request, error: CallFailed) -> Response:
-        status = status_of(error)
-        if status == 400:
-            code = "context_length_exceeded"
-            return error_response(status, str(error), code=code, param="messages")
-        return error_response(status, str(error), "upstream_error", error.status)
-
-    @app.exception_handler(HTTPException)
-    async def elsewhere(request: Request, error: HTTPException) -> Response:
-        said = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(error.status_code, said)
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        return error_response(500, f"unexpected: {type(error).__name__}", "server_error")
+    def __post_init__(self) -> None:
+        seed = self.settings.seed
+        self.metrics = Metrics()
+        self.rng = None if seed is None else np.random.default_rng(seed)
 
 
 def _add_routes(app: FastAPI, server: Server) -> None:
@@ -227,8 +148,406 @@ def _add_routes(app: FastAPI, server: Server) -> None:
         request.require_text()
         question = question_of(request.messages)
         name = f"chatcmpl-{secrets.token_hex(12)}"
-        return await Answering(server, name, request, question, http).response()
+        return await Answer(server, name, request, question, http).response()
 
 
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "hierrouter"}
+
+
+def error_response(
+    status: int,
+    message: str,
+    kind: str = "invalid_request_error",
+    code: str | None = None,
+    param: str | None = None,
+) -> JSONResponse:
+    """An error as OpenAI has it; see `error_object`."""
+    return JSONResponse(error_object(message, kind, code, param), status)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """The response to a request that ended in an error."""
+    match error:
+        case RequestValidationError():
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"] if part != "body")
+            message = f"{place}: {first['msg']}" if place else str(first["msg"])
+            return error_response(400, message[:300], param=place or None)
+        case UnknownModel():
+            return error_response(404, str(error), code="model_not_found", param="model")
+        case InputError():
+            return error_response(400, str(error))
+        case CallFailed(status="too_long"):
+            code = "context_length_exceeded"
+            return error_response(_status_of(error), str(error), code=code, param="messages")
+        case CallFailed():
+            return error_response(_status_of(error), str(error), "upstream_error", error.status)
+        case HTTPException():
+            message = f"{request.method} {request.url.path}: {error.detail}"
+            return error_response(error.status_code, message)
+        case _:
+            return error_response(500, f"unexpected: {type(error).__name__}", "server_error")
+
+
+def _status_of(error: CallFailed) -> int:
+    """Of a question whose call failed: the client's fault only where it is too long."""
+    return 400 if error.status == "too_long" else 502
+
+
+class Guard:
+    """Middleware around an application; plain ASGI, so that streams and disconnects pass untouched.
+
+    Args:
+        app: what answers.
+        key: clients must send it; None lets everybody in.
+        metrics: told of each request below `/v1/`.
+        max_requests: of these that are under way; more are refused, so that none waits without end.
+    """
+
+    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, max_requests: int) -> None:
+        self._app = app
+        self._key = key
+        self._metrics = metrics
+        self._most = max_requests
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's start and end."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, started = LEFT, time.perf_counter()  # until a client has heard anything
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        is_counted = scope["path"].startswith(COUNTED)
+        answers = self._refusal(scope) or (self._busy() if is_counted else None) or self._app
+        self._under_way += is_counted
+        try:
+            await answers(scope, _limited(receive), noted)
+        except Exception:
+            status = 500  # which is sent further out
+            raise
+        finally:
+            self._under_way -= is_counted
+            if is_counted:
+                self._metrics.ended(status, time.perf_counter() - started)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Why a request is not even read; None lets it in."""
+        headers = Headers(scope=scope)
+        if self._key is not None and scope["path"] != OPEN:
+            given = headers.get("authorization", "").removeprefix("Bearer ").strip()
+            if not secrets.compare_digest(given.encode(), self._key.encode()):
+                message = "the API key is missing or wrong; send Authorization: Bearer KEY"
+                return error_response(401, message, "authentication_error", "invalid_api_key")
+        if self._key is None and not _is_here(headers.get("host", "")):
+            return error_response(
+                421, "without a key only this machine may ask; send Host: localhost"
+            )
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Where one ends and the next begins is seen otherwise by what stands before us.
+            response = error_response(400, "send Content-Length or Transfer-Encoding, not both")
+            response.headers["Connection"] = "close"
+            return response
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MOST_BYTES:
+            return error_response(413, TOO_LARGE)
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] == "POST" and kind != "application/json":
+            # Nor could a page in a browser ask without asking the user's leave first.
+            return error_response(415, "send Content-Type: application/json")
+        return None
+
+    def _busy(self) -> Response | None:
+        """Why a request has to come again; None where there is room."""
+        if self._under_way < self._most:
+            return None
+        message = f"{self._most} requests are under way; come again"
+        response = error_response(503, message, "server_error", "overloaded")
+        response.headers["Retry-After"] = str(BUSY_S)
+        return response
+
+
+def _is_here(host: str) -> bool:
+    """Whether a request names this machine: that of a page whose name was bent to it does not."""
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+
+
+def _limited(receive: Receive) -> Receive:
+    """The same, for bodies that do not say how long they are."""
+    read = 0
+
+    async def limited() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > MOST_BYTES:
+            raise HTTPException(413, TOO_LARGE)
+        return message
+
+    return limited
+
+
+@dataclass
+class Answer:
+    """One completion, from the request to the last byte.
+
+    Attributes:
+        server: what answers.
+        name: id of the completion.
+        request: what was asked for.
+        question: what its messages ask.
+        http: the request as it came, which tells when the client leaves.
+        hops: the calls so far.
+    """
+
+    server: Server
+    name: str
+    request: ChatRequest
+    question: str
+    http: Request
+    hops: list[Hop] = field(default_factory=list)
+
+    async def response(self) -> Response:
+        """The answer to the client.
+
+        Raises:
+            InputError: what cannot be asked.
+            CallFailed: a model gave no answer, and nothing was sent yet.
+            HTTPException: the client has left.
+        """
+        ignored = self.request.ignored
+        headers = {IGNORED_HEADER: ignored} if ignored else {}
+        if self.request.stream:
+            return await self._stream(headers)
+        result = await self._unless_gone(self._route(None))
+        headers[ROUTE_HEADER] = quote(result.route, safe=">./:@+ ")  # a name may have anything
+        headers[COST_HEADER] = f"{result.cost:.9g}"
+        return JSONResponse(completion(self.name, self.request.model, result), headers=headers)
+
+    async def _route(self, on_text: OnText | None) -> RouteResult:
+        """Route the question, and note what became of it."""
+        server, model = self.server, self.request.model
+        settings, wanted = server.settings, self.request.hierrouter
+        alpha = settings.names.alpha(model) if wanted.alpha is None else wanted.alpha
+        options = RouteOptions(alpha, wanted.max_cost, server.rng, settings.reroute)
+        try:
+            result = await server.router.aroute(
+                self.question, options, on_text=on_text, on_hop=self._on_hop
+            )
+        except InputError:  # refused before any call
+            raise
+        except CallFailed as error:
+            for failed in (*error.earlier, error):
+                server.metrics.failed(failed.model)
+            self._note_failure(_status_of(error), str(error), error.earlier)
+            raise
+        except asyncio.CancelledError:
+            self._note_failure(LEFT, "the client left")
+            raise
+        except Exception as error:
+            self._note_failure(500, f"unexpected: {type(error).__name__}")
+            raise
+        server.log.answered(self.name, model, settings.policy, result)
+        return result
+
+    def _on_hop(self, hop: Hop) -> None:
+        self.hops.append(hop)
+        self.server.metrics.called(hop)
+
+    def _note_failure(
+        self, status: int, reason: str, instead_of: Sequence[CallFailed] = ()
+    ) -> None:
+        log, model = self.server.log, self.request.model
+        log.failed(self.name, model, status, reason, self.hops, instead_of)
+
+    async def _stream(self, headers: dict[str, str]) -> Response:
+        """The answer as it grows; an error before its first text is an error of the request."""
+        texts: asyncio.Queue[str | None] = asyncio.Queue()
+        task = asyncio.create_task(self._route(texts.put_nowait))
+        task.add_done_callback(lambda _: texts.put_nowait(None))
+        try:
+            first = await self._unless_gone(texts.get())
+        except BaseException:
+            task.cancel()
+            raise
+        if first is None and (error := task.exception()):
+            raise error
+        return StreamingResponse(
+            self._events(task, texts, first),
+            media_type="text/event-stream",
+            headers={**headers, **UNBUFFERED},
+        )
+
+    async def _events(
+        self, task: asyncio.Task[RouteResult], texts: asyncio.Queue[str | None], text: str | None
+    ) -> AsyncIterator[str]:
+        """The events of a stream whose first text is there."""
+        name, model, options = self.name, self.request.model, self.request.stream_options
+        try:
+            yield _event(chunk(name, model, {"role": "assistant", "content": ""}))
+            while text is not None:
+                yield _event(chunk(name, model, {"content": text}))
+                text = await texts.get()
+            result = await task
+            for last in last_chunks(name, model, result, bool(options and options.include_usage)):
+                yield _event(last)
+            yield "data: [DONE]\n\n"
+        except CallFailed as error:
+            yield _event(error_object(str(error), "upstream_error", error.status))
+        except Exception as error:  # the status is sent: only an event can tell it
+            LOG.exception("a stream broke")
+            yield _event(error_object(f"unexpected: {type(error).__name__}", "server_error"))
+        finally:
+            task.cancel()
+
+    async def _unless_gone(self, work: Awaitable[T]) -> T:
+        """What the work gives, as long as the client waits for it.
+
+        Raises:
+            HTTPException: it does not any more; the work is cancelled.
+        """
+        working = asyncio.ensure_future(work)
+        gone = asyncio.create_task(self._left())
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise HTTPException(LEFT, "the client left")
+            return working.result()
+        finally:
+            working.cancel()
+            gone.cancel()
+
+    async def _left(self) -> None:
+        """Until the client has left."""
+        while (await self.http.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _event(found: dict[str, Any]) -> str:
+    return f"data: {json.dumps(found, allow_nan=False)}\n\n"
+
+
+class Metrics:
+    """What a server has done so far."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, buckets=SECONDS, registry=self._registry)
+        self._requests = counter("hierrouter_requests", "Requests by HTTP status.", ["status"])
+        self._seconds = histogram("hierrouter_request_seconds", "Requests.")
+        self._router = histogram("hierrouter_router_seconds", "Decisions.")
+        self._calls = counter("hierrouter_calls", "Answers by model.", ["model"])
+        self._failed = counter("hierrouter_failed_calls", "Calls without one.", ["model"])
+        self._tokens = counter("hierrouter_tokens", "Tokens.", ["model", "direction"])
+        self._cost = counter("hierrouter_cost", "Price times tokens.")
+
+    def ended(self, status: int, seconds: float) -> None:
+        """One request is over."""
+        self._requests.labels(str(status)).inc()
+        self._seconds.observe(seconds)
+
+    def called(self, hop: Hop) -> None:
+        """One call has its answer."""
+        self._router.observe(hop.router_s)
+        self._calls.labels(hop.model).inc()
+        self._tokens.labels(hop.model, "in").inc(hop.tokens_in)
+        self._tokens.labels(hop.model, "out").inc(hop.tokens_out)
+        self._cost.inc(hop.cost)
+        for model, _ in hop.instead_of:
+            self.failed(model)
+
+    def failed(self, model: str) -> None:
+        """A model gave no answer."""
+        self._failed.labels(model).inc()
+
+    def text(self) -> bytes:
+        """All of it, in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class RequestLog:
+    """A file that lines are appended to.
+
+    Args:
+        path: of the file; None logs nothing.
+
+    Raises:
+        WorldError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: int | None = None
+        self._torn = False
+        self._path = path
+        if path is None:
+            return
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise WorldError(
+                f"cannot write the log: {path}: {error.strerror}; give another --log"
+            ) from error
+
+    def answered(self, name: str, model: str, policy: str, result: RouteResult) -> None:
+        """A question has its answer.
+
+        Args:
+            name: id of the completion.
+            model: name that the client asked for.
+            policy: name of the policy that chose the calls.
+        """
+        query = text_digest(result.question)  # one name for one question, however often it comes
+        line = {"id": name, "query": query, "asked_for": model, "policy": policy, "status": 200}
+        self._write({**line, **result.as_object()})
+
+    def failed(
+        self,
+        name: str,
+        model: str,
+        status: int,
+        reason: str,
+        hops: Sequence[Hop],
+        instead_of: Sequence[CallFailed] = (),
+    ) -> None:
+        """A question has no answer; the calls that were made for it are named all the same.
+
+        Args:
+            name, model: as in `answered`.
+            hops: those that have an answer.
+            instead_of: those of the next hop that failed before the one that `reason` tells of.
+        """
+        steps = [hop.as_object() for hop in hops]
+        line = {"id": name, "asked_for": model, "status": status, "error": reason, "steps": steps}
+        failed = [{"model": call.model, "reason": call.reason} for call in instead_of]
+        self._write({**line, "instead_of": failed} if failed else line)
+
+    def close(self) -> None:
+        """No more lines."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, line: dict[str, Any]) -> None:
+        """One line in one write; after one that was cut, on a line of its own."""
+        if self._file is None:
+            return
+        text = json.dumps({"time": round(time.time(), 3), **line}, allow_nan=False)
+        data = b"\n" * self._torn + f"{text}\n".encode()
+        try:
+            self._torn = os.write(self._file, data) < len(data)
+            problem = "the disk is full" if self._torn else ""
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            LOG.error("a line of the log is lost: %s: %s", self._path, problem)

@@ -13,17 +13,16 @@ import uvicorn
 
 from hierrouter.learning.bundle import load_bundle
 from hierrouter.pools.pool import Endpoint, Pool
-from hierrouter.serving.answering import RequestLog, Settings
-from hierrouter.serving.chat import Names
+from hierrouter.serving.chat import ModelNames
 from hierrouter.serving.router import Router
-from hierrouter.serving.server import make_app
+from hierrouter.serving.server import RequestLog, Settings, make_app
 from tests.servers import MODEL, Server
 
 
 @contextmanager
 def served(router: Router, **settings: Any) -> Iterator[str]:
     """The address of a server for `router`, which is closed with it."""
-    names = settings.pop("names", None) or Names.of(router.policy)
+    names = settings.pop("names", None) or ModelNames.of(router.policy)
     log = RequestLog(settings.pop("log", None))
     app = make_app(router, Settings(names, "test", **settings), log)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 import hierrouter.serving
-from hierrouter.serving.logs import simulated, states_in_tree
+from hierrouter.serving.logs import states_in_tree
 from hierrouter.serving.off_policy import (
     Clustered,
     Log,
@@ -19,7 +19,7 @@ from hierrouter.serving.off_policy import (
     Weights,
     clustered_mean,
     doubly_robust,
-    estimates,
+    evaluate,
     ips,
     ips_per_decision,
     snips,
@@ -181,11 +181,12 @@ def test_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
 
 def test_a_question_asked_often_counts_as_one() -> None:
     setting = world(queries=2_000)
+    same = replace(setting, logging=setting.target)
     clustered, alone = [], []
     for source in np.random.SeedSequence(0).spawn(300):
         rng = np.random.default_rng(source)
         position = np.repeat(rng.integers(len(setting.tree), size=40), 10)
-        log = simulated(setting.tree, setting.actions, setting.target, position, rng)
+        log = same.play_on(position, rng)
         _, weights = seen(setting, log)
         reward = log.reward(setting.alpha)
         clustered.append(ips(log, weights, reward))
@@ -218,7 +219,7 @@ def test_every_estimator_is_right_on_the_policy_that_logged() -> None:
     log = same.play(300, np.random.default_rng(0))
     states = states_in_tree(log, same.tree, same.target)
     mean = log.reward(same.alpha).sum(axis=1).mean()
-    for found in estimates(log, states, same.alpha):
+    for found in evaluate(log, states, same.alpha).estimates:
         weighs = found.estimator not in ("FQE", "DR")
         assert found.value == pytest.approx(mean, abs=1e-9 if weighs else 0.1)
         assert found.low < mean < found.high

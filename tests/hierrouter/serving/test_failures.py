@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.engines.generator import Failure, Response
 from hierrouter.serving.models import OnText
-from hierrouter.serving.router import Deployment, Router
+from hierrouter.serving.router import Router
 from tests.engines import Scripted, told
 from tests.hierrouter.serving.serving import served, with_server
 from tests.servers import Reply, Server, completion, refusal, serving
@@ -90,9 +90,9 @@ def test_calls_before_an_error_that_nobody_expected_are_logged(
     live_run: Path, tmp_path: Path, stream: bool
 ) -> None:
     log = tmp_path / "requests.jsonl"
-    found = Deployment.from_run(live_run)
     Breaks.asked = 0
-    router = Router.of(found.policy, found.pool, dict.fromkeys(MODELS, Breaks()))
+    router = Router(live_run, load=False)
+    router.models = dict.fromkeys(MODELS, Breaks())
     with served(router, log=log) as url:
         body = {**ASKED, "stream": stream}
         answer = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)

@@ -14,13 +14,10 @@ from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
-from hierrouter.serving.logs import Episode, LoggingPolicy, Step, from_texts, in_cache
-from hierrouter.serving.off_policy_result import (
-    Plan,
-    Result,
-    as_json,
-    long_table,
-    result_tables,
+from hierrouter.serving.logs import Episode, Step, from_texts, in_cache
+from hierrouter.serving.off_policy_result import Result, as_json, long_table, result_tables
+from hierrouter.serving.off_policy_study import (
+    LoggingPolicy,
     value_by_simulation,
     value_from_log,
 )
@@ -45,7 +42,8 @@ def router(tree: RouteTree) -> TrainedRouter:
 
 @pytest.fixture(scope="module")
 def played(tree: RouteTree, router: TrainedRouter) -> tuple[Result, list[Episode]]:
-    return value_by_simulation(router, tree, ALPHA, Plan(UNIFORM, 400, 3, 0), SOURCE)
+    size = {"episodes": 400, "repeats": 3}
+    return value_by_simulation(router, tree, ALPHA, UNIFORM, SOURCE, **size, seed=0)
 
 
 def test_a_log_written_down_says_what_it_said(
@@ -141,8 +139,8 @@ def test_a_reader_is_warned(tree: RouteTree, router: TrainedRouter) -> None:
     assert "the weights average" in told
     assert "effective episodes are few" in told
     assert found.evaluation.overlap.share_never_taken > 0.9
-    plan = Plan(LoggingPolicy("epsilon", 0.5), 900, 1, 0)
-    loud, _ = value_by_simulation(router, tree, ALPHA, plan, SOURCE)
+    epsilon = LoggingPolicy("epsilon", 0.5)
+    loud, _ = value_by_simulation(router, tree, ALPHA, epsilon, SOURCE, episodes=900, seed=0)
     assert loud.notes == ()
 
 
@@ -176,4 +174,4 @@ def test_every_table_says_the_same(played: tuple[Result, list[Episode]]) -> None
 def test_too_few_to_estimate_from(tree: RouteTree, router: TrainedRouter) -> None:
     one = tree.select(np.array([0]))
     with pytest.raises(InputError, match="too few questions to estimate from: 1"):
-        value_by_simulation(router, one, ALPHA, Plan(UNIFORM, 10, 1, 0), SOURCE)
+        value_by_simulation(router, one, ALPHA, UNIFORM, SOURCE, episodes=10, seed=0)

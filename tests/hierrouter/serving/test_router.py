@@ -16,8 +16,8 @@ from hierrouter.learning.checkpoint import router_at
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.models import CallFailed, OnText
-from hierrouter.serving.route import Asked, Follow, Hop
-from hierrouter.serving.router import Deployment, Router
+from hierrouter.serving.route import Hop, RouteOptions
+from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
 
@@ -67,7 +67,7 @@ def test_questions_under_way_together_get_their_own_answers(router: Router) -> N
 def test_the_last_answer_grows(router: Router) -> None:
     texts: list[str] = []
     hops: list[Hop] = []
-    routed = router.route(QUESTION, follow=Follow(texts.append, hops.append))
+    routed = router.route(QUESTION, on_text=texts.append, on_hop=hops.append)
     assert "".join(texts) == routed.answer
     assert tuple(hops) == routed.hops
     assert len(hops) == 2
@@ -84,7 +84,7 @@ def test_json_says_what_was_called(router: Router) -> None:
 
 def test_drawn_calls_have_the_probability_they_are_drawn_with(router: Router) -> None:
     rng = np.random.default_rng(0)
-    routes = [router.route("the word takomi", Asked(rng=rng)) for _ in range(40)]
+    routes = [router.route("the word takomi", RouteOptions(rng=rng)) for _ in range(40)]
     first = [routed.hops[0] for routed in routes]
     names = [model.name for model in router.pool.models]
     for hop in first:
@@ -92,16 +92,16 @@ def test_drawn_calls_have_the_probability_they_are_drawn_with(router: Router) ->
     chances = np.array(first[0].chances)
     counts = np.array([sum(hop.model == name for hop in first) for name in names])
     assert np.abs(counts / 40 - chances).max() < 0.3
-    again = [router.route("the word takomi", Asked(rng=np.random.default_rng(0)))]
+    again = [router.route("the word takomi", RouteOptions(rng=np.random.default_rng(0)))]
     assert again[0].route == routes[0].route
 
 
 def test_a_limit_on_cost_changes_the_route(router: Router) -> None:
     free = router.route(QUESTION)
-    tight = router.route(QUESTION, Asked(max_cost=free.cost * 0.99))
+    tight = router.route(QUESTION, RouteOptions(max_cost=free.cost * 0.99))
     assert tight.cost < free.cost or tight.is_over_limit
     assert tight.max_cost == pytest.approx(free.cost * 0.99)
-    assert not router.route(QUESTION, Asked(max_cost=1e6)).is_over_limit
+    assert not router.route(QUESTION, RouteOptions(max_cost=1e6)).is_over_limit
 
 
 def test_a_model_that_fails_fails_the_question(live_run: Path) -> None:
@@ -118,7 +118,7 @@ def test_another_model_answers_only_where_it_is_asked_for(live_run: Path) -> Non
     with scripted(live_run) as router:
         first = router.route(QUESTION).hops[0].model
     with scripted(live_run, broken=first) as router:
-        routed = router.route(QUESTION, Asked(reroute=True))
+        routed = router.route(QUESTION, RouteOptions(reroute=True))
     assert first not in routed.route.split(">")
     assert routed.hops[0].instead_of == ((first, "out of order"),)
     assert routed.hops[0].propensity is None
@@ -134,7 +134,7 @@ def test_where_no_model_answers_every_failure_is_told(live_run: Path) -> None:
         Router(live_run, engines=engines) as router,
         pytest.raises(CallFailed) as caught,
     ):
-        router.route(QUESTION, Asked(reroute=True))
+        router.route(QUESTION, RouteOptions(reroute=True))
     called = [model for model, _ in engines.asked]
     failures = [*caught.value.earlier, caught.value]
     assert [failed.model for failed in failures] == called
@@ -167,10 +167,9 @@ def test_tokens_are_those_of_the_model_that_counted_them(
     live_run: Path, names: tuple[str, ...]
 ) -> None:
     """A prompt that is too dear for `calc` alone, whatever the order the models come in."""
-    found = Deployment.from_run(live_run)
-    models = {name: Odd(10**9 if name == "calc" else 1) for name in names}
-    with Router.of(found.policy, found.pool, models) as router:
-        decision = asyncio.run(router.first(QUESTION, Asked(max_cost=1000.0)))
+    with Router(live_run, load=False) as router:
+        router.models = {name: Odd(10**9 if name == "calc" else 1) for name in names}
+        decision = asyncio.run(router.first(QUESTION, RouteOptions(max_cost=1000.0)))
     chances = dict(zip(router.policy.action_names, decision.chances.tolist(), strict=True))
     possible = {name.partition(">")[0] for name, chance in chances.items() if chance > 0}
     assert possible == {"text", "facts"}
@@ -178,9 +177,10 @@ def test_tokens_are_those_of_the_model_that_counted_them(
 
 def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
     before = set(threading.enumerate())
-    found = Deployment.from_run(live_run)
-    models = {name: Odd(closes=name != "text") for name in ("calc", "text", "facts")}
-    router = Router.of(found.policy, found.pool, models)
+    router = Router(live_run, load=False)
+    router.models = models = {
+        name: Odd(closes=name != "text") for name in ("calc", "text", "facts")
+    }
     assert router.route(QUESTION).hops
     with pytest.raises(OSError, match="stuck"):
         router.close()
@@ -191,8 +191,8 @@ def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
 
 def test_another_alpha_is_refused_by_a_policy_for_one(router: Router) -> None:
     with pytest.raises(InputError, match=r"alpha 0.1 alone, asked for was 0.2; .*sweep-alpha"):
-        router.route(QUESTION, Asked(alpha=0.2))
-    assert router.route(QUESTION, Asked(alpha=0.1)).alpha == 0.1
+        router.route(QUESTION, RouteOptions(alpha=0.2))
+    assert router.route(QUESTION, RouteOptions(alpha=0.1)).alpha == 0.1
 
 
 def test_another_pool_is_refused(live_run: Path) -> None:
@@ -232,4 +232,4 @@ def test_a_run_without_a_bundle_needs_a_pool(live_run: Path, tmp_path: Path) -> 
         Router(run, bundle.pool, engines=Scripted()) as router,
         pytest.raises(InputError, match=r"max_cost needs live.json"),
     ):
-        router.route(QUESTION, Asked(max_cost=1))
+        router.route(QUESTION, RouteOptions(max_cost=1))

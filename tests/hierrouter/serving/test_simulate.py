@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import chisquare
 
 from hierrouter.evaluation.outcome import Actions, greedy
-from hierrouter.serving.logs import LoggingPolicy, simulated
-from hierrouter.serving.off_policy_study import Score, repeated, scores
+from hierrouter.serving.off_policy import Score, scores
+from hierrouter.serving.off_policy_study import LoggingPolicy, repeated
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.serving.worlds import ALPHA, truth, world
@@ -69,7 +69,7 @@ def test_no_logging_policy(text: str) -> None:
 def test_calls_are_drawn_with_their_propensities() -> None:
     setting = world(queries=2, models=3, hops=1)
     rng = np.random.default_rng(0)
-    log = simulated(setting.tree, setting.actions, setting.logging, np.repeat([0, 1], 3_000), rng)
+    log = setting.play_on(np.repeat([0, 1], 3_000), rng)
     for query in (0, 1):
         drawn = np.bincount(log.action[log.query == query, 0], minlength=3)
         assert chisquare(drawn, 3_000 * setting.logging[query, 0]).pvalue > 0.001
