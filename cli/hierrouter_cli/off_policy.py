@@ -6,16 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options, parsing
-from hierrouter_cli.options import SIMULATED, one_of
+from hierrouter_cli import console, options
 from hierrouter_cli.report import look_at, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.learning.selection import Shown
+    from hierrouter.learning.selection import SelectedRun
     from hierrouter.learning.trained import TrainedRouter
     from hierrouter.serving.logs import Episode
     from hierrouter.serving.off_policy_result import Result
@@ -31,38 +28,35 @@ def off_policy(
     selected: Selected,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Episodes as JSON lines, from a server, say."),
+        options.value("--log", "FILE", "Episodes as JSON lines, from a server, say."),
     ] = None,
     simulate: Annotated[
         str | None,
-        typer.Option(
+        options.value(
             "--simulate",
-            metavar="uniform|epsilon=E|temperature=T",
-            autocompletion=one_of(SIMULATED),
-            help="Play logs of this policy on the cache, where the exact value is known.",
+            "uniform|epsilon=E|temperature=T",
+            "Play logs of this policy on the cache, where the exact value is known.",
+            offer=options.SIMULATED,
         ),
     ] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,
     split: Annotated[
         str | None,
-        options.choice("--split", options.FOLDS, f"Of --simulate; default {SPLIT}."),
+        options.split_flag(f"Of --simulate; default {SPLIT}."),
     ] = None,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            "--episodes",
-            metavar="N",
-            min=FEWEST,
-            help="Length of a log; default: one for each question.",
+        options.value(
+            "--episodes", "N", "Length of a log; default: one for each question.", min=FEWEST
         ),
     ] = None,
     repeats: Annotated[
         int | None,
-        typer.Option("--repeats", metavar="N", min=1, help="How many fresh logs; default 1."),
+        options.value("--repeats", "N", "How many fresh logs; default 1.", min=1),
     ] = None,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="FILE", help="Write the first log there.")
+        Path | None, options.value("--keep", "FILE", "Write the first log there.")
     ] = None,
     seed: options.Seed = options.DEFAULT_SEED,
     format: options.Format = "text",
@@ -75,8 +69,6 @@ def off_policy(
     from hierrouter.collection.files import require_free
     from hierrouter.serving.logs import has_texts, write_log
 
-    parsing.check_format(format)
-    parsing.check_split(split or SPLIT)
     only_simulated = {
         "--split": split,
         "--episodes": episodes,
@@ -86,14 +78,13 @@ def off_policy(
     logging = _logging_policy(log, simulate, only_simulated)
     if keep:
         require_free(keep, "--keep")
-    value = parsing.parse_alpha(alpha)
     texts = log is not None and has_texts(log)
     if texts and (selected.prices or selected.price):
         raise InputError(
             f"prices are for a cache: --prices, --price; {log} carries its texts and is priced as "
             "logged, tokens as the router was trained; leave them out"
         )
-    shown, tree = _router(selected, checkpoint, value, needs_tree=not texts)
+    shown, tree = _router(selected, checkpoint, alpha, needs_tree=not texts)
     run, trained = shown.required()
     say_shown("off-policy", shown, with_alpha=True)
     if logging is None or tree is None:
@@ -132,20 +123,22 @@ def _logging_policy(
 
 def _router(
     selected: Selected, checkpoint: Path | None, alpha: float | None, needs_tree: bool
-) -> tuple[Shown, RouteTree | None]:
+) -> tuple[SelectedRun, RouteTree | None]:
     """The router to be valued, and the tree where it was opened."""
     from hierrouter.learning.checkpoint import router_at
-    from hierrouter.learning.selection import Shown, differences_of, shown_router
+    from hierrouter.learning.selection import SelectedRun, select_run, training_remarks
 
     if checkpoint and not needs_tree:
         trained = router_at(checkpoint, alpha)
         value = trained.alpha if alpha is None else alpha
-        return Shown(checkpoint, trained, value, remarks=differences_of(trained, value)), None
+        return SelectedRun(
+            checkpoint, trained, value, remarks=training_remarks(trained, value)
+        ), None
     tree = as_trained(selected, checkpoint).open()
-    return shown_router(tree, alpha, checkpoint), tree
+    return select_run(tree, alpha, checkpoint), tree
 
 
-def _from_log(log: Path, selected: Selected, shown: Shown, tree: RouteTree | None) -> Result:
+def _from_log(log: Path, selected: Selected, shown: SelectedRun, tree: RouteTree | None) -> Result:
     """From a file; without a tree from the texts in it."""
     from hierrouter.serving.logs import LogShape, read_log
     from hierrouter.serving.off_policy_study import value_from_log

@@ -16,7 +16,7 @@ import typer
 
 from hierrouter.serving import MAX_REQUESTS
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cli import console, options, parsing, report
+from hierrouter_cli import console, options, report
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,9 +35,9 @@ def route(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
+        options.value(
             "--file",
-            metavar="FILE|-",
+            "FILE|-",
             help="Questions as JSON lines, question or messages in each; - is stdin.",
         ),
     ] = None,
@@ -49,7 +49,7 @@ def route(
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the policy would call first; call nothing.")
+        bool, options.switch("--dry-run", "Show what the policy would call first; call nothing.")
     ] = False,
     format: options.ShortFormat = "text",
 ) -> None:
@@ -60,10 +60,7 @@ def route(
     """
     import anyio
 
-    parsing.check_format(format, options.SHORT_FORMATS)
     _check_asked(question, file, dry_run)
-    value = parsing.parse_alpha(alpha)
-    limit = parsing.parse_cost(max_cost, "--max-cost")
     # What needs torch comes after all that can be refused without it.
     import numpy as np
 
@@ -71,10 +68,10 @@ def route(
     from hierrouter.serving.route import RouteOptions
     from hierrouter.serving.router import live_run
 
-    run = checkpoint or live_run(value)
+    run = checkpoint or live_run(alpha)
     given = load_pool(pool) if pool else None
     rng = np.random.default_rng(seed) if sample else None
-    route_options = RouteOptions(value, limit, rng, reroute)
+    route_options = RouteOptions(alpha, max_cost, rng, reroute)
     if file is not None:
         failed = anyio.run(_all, run, given, file, route_options)
         if failed:
@@ -258,36 +255,34 @@ def serve(
     alpha: options.ShownAlpha = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(
+        options.value(
             "--name",
-            metavar="NAME=ALPHA",
+            "NAME=ALPHA",
             help="Also answer as hierrouter:NAME, at this alpha; repeatable.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = HOST,
+    host: Annotated[str, options.value("--host", "ADDRESS", "Where to listen.")] = HOST,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0 takes a free one.")
+        int, options.value("--port", "N", "0 takes a free one.", min=0, max=65_535)
     ] = PORT,
     api_key_env: Annotated[
         str | None,
-        typer.Option(
+        options.value(
             "--api-key-env",
-            metavar="VARIABLE",
+            "VARIABLE",
             help="Environment variable with the key that clients must send.",
         ),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option("--log", metavar="FILE", help="Append a JSON line for each request."),
+        options.value("--log", "FILE", "Append a JSON line for each request."),
     ] = None,
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
     max_requests: Annotated[
         int,
-        typer.Option(
-            "--max-requests", metavar="N", min=1, help="Under way at once; more are refused."
-        ),
+        options.value("--max-requests", "N", "Under way at once; more are refused.", min=1),
     ] = MAX_REQUESTS,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
@@ -296,7 +291,6 @@ def serve(
     alpha, as the model `hierrouter@0.02`. What is missing is an error at the start.
     """
     key = _key(api_key_env, host)
-    value = parsing.parse_alpha(alpha)
     named = _named(name or [])
     _require_extra()
     with _bound(host, port) as listener:
@@ -306,9 +300,9 @@ def serve(
         from hierrouter.serving.server import RequestLog, Settings, make_app
 
         lines = RequestLog(log)
-        run = checkpoint or live_run(value)
+        run = checkpoint or live_run(alpha)
         router = Router(run, load_pool(pool) if pool else None, load=False)
-        names = ModelNames.of(router.policy, value, named)  # refused before the models are loaded
+        names = ModelNames.of(router.policy, alpha, named)  # refused before the models are loaded
         router.load_models()
         rng_seed = seed if sample else None
         settings = Settings(names, str(run), key, rng_seed, reroute, max_requests)
@@ -345,7 +339,7 @@ def _named(given: Sequence[str]) -> dict[str, float]:
             raise InputError(f"not NAME=ALPHA: --name {item:.60}; e.g. --name cheap=0.5")
         if name in named:
             raise InputError(f"name given twice: --name {item:.60}; names must differ")
-        named[name] = parsing.parse_alpha(alpha, f"--name {name}")
+        named[name] = options.parse_alpha(alpha, f"--name {name}")
     return named
 
 
