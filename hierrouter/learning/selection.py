@@ -95,10 +95,11 @@ def select_run(
         sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
     if is_lacking and sweep and (found := sweep.like(trained, value)):
+        may_stop = trained and found.objective.allow_stop > trained.objective.allow_stop
         run, trained = sweep_run, found
         remarks.append(
             f"no run of `train` for alpha {value:g} on this tree; the sweep's network is shown, "
-            f"seed {found.origin.seed}"
+            f"seed {found.origin.seed}{', which may stop early' if may_stop else ''}"
         )
     if trained:
         trained.origin.check_matches(tree, trained.router.shape.dim)

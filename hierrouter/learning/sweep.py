@@ -327,13 +327,19 @@ class Sweep:
         return alpha in self.alphas or any(isinstance(each, TrainedSweep) for each in self.members)
 
     def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
-        """The first seed's router for one alpha that may do what `trained` may; None without one.
+        """The first seed's router for one alpha that may do what `trained` may, or also stop early.
 
         Args:
             trained: None is anything.
+
+        Returns:
+            None without one.
         """
         for router in self.at(alpha):
-            if trained is None or replace(trained.objective, alpha=alpha) == router.objective:
+            stop = router.objective.allow_stop or (trained and trained.objective.allow_stop)
+            if trained is None or router.objective == replace(
+                trained.objective, alpha=alpha, allow_stop=bool(stop)
+            ):
                 return router
         return None
 
