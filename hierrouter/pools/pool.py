@@ -319,16 +319,11 @@ class Pool:
 
 
 def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
-    """The inverse of `Pool.to_json`; a plan of others is for `pool_file.stored_pool`."""
+    """The inverse of `Pool.to_json`; a plan of others is for `files.stored_pool`."""
     stored = json.loads(text)
     raw = stored["pool"]
-    pool = Pool(
-        models=tuple(_stored_model(model) for model in raw["models"]),
-        hops=raw["hops"],
-        stage_prompts=tuple(raw["stage_prompts"]),
-        references=tuple(_stored_model(model) for model in raw["references"]),
-        context_free=raw.get("context_free", False),
-    )
+    groups = {key: tuple(map(_stored_model, raw[key])) for key in ("models", "references")}
+    pool = Pool(**{**raw, **groups, "stage_prompts": tuple(raw["stage_prompts"])})
     return pool, stored["identities"]
 
 

@@ -64,16 +64,14 @@ def known_datasets(data: Path) -> list[KnownDataset]:
     Raises:
         InputError: a file there cannot be read.
     """
-    built_in = [KnownDataset(name, "testbed", "", None) for name in testbed.FAMILIES]
-    return built_in + [_known(name, data) for name in PAPER_DATASETS]
-
-
-def _known(name: str, data: Path) -> KnownDataset:
-    file = _file_of(name, data)
-    if file.exists():
-        return KnownDataset(name, "file", str(file), count_rows(file))
-    source = HUB[name]
-    return KnownDataset(name, "hub", source.place, source.questions)
+    known = [KnownDataset(name, "testbed", "", None) for name in testbed.FAMILIES]
+    for name, source in HUB.items():
+        file = _file_of(name, data)
+        if file.exists():
+            known.append(KnownDataset(name, "file", str(file), count_rows(file)))
+        else:
+            known.append(KnownDataset(name, "hub", source.place, source.questions))
+    return known
 
 
 def load_queries(
@@ -172,12 +170,9 @@ def describe(queries: Sequence[Query], samples: int) -> list[Described]:
     found: dict[str, list[Query]] = {}
     for query in queries:
         found.setdefault(query.dataset, []).append(query)
-    return [
-        Described(name, _folds(questions), tuple(questions[:samples]))
-        for name, questions in found.items()
-    ]
-
-
-def _folds(queries: Sequence[Query]) -> Mapping[str, int]:
-    counts = Counter(query.split for query in queries)
-    return {split: counts[split] for split in SPLITS}
+    described = []
+    for name, questions in found.items():
+        counts = Counter(query.split for query in questions)
+        folds = {split: counts[split] for split in SPLITS}
+        described.append(Described(name, folds, tuple(questions[:samples])))
+    return described

@@ -1,4 +1,8 @@
-"""Questions from files and from the hub, all in one shape."""
+"""Questions from files of one's own and from the hub, all in one shape.
+
+A row has a `question` and an `answer`, or several `answers`. It may have an `id`, `choices`, a
+`split`, a `dataset`, and a `final_answer` beside answers that do not state their result.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
     """The question of one row; `split` is "" where the row does not say.
 
     Args:
-        row: keys as above.
+        row: see above; other keys are left alone.
         where: names the row in messages.
         dataset: of rows that name none.
         number: the id of rows that have none.
@@ -87,20 +91,13 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
 
 def _answers(row: Row, where: str) -> list[str]:
     """The reference answers, with the final one where no other states its result."""
-    answers = _given(row, where)
-    if "final_answer" not in row:
-        return answers
-    return list(with_final(answers, _number_or_text(row, "final_answer", where)))
-
-
-def _given(row: Row, where: str) -> list[str]:
-    if "answers" not in row:
-        return [_number_or_text(row, "answer", where)]
-    answers = row["answers"]
+    answers = row["answers"] if "answers" in row else [_number_or_text(row, "answer", where)]
     if not isinstance(answers, list) or not answers:
         raise InputError(f"answers is empty or not a list: {where}; {REMEDY}")
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise InputError(f"answers holds something empty or not a text: {where}; {REMEDY}")
+    if "final_answer" in row:
+        return list(with_final(answers, _number_or_text(row, "final_answer", where)))
     return answers
 
 
@@ -174,7 +171,11 @@ def read_file(path: Path) -> list[Query]:
     for number, where, row in _rows(path):
         try:
             query = query_of(row, where, path.stem, number)
-            _require_new(query, where, places)
+            first = places.setdefault((query.dataset, query.id), where)
+            if first != where:
+                raise InputError(
+                    f"duplicate id {query.id:.40}: {first} and {where}; ids must differ"
+                )
         except InputError as error:
             faults.append((number, str(error)))
         else:
@@ -186,18 +187,12 @@ def read_file(path: Path) -> list[Query]:
     return queries
 
 
-def _require_new(query: Query, where: str, places: dict[tuple[str, str], str]) -> None:
-    first = places.setdefault((query.dataset, query.id), where)
-    if first != where:
-        raise InputError(f"duplicate id {query.id:.40}: {first} and {where}; ids must differ")
-
-
 def _bad_rows(faults: list[tuple[int, str]]) -> str:
     """What is wrong with the first row in full, with others in brief."""
     (_, first), *others = faults
     if not others:
         return first
-    brief = ", ".join(f"{number} ({said.partition(':')[0]})" for number, said in others[:NAMED])
+    brief = ", ".join(f"{number} ({fault.partition(':')[0]})" for number, fault in others[:NAMED])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     return f"{first}; bad too: {brief}{more}"
 
@@ -225,15 +220,13 @@ def _without_nulls(row: Row) -> dict[str, Any]:
     """The row without what other rows have: in Parquet every row has the keys of all."""
     kept = {key: value for key, value in row.items() if value is not None}
     choices = kept.get("choices")
-    if isinstance(choices, list) and all(_is_pair(item) for item in choices):
+    if isinstance(choices, list) and all(
+        isinstance(pair, tuple) and isinstance(pair[0], Hashable) for pair in choices
+    ):
         choices = dict(choices)  # of the type "map"
     if isinstance(choices, dict):
         kept["choices"] = {key: text for key, text in choices.items() if text is not None}
     return kept
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, tuple) and isinstance(item[0], Hashable)
 
 
 SPLIT = "test"
