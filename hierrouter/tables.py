@@ -216,6 +216,11 @@ class Table:
             for row in self.rows
         ]
 
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """Each group's name and the positions of its rows."""
+        positions = groupby(range(len(self.rows)), lambda at: self.rows[at].group)
+        return [(name, list(members)) for name, members in positions]
+
     def __repr__(self) -> str:
         """Title, aligned columns below the names of their groups, note; nothing is escaped."""
         titles = [one_line(column.title) for column in self.columns]
@@ -323,7 +328,7 @@ def as_markdown(table: Table) -> str:
         _pipes([markdown_text(name) for name in names]),
     ]
     lines.append(_pipes([":--", *("--:" for _ in names[1:])]))
-    for group, members in _groups(table):
+    for group, members in table.groups():
         lines.append(_pipes([f"*{markdown_text(group)}*", *("" for _ in names[1:])]))
         for at in members:
             cells = [markdown_text(cell) for cell in shown[at]]
@@ -340,7 +345,7 @@ def as_latex(table: Table) -> str:
     lines = [r"\begin{table}[h]", r"\centering", rf"\caption{{{latex_text(table.title)}}}"]
     lines += [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
     lines.append(_ampersands([latex_text(column.title) for column in table.columns]))
-    for group, members in _groups(table):
+    for group, members in table.groups():
         lines.append(r"\midrule")
         lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex_text(group)}}}}} \\")
         for at in members:
@@ -390,7 +395,7 @@ def _rich_block(table: Table) -> RichTable:
     for column in others:
         block.add_column(Text(one_line(column.title)), justify="right", no_wrap=True)
     width = len(table.columns)
-    for group, members in _groups(table):
+    for group, members in table.groups():
         heading = Text(one_line(group), style="italic")
         block.add_row(heading, *(Text() for _ in range(width - 1)))
         for at in members:
@@ -398,15 +403,6 @@ def _rich_block(table: Table) -> RichTable:
             styles = ["bold" if (at, number) in best else "" for number in range(width)]
             block.add_row(*(Text(c, style=s) for c, s in zip(cells, styles, strict=True)))
     return block
-
-
-def _groups(table: Table) -> list[tuple[str, list[int]]]:
-    """Each group's name and the positions of its rows."""
-
-    def group(at: int) -> str:
-        return table.rows[at].group
-
-    return [(name, list(members)) for name, members in groupby(range(len(table.rows)), group)]
 
 
 def _widths(table: Table) -> list[int]:

@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hierrouter.evaluation.budget import oracle_break_points
 from hierrouter.evaluation.outcome import single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
-from hierrouter.learning.selection import Shown, differences_of
+from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
@@ -27,7 +26,7 @@ from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.build import columns_of
 from hierrouter.reports.evaluated import cost_unit
 from hierrouter.reports.explain import worst_queries
-from hierrouter.reports.html import BASE_STYLES, content_security_policy, environment
+from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.results import ALL
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
@@ -251,7 +250,7 @@ def explored(
     cache: Path,
     tree: RouteTree,
     split: str,
-    shown: Shown,
+    shown: SelectedRun,
     texts: int,
     pool: str | None = None,
     on_done: OnDone = lambda done, total: None,
@@ -302,11 +301,11 @@ def explored(
     )
 
 
-def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: Shown) -> list[str]:
+def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: SelectedRun) -> list[str]:
     """How routers are shown otherwise than they were trained, but for alpha."""
     swept = shown.sweep.like(None, shown.sweep.alphas[0]) if shown.sweep else None
     routers = [router for router in (trained, swept) if router]
-    said = (line for router in routers for line in differences_of(router, router.alpha, tree))
+    said = (line for router in routers for line in training_remarks(router, router.alpha, tree))
     return [f"{line[:1].upper()}{line[1:]}." for line in dict.fromkeys(said)]
 
 
@@ -314,7 +313,7 @@ def _learned(
     fold: RouteTree,
     alphas: tuple[float, ...],
     trained: TrainedRouter | None,
-    shown: Shown,
+    shown: SelectedRun,
     on_done: OnDone,
 ) -> tuple[Learned, ...]:
     """The sweep's network first: it is the one that moves with alpha."""
@@ -453,24 +452,20 @@ INERT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 def as_html(explored: Explored) -> str:
     """The page, the same bytes for the same values."""
-    style, script = _style(), _script()
     fold = explored.fold
-    return (
-        environment("hierrouter.reports")
-        .get_template("explore.html.j2")
-        .render(
-            policy=content_security_policy(style, script),
-            style=Markup(style),  # noqa: S704 - our own text, not foreign
-            script=Markup(script),  # noqa: S704 - our own text
-            data=Markup(inert_json(as_object(explored))),  # noqa: S704 - escaped there
-            queries=len(fold),
-            datasets=len(set(fold.datasets)),
-            split=explored.split,
-            scorer=fold.scorer,
-            notes=explored.notes,
-            absent=_absent(explored),
-            texts=len(explored.texts),
-        )
+    return render(
+        "explore.html.j2",
+        template_texts(*BASE_STYLES, "explore.css"),
+        # All files in one function, so that nothing of it can be reached by name.
+        '(() => {\n"use strict";\n' + template_texts(*SCRIPTS, between="\n") + "\n})();\n",
+        data=Markup(inert_json(as_object(explored))),  # noqa: S704 - escaped there
+        queries=len(fold),
+        datasets=len(set(fold.datasets)),
+        split=explored.split,
+        scorer=fold.scorer,
+        notes=explored.notes,
+        absent=_absent(explored),
+        texts=len(explored.texts),
     )
 
 
@@ -487,18 +482,3 @@ def inert_json(value: Any) -> str:
     """JSON in ASCII that can stand inside a script element whatever it says."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(INERT)
-
-
-def _style() -> str:
-    base = resources.files("hierrouter.reports").joinpath("templates")
-    own = resources.files("hierrouter.reports").joinpath("templates", "explore.css")
-    return "".join(base.joinpath(name).read_text("utf-8") for name in BASE_STYLES) + own.read_text(
-        "utf-8"
-    )
-
-
-def _script() -> str:
-    """All files in one function, so that nothing of it can be reached by name."""
-    folder = resources.files("hierrouter.reports").joinpath("templates")
-    files = "\n".join(folder.joinpath(name).read_text("utf-8") for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{files}\n}})();\n'

@@ -199,12 +199,12 @@ def test_hostile_cases_are_shown_not_obeyed() -> None:
 def test_of_a_large_tree_the_page_shows_what_routes_passed() -> None:
     [case] = cases([wide_query()])
     # The question, and the states 1, 2 and 20 before the last calls of the three routes.
-    assert case.hidden == 420 - 4 * 20
-    assert [len(call.below) for call in case.calls] == [20, 20, *[0] * 17, 20]
+    assert case["hidden"] == 420 - 4 * 20
+    assert [len(call["below"]) for call in case["calls"]] == [20, 20, *[0] * 17, 20]
 
 
 def test_a_page_shows_so_many_cases_and_cuts_answers() -> None:
     long = query(("x" * 5_000, *"bcdef"))
     found = cases([long] * (CASES + 5))
     assert len(found) == CASES
-    assert len(found[0].calls[0].answer) == 600
+    assert len(found[0]["calls"][0]["answer"]) == 600
