@@ -1,8 +1,8 @@
 """The openai engine: models that an OpenAI-compatible server answers for.
 
-The backend first, then one model and its answers (`EndpointGenerator` for many prompts, `Caller`
-for one attempt at one), then the connection (`Client`). What its errors mean, and how long callers
-wait together, is in `hierrouter.engines.endpoint_failures`.
+The backend comes first, then `EndpointGenerator`, which asks for many answers at once, and
+`Caller`, which makes one attempt at one. The connection, what its errors mean, and how long all
+callers wait together are in `hierrouter.engines.endpoint_client`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,22 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
-from urllib.parse import urlsplit
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from httpx2 import TransportError
-from openai import APIError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 from pydantic import BaseModel
 from transformers import AutoTokenizer
 
-from hierrouter.engines import endpoint_failures as failures
-from hierrouter.engines.endpoint_failures import Again, Busy, Patience, Refused, Stopped
+from hierrouter.engines.endpoint_client import (
+    LONGEST_DETAIL,
+    TICK_S,
+    Again,
+    Busy,
+    Client,
+    Patience,
+    Refused,
+    Stopped,
+    prompt_fault,
+)
 from hierrouter.engines.generator import (
     Answer,
     Failure,
@@ -39,7 +44,7 @@ from hierrouter.engines.generator import (
     prompt_tokens,
 )
 from hierrouter.engines.identity import endpoint_of, named_folder, served_identity
-from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, is_loopback
+from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 from hierrouter_cache.keys import digest
 
@@ -194,7 +199,7 @@ async def _final_answer(patience: Patience, call: Callable[[], Awaitable[Answer]
 
 def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
     """Take out what is finished by now, or soon; an error comes after the answers."""
-    done, _ = wait(pending, failures.TICK_S, FIRST_COMPLETED)
+    done, _ = wait(pending, TICK_S, FIRST_COMPLETED)
     for future in sorted(done, key=lambda each: each.exception() is not None):
         place = pending.pop(future)
         answer = future.result()
@@ -240,8 +245,8 @@ class Caller:
             on_text: told what comes next of the answer, while it comes.
 
         Raises:
-            Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_failures`; perhaps after
-                a part of the answer was told.
+            Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_client`; perhaps after a
+                part of the answer was told.
             RuntimeError: another model answers, or answers come without token counts.
         """
         limit = self._limit
@@ -299,7 +304,7 @@ class Caller:
         """
         completion = _json_object(body)
         if words := _error_in(completion):
-            if status := failures.prompt_fault(words):
+            if status := prompt_fault(words):
                 return Failure(status, words)
             raise ValueError(f"an error: {words}")
         choices = completion.get("choices")
@@ -405,7 +410,7 @@ def _error_in(completion: dict[str, Any]) -> str:
     """The words of an error that came with status 200, as some servers send it; else nothing."""
     error = completion if completion.get("object") == "error" else completion.get("error")
     words = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(words).split())[: failures.MOST_WORDS] if words else ""
+    return " ".join(str(words).split())[:LONGEST_DETAIL] if words else ""
 
 
 def _token_count(value: Any) -> int | None:
@@ -429,115 +434,6 @@ def _piece(piece: Any) -> dict[str, Any]:
 def _is_choice(choice: Any) -> bool:
     delta = choice.get("delta") or {} if isinstance(choice, dict) else None
     return isinstance(delta, dict) and isinstance(delta.get("content") or "", str)
-
-
-CONNECT_S = 10.0
-LISTING_S = 30.0  # whatever time a completion may take
-HIDDEN = "***"
-SHORTEST_SECRET = 8
-
-
-class Client:
-    """A server with a connection pool; for one event loop.
-
-    Args:
-        endpoint: where it is.
-        key: sent as bearer token where there is one; hidden in all that the server says.
-    """
-
-    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
-        self.address = endpoint.address
-        self._timeout_s = endpoint.timeout_s
-        # A word such as "none", for servers that want any key, is no secret and may be an answer.
-        self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
-        timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
-        self._openai = AsyncOpenAI(
-            api_key=key or "none",
-            admin_api_key="",
-            base_url=endpoint.base_url,
-            max_retries=0,
-            timeout=timeout,
-            default_headers={"Authorization": f"Bearer {key or 'none'}"},
-            http_client=DefaultAsyncHttpxClient(
-                follow_redirects=False,
-                timeout=timeout,
-                # No proxy leads back to this machine.
-                trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
-            ),
-        )
-        self._openai.organization = self._openai.project = None  # else from the environment
-
-    async def complete(self, request: dict[str, Any]) -> str:
-        """The body of one chat completion.
-
-        Raises:
-            Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_failures`.
-        """
-        with self._errors_read(self._timeout_s):
-            create = self._openai.chat.completions.with_raw_response.create
-            return self._body(await create(**request))
-
-    async def stream(
-        self,
-        request: dict[str, Any],
-        gather: Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]],
-        on_text: Callable[[str], None],
-    ) -> str:
-        """As `complete`, the text handed on as it comes.
-
-        Args:
-            gather: puts the body together from all pieces; the text is told on the way.
-            on_text: told what comes next of the answer.
-
-        Raises:
-            Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer.
-            ValueError, RuntimeError: what `gather` raises.
-        """
-        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
-        with self._errors_read(self._timeout_s):
-            async with await self._openai.chat.completions.create(**whole) as pieces:
-                body = await gather(pieces, lambda text: on_text(self._hidden(text)))
-        return self._hidden(body)
-
-    async def list_models(self) -> str | None:
-        """The body of the list of models; None where the server has none, or breaks over it.
-
-        Raises:
-            Again, Busy, Refused, Outage: as `complete`.
-        """
-        with self._errors_read(min(self._timeout_s, LISTING_S)):
-            try:
-                return self._body(await self._openai.models.with_raw_response.list())
-            except APIStatusError as error:
-                # `transformers serve` breaks here where it has no hub cache.
-                if error.status_code in failures.MISSING or failures.is_broken(error.status_code):
-                    return None
-                raise
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._openai.close()
-
-    @contextmanager
-    def _errors_read(self, timeout_s: float) -> Iterator[None]:
-        """Within it, at most for so long, errors of the client become those that we act on."""
-        try:
-            with anyio.fail_after(timeout_s):
-                yield
-        except TimeoutError:
-            raise Again(f"no answer from {self.address}: timed out after {timeout_s:g} s") from None
-        except APIError as error:
-            raise failures.meaning(error, self.address, self._hidden) from None
-        except TransportError as error:  # in the middle of an answer
-            raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
-        except (json.JSONDecodeError, UnicodeDecodeError):  # a piece of a stream
-            raise Again(f"unexpected answer from {self.address}: broken JSON") from None
-
-    def _body(self, reply: Any) -> str:
-        return self._hidden(reply.content.decode("utf-8-sig", "replace"))
-
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._secret, HIDDEN) if self._secret else text
 
 
 @contextmanager

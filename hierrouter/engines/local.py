@@ -1,4 +1,4 @@
-"""The transformers engine: local weights."""
+"""The transformers engine: models that run on this machine, from a folder or the hub's cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines.batches import (
     ContinuousBatches,
-    GrowingText,
     Prompt,
     StaticBatches,
     prompt_seed,
@@ -199,3 +198,46 @@ class TransformersGenerator:
 
     def _text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the first bytes of a character, decoded
+
+
+class GrowingText:
+    """An answer as its tokens come; white space at its ends is left out, as it is in the answer.
+
+    Args:
+        text: of tokens.
+        ends: tokens that end a response.
+
+    Attributes:
+        shown: all that was told so far.
+    """
+
+    def __init__(self, text: Callable[[list[int]], str], ends: frozenset[int]) -> None:
+        self._text = text
+        self._ends = ends
+        self._over = False
+        # Read already; how a token is written depends on the last ones.
+        self._before: list[int] = []
+        self._new: list[int] = []
+        self._space = ""
+        self.shown = ""
+
+    def told(self, token: int) -> str:
+        """What one more token adds; nothing while a character is not whole, or after the end."""
+        self._over = self._over or token in self._ends
+        if self._over:
+            return ""
+        self._new.append(token)
+        old, whole = self._text(self._before), self._text([*self._before, *self._new])
+        if whole.endswith(UNFINISHED) or not whole.startswith(old):
+            return ""
+        self._before, self._new = self._new, []
+        more = self._space + whole[len(old) :]
+        if not self.shown:
+            more = more.lstrip()
+        self._space = more[len(more.rstrip()) :]
+        more = more.rstrip()
+        self.shown += more
+        return more

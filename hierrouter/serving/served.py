@@ -6,8 +6,8 @@ from functools import partial
 
 import anyio
 
-from hierrouter.engines.endpoint import Caller, Client
-from hierrouter.engines.endpoint_failures import Again, Busy, Patience, Refused
+from hierrouter.engines.endpoint import Caller
+from hierrouter.engines.endpoint_client import Again, Busy, Client, Patience, Refused
 from hierrouter.engines.generator import Answer, Failure, Outage, Response, never
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.pools.pool import ModelSpec

@@ -38,7 +38,7 @@ REPEATED = (
 )
 SCORE = """
 import resource, sys
-from hierrouter.engines.endpoint_failures import FILTERED, TOO_LONG
+from hierrouter.engines.endpoint_client import FILTERED, TOO_LONG
 from hierrouter.tables import markdown_text
 from hierrouter.questions.scoring import SCORERS
 resource.setrlimit(resource.RLIMIT_CPU, (20, 20))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hierrouter.collection.scheduler import collect
-from hierrouter.engines import endpoint_failures
 from hierrouter.engines.endpoint import PROBE
 from hierrouter.engines.generator import Response, Stop
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
@@ -47,12 +46,7 @@ FAULTS = [
 LATE = 0
 WAITED_FOR = {query.question for query in QUERIES[:5]}  # not more: each one costs the timeout
 SHARE = 0.2
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_failures, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(endpoint_failures, "FIRST_BACKOFF_S", 0.01)
+pytestmark = pytest.mark.usefixtures("short_waits")
 
 
 def faulty(faults: list[int]) -> Script:

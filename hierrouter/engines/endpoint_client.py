@@ -1,23 +1,36 @@
-"""What an error of a server means for its callers, and how they wait for it together."""
+"""A server: the connection, what its errors mean, and how all callers wait for it together."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from random import Random
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
-from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
+from httpx2 import TransportError
+from openai import (
+    APIConnectionError,
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    AsyncOpenAI,
+    DefaultAsyncHttpxClient,
+    Timeout,
+)
 
 from hierrouter.engines.generator import Outage
+from hierrouter.pools.pool import Endpoint, is_loopback
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -61,6 +74,115 @@ class Stopped(Exception):
     """A call that was waiting for its next attempt is made no more."""
 
 
+CONNECT_S = 10.0
+LISTING_S = 30.0  # whatever time a completion may take
+HIDDEN = "***"
+SHORTEST_SECRET = 8
+
+
+class Client:
+    """A server with a connection pool; for one event loop.
+
+    Args:
+        endpoint: where it is.
+        key: sent as bearer token where there is one; hidden in all that the server says.
+    """
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        self.address = endpoint.address
+        self._timeout_s = endpoint.timeout_s
+        # A word such as "none", for servers that want any key, is no secret and may be an answer.
+        self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
+        timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
+        self._openai = AsyncOpenAI(
+            api_key=key or "none",
+            admin_api_key="",
+            base_url=endpoint.base_url,
+            max_retries=0,
+            timeout=timeout,
+            default_headers={"Authorization": f"Bearer {key or 'none'}"},
+            http_client=DefaultAsyncHttpxClient(
+                follow_redirects=False,
+                timeout=timeout,
+                # No proxy leads back to this machine.
+                trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
+            ),
+        )
+        self._openai.organization = self._openai.project = None  # else from the environment
+
+    async def complete(self, request: dict[str, Any]) -> str:
+        """The body of one chat completion.
+
+        Raises:
+            Again, Busy, Refused, Outage: see `meaning`.
+        """
+        with self._guarded(self._timeout_s):
+            create = self._openai.chat.completions.with_raw_response.create
+            return self._body(await create(**request))
+
+    async def stream(
+        self,
+        request: dict[str, Any],
+        gather: Callable[[AsyncIterator[Any], Callable[[str], None]], Awaitable[str]],
+        on_text: Callable[[str], None],
+    ) -> str:
+        """As `complete`, the text handed on as it comes.
+
+        Args:
+            gather: puts the body together from all pieces; the text is told on the way.
+            on_text: told what comes next of the answer.
+
+        Raises:
+            Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer.
+            ValueError, RuntimeError: what `gather` raises.
+        """
+        whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
+        with self._guarded(self._timeout_s):
+            async with await self._openai.chat.completions.create(**whole) as pieces:
+                body = await gather(pieces, lambda text: on_text(self._hidden(text)))
+        return self._hidden(body)
+
+    async def list_models(self) -> str | None:
+        """The body of the list of models; None where the server has none, or breaks over it.
+
+        Raises:
+            Again, Busy, Refused, Outage: as `complete`.
+        """
+        with self._guarded(min(self._timeout_s, LISTING_S)):
+            try:
+                return self._body(await self._openai.models.with_raw_response.list())
+            except APIStatusError as error:
+                # `transformers serve` breaks here where it has no hub cache.
+                if error.status_code in MISSING or is_broken(error.status_code):
+                    return None
+                raise
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._openai.close()
+
+    @contextmanager
+    def _guarded(self, timeout_s: float) -> Iterator[None]:
+        """Within it, at most for so long, errors of the client become those that we act on."""
+        try:
+            with anyio.fail_after(timeout_s):
+                yield
+        except TimeoutError:
+            raise Again(f"no answer from {self.address}: timed out after {timeout_s:g} s") from None
+        except APIError as error:
+            raise meaning(error, self.address, self._hidden) from None
+        except TransportError as error:  # in the middle of an answer
+            raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
+        except (json.JSONDecodeError, UnicodeDecodeError):  # a piece of a stream
+            raise Again(f"unexpected answer from {self.address}: broken JSON") from None
+
+    def _body(self, reply: Any) -> str:
+        return self._hidden(reply.content.decode("utf-8-sig", "replace"))
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._secret, HIDDEN) if self._secret else text
+
+
 TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
     r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
@@ -73,7 +195,7 @@ FILTERED = re.compile(
     r"|(input|prompt|content|message|request|text)s?.{0,12}flagged",
     re.IGNORECASE,
 )
-MOST_WORDS = 150  # characters of what the server says
+LONGEST_DETAIL = 150  # characters of what the server says
 BUSY = (429, 503, 529)
 UNLUCKY = (408, 409, 425)
 LOCKED = (401, 402)
@@ -173,7 +295,7 @@ def _words(error: APIStatusError, hidden: Callable[[str], str]) -> str:
         words = body.get("message") or body.get("detail") or body.get("error") or ""
         body = f"{words} {body.get('code') or body.get('type') or ''}".strip()
     text = hidden(str(body or ""))
-    return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:MOST_WORDS]
+    return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:LONGEST_DETAIL]
 
 
 ROUNDS = 2  # of nothing but failed attempts, and the server is doubted
