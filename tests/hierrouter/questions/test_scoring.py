@@ -1,14 +1,28 @@
+"""Scorers by name, and the one that a reference asks for."""
+
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.questions.answers import token_f1
-from hierrouter.questions.scoring import SCORERS, Scorer, score_all, scorer
+from hierrouter.questions.answers import boxed, choice, exact_match, numeric, token_f1
+from hierrouter.questions.scoring import (
+    SCORERS,
+    ScoreFunction,
+    Scorer,
+    accuracy,
+    judged_by,
+    score_all,
+    scorer,
+    with_final,
+)
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.keys import Choices
 from tests.conftest import environment
+from tests.hierrouter.questions.real import questions
 
 # Not only any text, but what the scorers look for.
 PIECES = st.sampled_from(
@@ -95,3 +109,82 @@ def test_computer_algebra_is_not_imported_here() -> None:
         check=True,
     )
     assert not {"sympy", "math_verify", "torch"} & set(done.stdout.split())
+
+
+def alone(response: str, references: Sequence[str], /) -> float:
+    return 0.25
+
+
+def either(response: str, references: Sequence[str], choices: Choices = ()) -> float:
+    return 0.5 if choices else 0.25
+
+
+def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to_do() -> None:
+    one, two = Scorer("one", "1", alone), Scorer("two", "1", either, reads_choices=True)
+    offered = (("A", "ice"),)
+    assert one("x", ["y"]) == one("x", ["y"], offered) == two("x", ["y"]) == 0.25
+    assert two("x", ["y"], offered) == 0.5
+
+
+def test_without_references_nothing_is_measured() -> None:
+    with pytest.raises(InputError, match="one needs reference answers, and a query has none"):
+        Scorer("one", "1", alone)("x", [])
+
+
+@pytest.mark.parametrize(
+    ("reference", "judge"),
+    [
+        ("3 + 4 = 7\n#### 7", numeric),
+        ("-1,234.5", numeric),
+        ("3/4", numeric),
+        (r"so it is \boxed{x+1}.", boxed),
+        ("C", choice),
+        ("c", exact_match),
+        ("K", exact_match),
+        ("Paris", exact_match),
+        ("7 dogs", exact_match),
+        ("", exact_match),
+    ],
+)
+def test_the_form_of_a_reference_chooses_the_judge(reference: str, judge: ScoreFunction) -> None:
+    assert judged_by(reference) is judge
+
+
+def test_each_reference_is_judged_by_its_own_form() -> None:
+    assert accuracy("The answer is (C).", ["Paris", "C"]) == 1
+    assert accuracy("paris", ["Paris", "C"]) == 1
+    assert accuracy("The answer is (D).", ["Paris", "C"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "references"),
+    [
+        (["about a week"], ("about a week", "7")),
+        (["7"], ("7",)),
+        (["3 + 4\n#### 7"], ("3 + 4\n#### 7",)),
+        (["about a week", "C"], ("about a week", "C")),
+        (["a week", "a week"], ("a week", "7")),
+    ],
+)
+def test_a_result_is_one_reference_more_where_no_answer_states_it(
+    answers: list[str], references: tuple[str, ...]
+) -> None:
+    assert with_final(answers, "7") == references
+
+
+@pytest.mark.parametrize(
+    ("name", "judge"),
+    [
+        ("gsm8k", numeric),
+        ("math", boxed),
+        ("mmlu", choice),
+        ("arc_easy", choice),
+        ("arc_challenge", choice),
+        ("mbpp", exact_match),
+    ],
+)
+def test_real_references(name: str, judge: ScoreFunction) -> None:
+    for row in questions(name):
+        assert judged_by(row["answer"]) is judge, row["answer"]
+        assert accuracy(row["answer"], [row["answer"]]) == 1
+        assert accuracy("", [row["answer"]]) == 0
