@@ -231,7 +231,8 @@ def estimate(
 def _of_dataset(found: Survey, dataset: str) -> Iterator[StageEstimate]:
     """Every stage, for the queries of one dataset."""
     # Contexts behind answers not yet given, and the tokens of all of them at most.
-    hidden, tokens = NOTHING, 0.0
+    hidden: Amount = NOTHING
+    tokens: float = 0
     for stage in found.direct:
         yield _of_stage(stage, found, dataset, hidden, tokens)
     for level in range(len(found.levels)):

@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from hierrouter.collection.plan import is_latest
-from hierrouter.collection.storing import Merge, merging
+from hierrouter.collection.storing import Merge, OnProgress, ignored, merging
 from hierrouter.collection.tables import require_file
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.files import parse_object, raw_lines
@@ -30,6 +30,18 @@ from hierrouter_cache.keys import row_fault
 from hierrouter_cache.parts import ADDED, FORMAT, IDENTITY, KINDS, LAST_WINS, part_batches
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.writer import atomic_file, fsync_folder
+
+# A kind of line, and the kind of rows in a cache.
+LINES = {
+    "query": "queries",
+    "call": "calls",
+    "failure": "failures",
+    "score": "scores",
+    "plan": "plans",
+}
+HEADER = "cache"
+DIGEST = "sha256"
+BATCH = 1024  # lines between two reports of progress
 
 
 def require_free(out: Path, flag: str = "--out") -> None:
@@ -63,14 +75,11 @@ def whole_folder(out: Path) -> Iterator[Path]:
         draft.rename(out)
         fsync_folder(out.parent)
     except OSError as error:
-        raise WorldError(f"cannot write: {out}: {error.strerror}; {_hint(error)}") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "make room and retry" if full else "choose another --out"
+        raise WorldError(f"cannot write: {out}: {error.strerror}; {hint}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _hint(error: OSError) -> str:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "make room and retry" if full else "choose another --out"
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -102,70 +111,14 @@ def write_frame(table: pa.Table, path: Path) -> None:
         if path.suffix == ".parquet":
             pq.write_table(table, file)
         else:
-            pa.csv.write_csv(_inert(table), file)
-
-
-def _inert(table: pa.Table) -> pa.Table:
-    """The table with texts and names that no spreadsheet takes for a formula."""
-    columns = [
-        pa.array(map(csv_text, column.to_pylist())) if column.type == pa.string() else column
-        for column in table.columns
-    ]
-    return pa.table(columns, names=[csv_text(name) for name in table.column_names])
-
-
-# A kind of line, and the kind of rows in a cache.
-LINES = {
-    "query": "queries",
-    "call": "calls",
-    "failure": "failures",
-    "score": "scores",
-    "plan": "plans",
-}
-
-
-def line_of(kind: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The object on the line of a row; a column that came later is left out where it is null.
-
-    So what a cache held before there was such a column is the same line as then.
-    """
-    added = ADDED.get(LINES[kind], {})
-    kept = {name: value for name, value in row.items() if value is not None or name not in added}
-    return {"kind": kind, **kept}
-
-
-def checked_row(line: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    """(kind in the cache, row) of a line.
-
-    Raises:
-        InputError: an unknown kind, a column missing or of another type, a key that is not that of
-            the content, or a pool that no pool file could hold.
-    """
-    kind = LINES.get(str(line.get("kind")))
-    if kind is None:
-        raise InputError(
-            f"unknown kind {line.get('kind')!r:.40}: {where}; known: {', '.join(LINES)}"
-        )
-    for name in KINDS[kind].names:
-        if name not in line and name not in ADDED.get(kind, {}):
-            raise InputError(f"{name} is missing: {where}; it has {', '.join(line):.120}")
-    row: dict[str, Any] = {name: line.get(name) for name in KINDS[kind].names}
-    if fault := row_fault(kind, row):
-        raise InputError(f"{fault}: {where}; export again")
-    if kind == "plans":
-        stored_pool(row["pool"], where)
-    return kind, row
-
-
-HEADER = "cache"
-DIGEST = "sha256"
-BATCH = 1024
-OnLines = Callable[[int, int], None]
-Progress = Callable[[str, int, int], None]
-
-
-def no_progress(_: str, done: int, total: int) -> None:
-    """The `Progress` of a caller that shows none."""
+            columns = [
+                pa.array(map(csv_text, column.to_pylist()))
+                if column.type == pa.string()
+                else column
+                for column in table.columns
+            ]
+            names = [csv_text(name) for name in table.column_names]
+            pa.csv.write_csv(pa.table(columns, names=names), file)
 
 
 @dataclass(frozen=True)
@@ -186,13 +139,13 @@ class Header:
         return json_line({"kind": HEADER, "format": FORMAT, **self.counts, DIGEST: self.sha256})
 
 
-def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Counter[str]:
+def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignored) -> Counter[str]:
     """Write all rows of the cache at `root`, each once; returns how many of each kind.
 
     Args:
         root: the cache's folder.
         out: the file; it appears when it is whole.
-        on_lines: told ("export", done, total).
+        on_progress: told ("export", done, total).
 
     Raises:
         CacheError: nothing there, damaged, or merged by a compaction meanwhile.
@@ -209,18 +162,24 @@ def export_jsonl(root: Path, out: Path, on_lines: Progress = no_progress) -> Cou
             total.update(line)
             file.write(line)
             if done % BATCH == 0:
-                on_lines("export", done, counts.total())
+                on_progress("export", done, counts.total())
         file.seek(0)
         file.write(Header(counts, total.hexdigest()).line())
     return counts
 
 
 def _lines(reader: CacheReader) -> Iterator[bytes]:
-    for line, kind in LINES.items():
+    """A line of each row; a column that came later is left out where it is null.
+
+    So what a cache held before there was such a column is the same line as then.
+    """
+    for name, kind in LINES.items():
         rows = _last_rows(reader, kind) if kind in LAST_WINS else _first_rows(reader, kind)
+        added = ADDED.get(kind, {})
         try:
             for row in rows:
-                yield json_line(line_of(line, row))
+                kept = {key: row[key] for key in row if row[key] is not None or key not in added}
+                yield json_line({"kind": name, **kept})
         except (ValueError, pa.ArrowException) as error:  # not UTF-8, or no number
             raise DamagedPart(
                 f"a row of {kind} that no line can hold: {reader.root}; not written by this "
@@ -229,54 +188,49 @@ def _lines(reader: CacheReader) -> Iterator[bytes]:
 
 
 def _first_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
-    """The rows of a kind, each once, where it stands first."""
+    """The rows of a kind, each once, where it stands first; no more of them is held at once."""
     seen: set[tuple[Any, ...]] = set()
-    for part in reader.parts:
-        if part.kind != kind:
-            continue
-        try:
+    try:
+        for part in (part for part in reader.parts if part.kind == kind):
             for batch in part_batches(part):
                 for row in batch.to_pylist():
                     identity = tuple(row[name] for name in IDENTITY[kind])
                     if identity not in seen:
                         seen.add(identity)
                         yield row
-        except FileNotFoundError:
-            raise CacheError(
-                f"the cache was compacted meanwhile: {reader.root}; export it again"
-            ) from None
+    except FileNotFoundError:
+        raise CacheError(
+            f"the cache was compacted meanwhile: {reader.root}; export it again"
+        ) from None
 
 
 def _last_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
     """The rows of a kind of which there are few, each once, where it stands last."""
     names = ", ".join(f'"{name}"' for name in KINDS[kind].names)
-    rows = reader.sql(f"SELECT {names} FROM {kind}_rows").to_pylist()  # noqa: S608 - our own names
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        identity = tuple(row[name] for name in IDENTITY[kind])
-        found.pop(identity, None)
-        found[identity] = row
-    yield from found.values()
+    last: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in reversed(reader.sql(f"SELECT {names} FROM {kind}_rows").to_pylist()):  # noqa: S608 - our own names
+        last.setdefault(tuple(row[name] for name in IDENTITY[kind]), row)
+    yield from reversed(last.values())
 
 
-def import_jsonl(path: Path, root: Path, on_lines: Progress = no_progress) -> Merge:
+def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignored) -> Merge:
     """Add what is in the file to the cache at `root`, which is made where there is none.
 
     Args:
         path: written by `export_jsonl`.
         root: the cache's folder.
-        on_lines: told ("check" or "import", done, total).
+        on_progress: told ("check" or "import", done, total).
 
     Raises:
         InputError: a bad line, or a file that ends early; nothing was written.
         CacheError: the cache is damaged, in use by a collector, or cannot be written.
         WorldError: the disk is full or failed; run again, what is there is not written twice.
     """
-    for _ in _checked(path, lambda done, total: on_lines("check", done, total)):
+    for _ in _checked_rows(path, "check", on_progress):
         pass
     plans = []
     with merging(root) as merge:
-        for kind, row in _checked(path, lambda done, total: on_lines("import", done, total)):
+        for kind, row in _checked_rows(path, "import", on_progress):
             if kind == "plans":
                 plans.append(row)
             else:
@@ -293,45 +247,9 @@ def read_header(path: Path) -> Header:
         InputError: there is no such file, or no header.
     """
     require_file(path)
-    number, line = next(raw_lines(path))
-    return _header(parse_object(line, f"{path}:{number}"), f"{path}:{number}")
-
-
-def _checked(path: Path, on_lines: OnLines) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, row) of each line after the header; all of them must be what the header says."""
-    header = read_header(path)
-    total = hashlib.sha256()
-    found: Counter[str] = Counter()
-    for number, line in raw_lines(path):
-        if number == 1:
-            continue
-        total.update(line)
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        kind, row = checked_row(parse_object(line, where), where)
-        found[kind] += 1
-        if found.total() % BATCH == 0:
-            on_lines(found.total(), header.counts.total())
-        yield kind, row
-    _require_whole(header, Header(found, total.hexdigest()), path)
-
-
-def _require_whole(said: Header, found: Header, path: Path) -> None:
-    for kind, count in said.counts.items():
-        if found.counts[kind] != count:
-            raise InputError(
-                f"{found.counts[kind]} {kind} where the header says {count}: {path}; the file is "
-                "not whole, export again"
-            )
-    if said.sha256 not in (None, found.sha256):
-        raise InputError(
-            f"edited after the export, its {DIGEST} is not that of the header: {path}; export "
-            "again, or see docs/interchange.md for files of your own"
-        )
-
-
-def _header(line: dict[str, Any], where: str) -> Header:
+    number, first = next(raw_lines(path))
+    where = f"{path}:{number}"
+    line = parse_object(first, where)
     if line.get("kind") != HEADER:
         raise InputError(f'no header {{"kind": "{HEADER}", ...}}: {where}; is it another format?')
     if line.get("format") != FORMAT:
@@ -348,6 +266,61 @@ def _header(line: dict[str, Any], where: str) -> Header:
     return Header(Counter(counts), sha256)
 
 
+def _checked_rows(
+    path: Path, what: str, on_progress: OnProgress
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, row) of each line after the header; all of them must be what the header says."""
+    header = read_header(path)
+    digest = hashlib.sha256()
+    found: Counter[str] = Counter()
+    for number, line in raw_lines(path):
+        if number == 1:
+            continue
+        digest.update(line)
+        if not line.strip():
+            continue
+        kind, row = _checked_row(line, f"{path}:{number}")
+        found[kind] += 1
+        if found.total() % BATCH == 0:
+            on_progress(what, found.total(), header.counts.total())
+        yield kind, row
+    for kind, count in header.counts.items():
+        if found[kind] != count:
+            raise InputError(
+                f"{found[kind]} {kind} where the header says {count}: {path}; the file is not "
+                "whole, export again"
+            )
+    if header.sha256 not in (None, digest.hexdigest()):
+        raise InputError(
+            f"edited after the export, its {DIGEST} is not that of the header: {path}; export "
+            "again, or see docs/interchange.md for files of your own"
+        )
+
+
+def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
+    """(kind in the cache, row) of a line.
+
+    Raises:
+        InputError: an unknown kind, a column missing or of another type, a key that is not that of
+            the content, or a pool that no pool file could hold.
+    """
+    line = parse_object(text, where)
+    kind = LINES.get(str(line.get("kind")))
+    if kind is None:
+        raise InputError(
+            f"unknown kind {line.get('kind')!r:.40}: {where}; known: {', '.join(LINES)}"
+        )
+    for name in KINDS[kind].names:
+        if name not in line and name not in ADDED.get(kind, {}):
+            raise InputError(f"{name} is missing: {where}; it has {', '.join(line):.120}")
+    row: dict[str, Any] = {name: line.get(name) for name in KINDS[kind].names}
+    if fault := row_fault(kind, row):
+        raise InputError(f"{fault}: {where}; export again")
+    if kind == "plans":
+        stored_pool(row["pool"], where)
+    return kind, row
+
+
 def _add_plans(merge: Merge, plans: list[dict[str, Any]]) -> None:
     """The plans in their order; the file's last one is then the cache's latest."""
     if not plans:
@@ -358,6 +331,6 @@ def _add_plans(merge: Merge, plans: list[dict[str, Any]]) -> None:
     *earlier, last = plans
     due = [plan for plan in earlier if plan["plan"] not in known]
     wanted = StoredPlan(last["pool"], tuple(last["queries"]))
-    merge.another_plan = not (merge.reader and is_latest(merge.reader, wanted))
+    merge.another_plan = not is_latest(merge.reader, wanted)
     if due or merge.another_plan:
         merge.writer.append("plans", pa.Table.from_pylist([*due, last], schema=KINDS["plans"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -20,7 +20,6 @@ from hierrouter.collection.plan import stored_queries
 from hierrouter.collection.tables import MAX_TOKENS, Answer, Row, read_rows
 from hierrouter.engines import IMPORTED
 from hierrouter.engines.encoders import Encoder
-from hierrouter.pools.pool import ModelSpec
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import Scorer
 from hierrouter.questions.sources import choice_lines
@@ -29,8 +28,16 @@ from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate, cost_of, rate_table
-from hierrouter_cache.walk import Forest, walk
+from hierrouter_cache.walk import walk
 from hierrouter_cache.writer import atomic_file
+
+# LLMRouter's files, of a folder.
+TRAIN, TEST = "routing_train_data.jsonl", "routing_test_data.jsonl"
+EMBEDDINGS = "query_embeddings.pt"
+# RouterBench's columns.
+PROMPT, RESPONSE, COST = "prompt", "|model_response", "|total_cost"
+NANO = -9
+NOBODY = "no_model_correct"  # the frame's word for a query that no model answers
 
 
 @dataclass(frozen=True)
@@ -92,46 +99,31 @@ def direct_table(
     if models is not None:
         pool = replace(pool, references=())
     forest = walk(reader, pool.tree_spec(identities), plan.queries)
-    whole = _whole(forest, allow_incomplete)
+    rows = np.flatnonzero(forest.direct.complete)
+    left_out = len(forest.keys) - len(rows)
+    if left_out and not (allow_incomplete and len(rows)):
+        raise IncompleteTree(
+            f"{left_out} of {len(forest.keys)} queries lack direct calls; collect or import them, "
+            "take fewer --models, or leave these queries out with --allow-incomplete"
+        )
+    whole = forest.select(rows)
     direct = whole.direct
+    texts = reader.texts(direct.key.ravel())
     rates = rate_table([model.name for model in pool.everyone], pool.rates())
     return DirectTable(
-        models=tuple(_name_outside(model) for model in pool.everyone),
+        models=tuple(
+            model.model if model.backend == IMPORTED else model.name for model in pool.everyone
+        ),
         queries=stored_queries(reader, whole.keys),
-        responses=_responses(reader, whole),
+        responses=[[texts[key].response for key in row] for row in direct.key.tolist()],
         score=score_forest(reader, whole, scorer).direct,
         tokens_in=direct.tokens_in,
         tokens_out=direct.tokens_out,
         cost=cost_of(direct.tokens_in, direct.tokens_out, rates),
         scorer=scorer.name,
         encoder=encoder,
-        left_out=len(forest.keys) - len(whole.keys),
+        left_out=left_out,
     )
-
-
-def _name_outside(model: ModelSpec) -> str:
-    return model.model if model.backend == IMPORTED else model.name
-
-
-def _whole(forest: Forest, allow_incomplete: bool) -> Forest:
-    """The queries that lack no direct call.
-
-    Raises:
-        IncompleteTree: there are others and they may not be left out, or there is no whole one.
-    """
-    rows = np.flatnonzero(forest.direct.complete)
-    lacking = len(forest.keys) - len(rows)
-    if lacking and not (allow_incomplete and len(rows)):
-        raise IncompleteTree(
-            f"{lacking} of {len(forest.keys)} queries lack direct calls; collect or import them, "
-            "take fewer --models, or leave these queries out with --allow-incomplete"
-        )
-    return forest.select(rows)
-
-
-def _responses(reader: CacheReader, forest: Forest) -> list[list[str]]:
-    calls = reader.texts(forest.direct.key.ravel())
-    return [[calls[key].response for key in row] for row in forest.direct.key.tolist()]
 
 
 def write_routellm(table: DirectTable, out: Path) -> None:
@@ -143,36 +135,32 @@ def write_routellm(table: DirectTable, out: Path) -> None:
     vectors = table.vectors()
     with whole_folder(out) as folder:
         for name in ("train", "test"):
-            fold = [
-                number
-                for number, query in enumerate(table.queries)
-                if (query.split == "test") == (name == "test")
-            ]
-            battles = list(_battles(table, fold))
-            rows = [number for number, _ in battles]
+            battles: list[dict[str, Any]] = []
+            rows: list[int] = []
+            for number, query in enumerate(table.queries):
+                if (query.split == "test") == (name == "test"):
+                    for battle in _battles(table, number):
+                        battles.append({"idx": len(rows), **battle})
+                        rows.append(number)
             with atomic_file(folder / f"{name}.json") as file:
-                numbered = [{"idx": idx, **battle} for idx, (_, battle) in enumerate(battles)]
-                file.write(json.dumps(numbered, ensure_ascii=False, indent=1).encode())
+                file.write(json.dumps(battles, ensure_ascii=False, indent=1).encode())
             with atomic_file(folder / f"{name}.npy") as file:
                 np.save(file, vectors[np.array(rows, dtype=np.int64)])
 
 
-def _battles(table: DirectTable, fold: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of the query, battle) of each query and pair."""
-    for number in fold:
-        for a, b in combinations(range(len(table.models)), 2):
-            yield (
-                number,
-                {
-                    "question_id": table.queries[number].id,
-                    "prompt": table.queries[number].question,
-                    "model_a": table.models[a],
-                    "model_b": table.models[b],
-                    "winner": _winner(float(table.score[number, a]), float(table.score[number, b])),
-                    "response_a": table.responses[number][a],
-                    "response_b": table.responses[number][b],
-                },
-            )
+def _battles(table: DirectTable, number: int) -> Iterator[dict[str, Any]]:
+    """Every pair of models on one query."""
+    query, responses, scores = table.queries[number], table.responses[number], table.score[number]
+    for a, b in combinations(range(len(table.models)), 2):
+        yield {
+            "question_id": query.id,
+            "prompt": query.question,
+            "model_a": table.models[a],
+            "model_b": table.models[b],
+            "winner": _winner(float(scores[a]), float(scores[b])),
+            "response_a": responses[a],
+            "response_b": responses[b],
+        }
 
 
 def _winner(a: float, b: float) -> str:
@@ -182,35 +170,12 @@ def _winner(a: float, b: float) -> str:
     return "model_a" if a > b else "model_b"
 
 
-PROMPT, RESPONSE, COST = "prompt", "|model_response", "|total_cost"
-NANO = -9
-NOBODY = "no_model_correct"  # the frame's word for a query that no model answers
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What must be known of all rows before one of them can be read.
-
-    Attributes:
-        unit: what one unit of `tokens_out` costs, see `cost_unit`.
-        listed: columns in which every text is written as a Python list of texts.
-    """
-
-    unit: float
-    listed: frozenset[str]
-
-
 def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
     """The answers of a frame, row by row, and the rate that makes C the frame's cost.
 
     Raises:
         InputError: no model's columns, or the first bad row; later ones when they are reached.
     """
-    frame = _survey(path)
-    return _answers(path, frame), Rate.base(frame.unit)
-
-
-def _survey(path: Path) -> Frame:
     largest = 0.0
     plain: set[str] = set()
     texts: set[str] = set()
@@ -222,7 +187,8 @@ def _survey(path: Path) -> Frame:
                 texts.add(name)
                 if _parts(value) is None:
                     plain.add(name)
-    return Frame(cost_unit(largest), frozenset(texts - plain))
+    unit = cost_unit(largest)
+    return _frame_answers(path, unit, texts - plain), Rate.base(unit)
 
 
 def cost_unit(largest: float) -> float:
@@ -233,51 +199,43 @@ def cost_unit(largest: float) -> float:
     return float(f"1e{exponent}")
 
 
-def _answers(path: Path, frame: Frame) -> Iterator[Answer]:
+def _frame_answers(path: Path, unit: float, listed: set[str]) -> Iterator[Answer]:
+    """The answers of every row.
+
+    Args:
+        unit: what one unit of `tokens_out` costs, see `cost_unit`.
+        listed: columns in which every text is written as a Python list of texts.
+    """
+
+    def text(row: Row, name: str) -> str:
+        """The text of a column; the parts of a list stand one below the other."""
+        plain = row.text(name)
+        return storable("\n".join(_parts(plain) or ())) if name in listed else plain
+
     for row in read_rows(path):
         models = [name.removesuffix(RESPONSE) for name in row.values if name.endswith(RESPONSE)]
         if not models:
             raise InputError(
                 f"no column ends in {RESPONSE}: {row.where}; it has {', '.join(row.values):.120}"
             )
-        query = _query(row, frame)
+        question = text(row, PROMPT)
+        if not question.strip():
+            raise InputError(f"{PROMPT} is blank: {row.where}; take the row out")
+        query = Query(row.label("sample_id"), row.label("eval_name"), question, (), "")
         for model in models:
-            yield _answer(row, query, model, frame)
-
-
-def _query(row: Row, frame: Frame) -> Query:
-    question = _text(row, PROMPT, frame)
-    if not question.strip():
-        raise InputError(f"{PROMPT} is blank: {row.where}; take the row out")
-    return Query(
-        id=row.label("sample_id"),
-        dataset=row.label("eval_name"),
-        question=question,
-        answers=(),
-        split="",
-    )
-
-
-def _answer(row: Row, query: Query, model: str, frame: Frame) -> Answer:
-    score, cost = row.share(model), row.number(model + COST)
-    if score is None or cost is None or cost < 0:
-        raise InputError(f"{model} has no score or no cost >= 0: {row.where}; give both")
-    return Answer(
-        where=row.where,
-        query=query,
-        path=(model,),
-        prompt=query.question,
-        response=_text(row, model + RESPONSE, frame),
-        tokens_in=0,
-        tokens_out=round(cost / frame.unit),
-        score=score,
-    )
-
-
-def _text(row: Row, name: str, frame: Frame) -> str:
-    """The text of a column; the parts of a list stand one below the other."""
-    text = row.text(name)
-    return storable("\n".join(_parts(text) or ())) if name in frame.listed else text
+            score, cost = row.share(model), row.number(model + COST)
+            if score is None or cost is None or cost < 0:
+                raise InputError(f"{model} has no score or no cost >= 0: {row.where}; give both")
+            yield Answer(
+                where=row.where,
+                query=query,
+                path=(model,),
+                prompt=question,
+                response=text(row, model + RESPONSE),
+                tokens_in=0,
+                tokens_out=round(cost / unit),
+                score=score,
+            )
 
 
 def _parts(text: str) -> list[str] | None:
@@ -310,26 +268,14 @@ def write_routerbench(table: DirectTable, out: Path) -> None:
     for place, name in enumerate(models):
         columns[name + RESPONSE] = [str([row[place]]) for row in table.responses]
     columns |= {name + COST: table.cost[:, place].tolist() for place, name in enumerate(models)}
-    columns["oracle_model_to_route_to"] = _oracle(table)
-    write_frame(pa.table(_arrays(columns)), out)
-
-
-def _arrays(columns: Mapping[str, Sequence[object]]) -> dict[str, pa.Array]:
-    return {name: pa.array(values) for name, values in columns.items()}
-
-
-def _oracle(table: DirectTable) -> list[str]:
-    """The cheapest of the best models of each query, where any scores above 0."""
+    # The cheapest of the best models of each query, where any scores above 0.
     best = table.score.max(axis=1, keepdims=True)
     cheapest = np.where(table.score == best, table.cost, np.inf).argmin(axis=1)
-    return [
-        table.models[place] if top > 0 else NOBODY
+    columns["oracle_model_to_route_to"] = [
+        models[place] if top > 0 else NOBODY
         for place, top in zip(cheapest.tolist(), best[:, 0].tolist(), strict=True)
     ]
-
-
-TRAIN, TEST = "routing_train_data.jsonl", "routing_test_data.jsonl"
-EMBEDDINGS = "query_embeddings.pt"
+    write_frame(pa.table({name: pa.array(column) for name, column in columns.items()}), out)
 
 
 def read_llmrouter(path: Path) -> Iterator[Answer]:
@@ -339,51 +285,41 @@ def read_llmrouter(path: Path) -> Iterator[Answer]:
         InputError: a folder without such files, or the first bad row.
     """
     if not path.is_dir():
-        yield from _read(path, "")
+        yield from _rows_answers(path, "")
         return
-    files = [(file, _splits(file)) for file in sorted(path.glob("*.jsonl"))]
-    if not any(splits for _, splits in files):
+    # Which of the folds a file's name begins a word with: "latest" is no test.
+    files = {
+        file: [name for name in ("train", "test") if re.search(rf"(?<![a-z]){name}", file.stem)]
+        for file in sorted(path.glob("*.jsonl"))
+    }
+    if not any(files.values()):
         raise InputError(f"no *train*.jsonl and no *test*.jsonl: {path}; give their folder")
-    for file, splits in files:
+    for file, splits in files.items():
         if len(splits) > 1:
             raise InputError(f"train or test, the name says both: {file}; rename it")
         for split in splits:
-            yield from _read(file, split)
+            yield from _rows_answers(file, split)
 
 
-def _splits(file: Path) -> list[str]:
-    """Which of the folds a file's name begins a word with: "latest" is no test."""
-    return [name for name in ("train", "test") if re.search(rf"(?<![a-z]){name}", file.stem)]
-
-
-def _read(path: Path, split: str) -> Iterator[Answer]:
+def _rows_answers(path: Path, split: str) -> Iterator[Answer]:
     for row in read_rows(path):
-        query = _query_of_row(row, split)
+        choices = _choices(row)
+        dataset = row.label("task_name")
+        question = row.words("query") + choice_lines(choices)
+        answers = (row.label("ground_truth"),)
+        # The rows have no name of their own for a query: it is what its content says.
+        name = row.label("task_id", digest([question, answers])[:12])
         yield Answer(
             where=row.where,
-            query=query,
+            query=Query(name, dataset, question, answers, split, choices),
             path=(row.label("model_name"),),
-            prompt=query.question,
+            prompt=question,
             response=row.text("response"),
             tokens_in=row.count("input_tokens"),
             tokens_out=row.count("output_tokens"),
             latency_s=row.number("response_time"),
             score=row.share("performance"),
         )
-
-
-def _query_of_row(row: Row, split: str) -> Query:
-    choices = _choices(row)
-    query = Query(
-        id="",
-        dataset=row.label("task_name"),
-        question=row.words("query") + choice_lines(choices),
-        answers=(row.label("ground_truth"),),
-        split=split,
-        choices=choices,
-    )
-    # The rows have no name of their own for a query: it is what its content says.
-    return replace(query, id=row.label("task_id", digest([query.question, query.answers])[:12]))
 
 
 def _choices(row: Row) -> tuple[tuple[str, str], ...]:
@@ -411,44 +347,46 @@ def write_llmrouter(table: DirectTable, out: Path) -> None:
     """
     import torch
 
-    rows = list(_rows(table))
     vectors = {number: torch.from_numpy(row) for number, row in enumerate(table.vectors())}
     with whole_folder(out) as folder:
-        for name, wanted in ((TRAIN, False), (TEST, True)):
-            if fold := [row for split, row in rows if (split == "test") == wanted]:
+        for name in (TRAIN, TEST):
+            fold = [
+                row
+                for number, query in enumerate(table.queries)
+                if (query.split == "test") == (name == TEST)
+                for row in _rows(table, number)
+            ]
+            if fold:
                 write_json_lines(fold, folder / name)
         with atomic_file(folder / EMBEDDINGS) as file:
             torch.save(vectors, file)
 
 
-def _rows(table: DirectTable) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(split, row) of each direct call, the cheapest of a query first.
+def _rows(table: DirectTable, number: int) -> Iterator[dict[str, Any]]:
+    """The direct calls of one query, the cheapest first.
 
     Its trainers label a query with the first of its best rows: a tie is so the cheapest model's.
     """
-    for number, query in enumerate(table.queries):
-        for place in np.argsort(table.cost[number], kind="stable").tolist():
-            tokens_in = int(table.tokens_in[number, place])
-            tokens_out = int(table.tokens_out[number, place])
-            yield (
-                query.split,
-                {
-                    "task_name": query.dataset,
-                    "query": query.question,
-                    "ground_truth": query.answers[0] if query.answers else "",
-                    "metric": table.scorer,
-                    "choices": None,
-                    "task_id": query.id,
-                    "model_name": table.models[place],
-                    "response": table.responses[number][place],
-                    "token_num": tokens_in + tokens_out,
-                    "input_tokens": tokens_in,
-                    "output_tokens": tokens_out,
-                    "response_time": None,
-                    "api_key_used": "",
-                    "performance": float(table.score[number, place]),
-                    "embedding_id": number,
-                    "user_id": None,
-                    "fig_id": None,
-                },
-            )
+    query = table.queries[number]
+    for place in np.argsort(table.cost[number], kind="stable").tolist():
+        tokens_in = int(table.tokens_in[number, place])
+        tokens_out = int(table.tokens_out[number, place])
+        yield {
+            "task_name": query.dataset,
+            "query": query.question,
+            "ground_truth": query.answers[0] if query.answers else "",
+            "metric": table.scorer,
+            "choices": None,
+            "task_id": query.id,
+            "model_name": table.models[place],
+            "response": table.responses[number][place],
+            "token_num": tokens_in + tokens_out,
+            "input_tokens": tokens_in,
+            "output_tokens": tokens_out,
+            "response_time": None,
+            "api_key_used": "",
+            "performance": float(table.score[number, place]),
+            "embedding_id": number,
+            "user_id": None,
+            "fig_id": None,
+        }

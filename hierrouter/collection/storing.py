@@ -1,4 +1,7 @@
-"""Store answers that were given elsewhere as the trees of a cache."""
+"""Rows on their way into a cache: what is there already stays, and is counted.
+
+`store_answers` makes trees of answers that were given elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter.collection.plan import Call, call_row, store_plan
-from hierrouter.collection.tables import Answer, Answers
+from hierrouter.collection.tables import Answer, Answers, Route
 from hierrouter.engines import IMPORTED
 from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import MAX_HOPS, MAX_NODES, RESERVED, Identity, ModelSpec, Pool, size_in
-from hierrouter.questions.folds import near_line, near_pairs
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import GIVEN
 from hierrouter_cache.errors import InputError, suggestion
@@ -29,27 +31,16 @@ from hierrouter_cache.tree import Rate
 from hierrouter_cache.walk import TreeSpec
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 
-MOST = 20_000  # questions; so many take ten seconds, and time grows faster than they do
-
-
-def leak_line(root: Path) -> str:
-    """What is to be said of the queries that a cache was opened for last; empty where nothing.
-
-    Raises:
-        CacheError: nothing there, or damaged.
-    """
-    reader = CacheReader(root)
-    keys = reader.latest_plan().queries
-    if len(keys) > MOST:
-        return f"more than {MOST:,} questions: near-duplicates across folds were not looked for"
-    rows = reader.queries(keys, ("id", "dataset", "question", "split")).to_pylist()
-    pairs = near_pairs([Query(**row, answers=()) for row in rows])
-    return near_line(pairs) if pairs else ""
-
-
+OnProgress = Callable[[str, int, int], None]  # told (what is being done, done, total)
 ROWS_PER_PART = 8192
 # Of rows with one identity, the column in which a second one may differ.
 CONTENT = {"calls": "outcome", "scores": "value"}
+CONTEXT_FREE_HOPS = 2
+UNKNOWN = Rate.base(1.0)  # cost then counts tokens
+
+
+def ignored(_: str, done: int, total: int) -> None:
+    """The `OnProgress` of a caller that shows none."""
 
 
 @dataclass
@@ -73,8 +64,8 @@ class Merge:
     different: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
     another_plan: bool = False
-    _known: dict[str, dict[tuple[Any, ...], Any]] = field(default_factory=dict)
-    _taken: dict[str, set[tuple[Any, ...]]] = field(default_factory=dict)
+    # By kind: (content, whether it is new) of every row by its identity, and rows not yet written.
+    _known: dict[str, dict[tuple[Any, ...], tuple[Any, bool]]] = field(default_factory=dict)
     _waiting: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def add(self, kind: str, row: Mapping[str, Any]) -> None:
@@ -83,17 +74,18 @@ class Merge:
         Raises:
             WorldError: the disk is full or failed; what was committed stays.
         """
-        known = self._known_of(kind)
+        if kind not in self._known:
+            self._known[kind] = self._stored(kind)
+        known = self._known[kind]
         identity = tuple(row[name] for name in IDENTITY[kind])
         content = row[CONTENT[kind]] if kind in CONTENT else None
-        taken = self._taken.setdefault(kind, set())
         if identity in known:
+            first, is_new = known[identity]
             self.present[kind] += 1
-            self.different[kind] += known[identity] != content
-            self.repeated[kind] += identity in taken
+            self.different[kind] += first != content
+            self.repeated[kind] += is_new
             return
-        known[identity] = content
-        taken.add(identity)
+        known[identity] = content, True
         self.added[kind] += 1
         waiting = self._waiting.setdefault(kind, [])
         waiting.append(row)
@@ -113,12 +105,7 @@ class Merge:
         rows = self._waiting.pop(kind)
         self.writer.append(kind, pa.Table.from_pylist(rows, schema=KINDS[kind]))
 
-    def _known_of(self, kind: str) -> dict[tuple[Any, ...], Any]:
-        if kind not in self._known:
-            self._known[kind] = self._stored(kind)
-        return self._known[kind]
-
-    def _stored(self, kind: str) -> dict[tuple[Any, ...], Any]:
+    def _stored(self, kind: str) -> dict[tuple[Any, ...], tuple[Any, bool]]:
         if self.reader is None:
             return {}
         names = ", ".join(f'"{name}"' for name in IDENTITY[kind])
@@ -126,7 +113,8 @@ class Merge:
         table = self.reader.sql(f"SELECT {names}, {content} AS content FROM {kind}_rows")  # noqa: S608 - our own names
         # Read backwards, so that the first part's row is the one that stays.
         *identity, values = (column.to_pylist()[::-1] for column in table.columns)
-        return dict(zip(zip(*identity, strict=True), values, strict=True))
+        stored = ((value, False) for value in values)
+        return dict(zip(zip(*identity, strict=True), stored, strict=True))
 
 
 @contextmanager
@@ -143,11 +131,6 @@ def merging(root: Path) -> Iterator[Merge]:
         merge = Merge(writer, reader_of(root))
         yield merge
         merge.flush()
-
-
-CONTEXT_FREE_HOPS = 2
-UNKNOWN = Rate.base(1.0)  # cost then counts tokens
-OnQueries = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -175,6 +158,57 @@ class Imported:
     merge: Merge
 
 
+def store_answers(
+    answers: Answers,
+    pool: Pool,
+    rates: Mapping[str, Rate],
+    root: Path,
+    on_progress: OnProgress = ignored,
+) -> Imported:
+    """Write the trees, the given scores and the plan into the cache at `root`.
+
+    Args:
+        answers: what the file holds.
+        pool: its models, from `pool_of`.
+        rates: cost of a token, by the model's name in the pool; see `priced`.
+        root: the cache's folder, made where it does not exist.
+        on_progress: told ("import", done, total) as queries are written.
+
+    Raises:
+        InputError: rates that do not fit the models; nothing was written.
+        CacheError: the cache is damaged, in use by a collector, or cannot be written.
+        WorldError: the disk is full or failed.
+    """
+    unpriced = not rates and bool(_sizeless(pool))
+    pool = priced(pool, rates)
+    identities = _identities(answers, pool)
+    spec = pool.tree_spec(identities)
+    scored: Counter[bool] = Counter()
+    with merging(root) as merge:
+        for done, (query, found) in enumerate(zip(answers.queries, answers.at, strict=True), 1):
+            scored.update(answer.score is not None for answer in found.values())
+            for call, score in _calls(query, found, pool, spec):
+                merge.add("calls", call)
+                if score is not None:
+                    row = {"call": call["key"], "references": query.references}
+                    merge.add("scores", {**row, "scorer": GIVEN.key, "value": score})
+            on_progress("import", done, len(answers.queries))
+        merge.flush()
+        merge.another_plan = store_plan(
+            merge.writer, merge.reader, pool, identities, answers.queries
+        )
+    return Imported(
+        pool=pool,
+        queries=len(answers.queries),
+        lacking=answers.lacking,
+        has_references=all(query.answers for query in answers.queries),
+        unpriced=unpriced,
+        scored=scored[True],
+        unscored=scored[False],
+        merge=merge,
+    )
+
+
 def pool_of(answers: Answers, hops: int | None) -> Pool:
     """The models of a file as a pool, without prices.
 
@@ -198,6 +232,18 @@ def pool_of(answers: Answers, hops: int | None) -> Pool:
             f"{MAX_HOPS} hops; take fewer --hops"
         )
     return pool
+
+
+def pool_names(models: Sequence[str]) -> dict[str, str]:
+    """A name that routes and tables can carry for each model, by the file's own name."""
+    names: dict[str, str] = {}
+    for model in models:
+        plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", model).strip("-._:") or "model"
+        name, number = plain, 2
+        while name in names.values() or name in RESERVED:
+            name, number = f"{plain}-{number}", number + 1
+        names[model] = name
+    return names
 
 
 def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
@@ -230,123 +276,51 @@ def _sizeless(pool: Pool) -> list[str]:
     return [model.name for model in pool.models if size_in(model.name) is None]
 
 
-def pool_names(models: Sequence[str]) -> dict[str, str]:
-    """A name that routes and tables can carry for each model, by the file's own name."""
-    names: dict[str, str] = {}
-    for model in models:
-        plain = re.sub(r"[^A-Za-z0-9._:-]+", "-", model).strip("-._:") or "model"
-        name, number = plain, 2
-        while name in names.values() or name in RESERVED:
-            name, number = f"{plain}-{number}", number + 1
-        names[model] = name
-    return names
-
-
-def store_answers(
-    answers: Answers,
-    pool: Pool,
-    rates: Mapping[str, Rate],
-    root: Path,
-    on_queries: OnQueries = lambda what, done, total: None,
-) -> Imported:
-    """Write the trees, the given scores and the plan into the cache at `root`.
-
-    Args:
-        answers: what the file holds.
-        pool: its models, from `pool_of`.
-        rates: cost of a token, by the model's name in the pool; see `priced`.
-        root: the cache's folder, made where it does not exist.
-        on_queries: told ("import", done, total) as queries are written.
-
-    Raises:
-        InputError: rates that do not fit the models; nothing was written.
-        CacheError: the cache is damaged, in use by a collector, or cannot be written.
-        WorldError: the disk is full or failed.
-    """
-    unpriced = not rates and bool(_sizeless(pool))
-    pool = priced(pool, rates)
-    identities = _identities(answers, pool)
-    spec = pool.tree_spec(identities)
-    with merging(root) as merge:
-        for done, (query, found) in enumerate(zip(answers.queries, answers.at, strict=True), 1):
-            for call, answer in _calls(query, found, pool, spec):
-                merge.add("calls", call)
-                if answer.score is not None:
-                    merge.add("scores", _score(call["key"], query, answer.score))
-            on_queries("import", done, len(answers.queries))
-        merge.flush()
-        merge.another_plan = store_plan(
-            merge.writer, merge.reader, pool, identities, answers.queries
-        )
-    scored = [answer.score is not None for found in answers.at for answer in found.values()]
-    return Imported(
-        pool,
-        len(answers.queries),
-        answers.lacking,
-        all(query.answers for query in answers.queries),
-        unpriced,
-        scored.count(True),
-        scored.count(False),
-        merge,
-    )
-
-
 def _identities(answers: Answers, pool: Pool) -> dict[str, Identity]:
     """What each model of the file is: its name and all that it answered there.
 
     A name says nothing of prompt, settings or version. So the answers of another file are those of
-    another model, and a file that is imported again is known.
+    another model, and a file that is imported again is known. Where an answer stands does not
+    count, nor do the references and the fold of its query.
     """
-    said: dict[str, list[str]] = {model.model: [] for model in pool.models}
+    digests: dict[str, list[str]] = {model.model: [] for model in pool.models}
     for found in answers.at:
         for path, answer in found.items():
-            said[path[-1]].append(_answer_digest(answer))
+            query = answer.query
+            content = [
+                [query.dataset, query.id, query.question],
+                path,
+                [answer.prompt, answer.response, answer.tokens_in, answer.tokens_out],
+                [answer.latency_s, answer.score],
+            ]
+            digests[path[-1]].append(digest(content))
     return {
         model.name: {
             "imported": model.model,
             "context_free": "yes" if pool.context_free else "no",
-            "source": digest(sorted(said[model.model])),
+            "source": digest(sorted(digests[model.model])),
         }
         for model in pool.models
     }
 
 
-def _answer_digest(answer: Answer) -> str:
-    """Of everything but where it stands, and what the query's references and fold are."""
-    query = answer.query
-    return digest(
-        [
-            [query.dataset, query.id, query.question],
-            answer.path,
-            [answer.prompt, answer.response, answer.tokens_in, answer.tokens_out],
-            [answer.latency_s, answer.score],
-        ]
-    )
-
-
 def _calls(
-    query: Query, found: Mapping[tuple[str, ...], Answer], pool: Pool, spec: TreeSpec
-) -> Iterator[tuple[dict[str, Any], Answer]]:
-    """Every node of one query's tree that has an answer."""
-    reached: dict[tuple[str, ...], str] = {(): root_context(query.question)}
+    query: Query, found: Mapping[Route, Answer], pool: Pool, spec: TreeSpec
+) -> Iterator[tuple[dict[str, Any], float | None]]:
+    """(row of `calls`, given score) of every node of one query's tree that has an answer."""
+    reached: dict[Route, str] = {(): root_context(query.question)}
     for steps in spec.steps:
         following = {}
         for path, context in reached.items():
             for model, step in zip(pool.models, steps, strict=True):
                 there = (*path, model.model)
                 answer = found.get((model.model,) if pool.context_free else there)
-                if answer is not None:
-                    call = _call(model.name, step, context, answer)
-                    following[there] = call["outcome"]
-                    yield call, answer
+                if answer is None:
+                    continue
+                call = Call(call_key(step, context), step, context, answer.prompt)
+                tokens = answer.tokens_in, answer.tokens_out
+                response = Response(answer.response, *tokens, finish_reason="unknown")
+                row = call_row(model.name, call, response, answer.latency_s)
+                following[there] = row["outcome"]
+                yield row, answer.score
         reached = following
-
-
-def _call(model: str, step: str, context: str, answer: Answer) -> dict[str, Any]:
-    call = Call(call_key(step, context), step, context, answer.prompt)
-    said = Response(answer.response, answer.tokens_in, answer.tokens_out, "unknown")
-    return call_row(model, call, said, answer.latency_s)
-
-
-def _score(call: str, query: Query, value: float) -> dict[str, Any]:
-    return {"call": call, "references": query.references, "scorer": GIVEN.key, "value": value}

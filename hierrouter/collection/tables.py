@@ -23,189 +23,8 @@ from hierrouter_cache.tree import SEPARATOR, SPLITS
 
 MAX_TOKENS = 2**31 - 1  # what a cache can hold
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row, and where it stands.
-
-    Attributes:
-        where: file and row, for messages.
-        values: by column; None where nothing stands there.
-    """
-
-    where: str
-    values: Mapping[str, Any]
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """The text of a column, lone surrogates replaced; `default` where there is none.
-
-        Raises:
-            InputError: nothing there and no default, or not a text.
-        """
-        value = self.values.get(name)
-        if value is None and default is not None:
-            return storable(default)  # perhaps a file's name, which may be any bytes
-        if not isinstance(value, str):
-            raise InputError(f"{name} must be a text, got {value!r:.40}: {self.where}")
-        return storable(value)
-
-    def words(self, name: str, default: str | None = None) -> str:
-        """The text of a column that must not be blank.
-
-        Raises:
-            InputError: as `text`, or the text is blank.
-        """
-        text = self.text(name, default)
-        if not text.strip():
-            raise InputError(f"{name} is blank: {self.where}; give a text")
-        return text
-
-    def label(self, name: str, default: str | None = None) -> str:
-        """A text that names something; a whole number is taken as its digits.
-
-        Raises:
-            InputError: as `words`.
-        """
-        value = self.values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        return self.words(name, default)
-
-    def count(self, name: str) -> int:
-        """A whole number >= 0 that a cache can hold.
-
-        Raises:
-            InputError: anything else.
-        """
-        value = self.number(name)
-        if value is None or not value.is_integer() or not 0 <= value <= MAX_TOKENS:
-            raise InputError(
-                f"{name} must be a whole number from 0 to {MAX_TOKENS:,}, "
-                f"got {self.values.get(name)!r:.40}: {self.where}"
-            )
-        return int(value)
-
-    def share(self, name: str) -> float | None:
-        """A number from 0 to 1, or None where nothing stands there.
-
-        Raises:
-            InputError: anything else.
-        """
-        value = self.number(name)
-        if value is not None and not 0 <= value <= 1:
-            raise InputError(f"{name} must be from 0 to 1, got {value}: {self.where}")
-        return value
-
-    def number(self, name: str) -> float | None:
-        """A finite number, or None where nothing stands there.
-
-        Raises:
-            InputError: anything else.
-        """
-        value = self.values.get(name)
-        if value is None:
-            return None
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise InputError(f"{name} must be a finite number, got {value!r:.40}: {self.where}")
-        return number
-
-
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, by the end of its name.
-
-    Raises:
-        InputError: not such a file, not readable, or without rows.
-    """
-    readers = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}
-    require_file(path)
-    reader = readers.get(path.suffix)
-    if reader is None:
-        raise InputError(
-            f"unknown kind of file: {path}; known: {', '.join(readers)}; "
-            "a cache of ours: --format jsonl"
-        )
-    number = 0
-    try:
-        for number, values in enumerate(reader(path), start=1):
-            yield Row(f"{path}: row {number}", values)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        place = f"{path}: after row {number}" if number else f"{path}"
-        raise InputError(
-            f"not readable as {path.suffix[1:]}: {place}: {_cause(error)}; save it again"
-        ) from None
-    if not number:
-        raise InputError(f"no rows: {path}; give one for each answer")
-
-
-def _cause(error: Exception) -> str:
-    """Why a file could not be read, in a few words and without its bytes."""
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if "invalid UTF8" in said:
-        return "not UTF-8"
-    columns = re.search(r"(Row #\d+: )?Expected \d+ columns, got \d+", said)
-    return columns[0] if columns else said[:120]
-
-
-def require_file(path: Path) -> None:
-    """Refuse what is no regular file, and what only a pickle could be read from.
-
-    Raises:
-        InputError: with what it is instead.
-    """
-    if path.suffix in PICKLES:
-        raise InputError(
-            f"a pickle can run any code and is not read: {path}; save the frame as .parquet or .csv"
-        )
-    if not path.exists():
-        raise InputError(f"file not found: {path}; name one that exists")
-    if not path.is_file():
-        raise InputError(f"not a regular file: {path}; name a file")
-    if not path.stat().st_size:
-        raise InputError(f"file is empty: {path}; save it again")
-
-
-def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
-    for _, row in json_lines(path):
-        yield row
-
-
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    for _, row in parquet_rows(path):
-        yield row
-
-
-def _require_commas(path: Path) -> None:
-    """Refuse what the first line of a CSV shows to be of another kind."""
-    with path.open("rb") as file:
-        first = file.readline(MAX_LINE)
-    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"not UTF-8 but UTF-16: {path}; save it as UTF-8")
-    for separator, name in ((b";", ";"), (b"\t", "a tab")):
-        if separator in first and b"," not in first:
-            raise InputError(f"the separator looks like {name}: {path}; save it with commas")
-
-
-def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    _require_commas(path)
-    whole = pa.csv.ParseOptions(newlines_in_values=True)
-    blocks = pa.csv.ReadOptions(block_size=MAX_LINE)
-    with pa.csv.open_csv(path, read_options=blocks, parse_options=whole) as batches:
-        names = batches.schema.names
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(f"column {twice[0]!r:.80} stands twice: {path}; rename or remove one")
-    # Every cell as a text: an answer "007" is no number.
-    cells = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
-    )
-    with pa.csv.open_csv(path, blocks, whole, cells) as batches:
-        for batch in batches:
-            yield from batch.to_pylist()
-
+# The columns that a table must have; `read_table` names the optional ones.
+COLUMNS = ("query_id", "question", "answer", "model", "response", "tokens_in", "tokens_out")
 
 Route = tuple[str, ...]  # models called, in order
 
@@ -276,49 +95,37 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
     found: dict[tuple[str, str], dict[Route, Answer]] = {}
     models: dict[str, None] = {}
     for answer in answers:
-        name = answer.query.dataset, answer.query.id
-        _require_same_query(first.setdefault(name, answer), answer)
-        _add(found.setdefault(name, {}), answer)
+        query = answer.query
+        earlier = first.setdefault((query.dataset, query.id), answer)
+        if query != earlier.query:
+            raise InputError(
+                f"query {query.id} has two questions, answers or splits: {earlier.where} and "
+                f"{answer.where}; give different queries different ids"
+            )
+        by_path = found.setdefault((query.dataset, query.id), {})
+        if answer.path in by_path:
+            raise InputError(
+                f"duplicate answer of {' > '.join(answer.path)} to query {query.id}: "
+                f"{by_path[answer.path].where} and {answer.where}; keep one"
+            )
+        by_path[answer.path] = answer
         models.setdefault(answer.path[-1])
     for by_path in found.values():
-        _require_parents(by_path)
+        for path, answer in by_path.items():
+            if len(path) > 1 and path[:-1] not in by_path:
+                raise InputError(
+                    f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: "
+                    f"{answer.where}; add that row"
+                )
     queries = with_folds([answer.query for answer in first.values()], seed)
     refuse_leaks(queries)
     return Answers(tuple(queries), tuple(models), tuple(found.values()))
 
 
-def _require_same_query(first: Answer, answer: Answer) -> None:
-    if answer.query != first.query:
-        raise InputError(
-            f"query {answer.query.id} has two questions, answers or splits: {first.where} and "
-            f"{answer.where}; give different queries different ids"
-        )
-
-
-def _add(found: dict[Route, Answer], answer: Answer) -> None:
-    earlier = found.setdefault(answer.path, answer)
-    if earlier is not answer:
-        raise InputError(
-            f"duplicate answer of {' > '.join(answer.path)} to query {answer.query.id}: "
-            f"{earlier.where} and {answer.where}; keep one"
-        )
-
-
-def _require_parents(found: Mapping[Route, Answer]) -> None:
-    for path, answer in found.items():
-        if len(path) > 1 and path[:-1] not in found:
-            raise InputError(
-                f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: {answer.where}; "
-                "add that row"
-            )
-
-
-COLUMNS = ("query_id", "question", "answer", "model", "response", "tokens_in", "tokens_out")
-OPTIONAL = ("dataset", "final_answer", "prompt", "split", "score", "latency_s", "hop", "path")
-
-
 def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
+
+    Beside `COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop, path.
 
     Args:
         path: a .parquet, .csv or .jsonl file; the dataset is named by it where no column does.
@@ -326,21 +133,16 @@ def read_table(path: Path) -> Iterator[Answer]:
     Raises:
         InputError: a column is missing, or the first bad row.
     """
-    base = _first_hop(path)
+    hops = [row.count("hop") for row in read_rows(path) if row.values.get("hop") is not None]
+    base = min(hops, default=0)  # the number that the table gives to the first hop
+    if base > 1:
+        raise InputError(f"hop must start at 0 or 1, got {base}: {path}")
     for row in read_rows(path):
         if missing := [name for name in COLUMNS if name not in row.values]:
             raise InputError(
                 f"column {missing[0]} is missing: {row.where}; it has {', '.join(row.values)}"
             )
         yield _answer(row, path.stem, base)
-
-
-def _first_hop(path: Path) -> int:
-    """The number that a table gives to the first hop: 0 or 1."""
-    hops = [row.count("hop") for row in read_rows(path) if row.values.get("hop") is not None]
-    if hops and min(hops) > 1:
-        raise InputError(f"hop must start at 0 or 1, got {min(hops)}: {path}")
-    return min(hops, default=0)
 
 
 def _answer(row: Row, dataset: str, base: int) -> Answer:
@@ -351,7 +153,9 @@ def _answer(row: Row, dataset: str, base: int) -> Answer:
             id=row.label("query_id"),
             dataset=row.label("dataset", dataset),
             question=question,
-            answers=_references(row),
+            answers=with_final(
+                (reference := row.label("answer"),), row.label("final_answer", reference)
+            ),
             split=_split(row),
         ),
         path=_path(row, row.label("model"), base),
@@ -364,11 +168,6 @@ def _answer(row: Row, dataset: str, base: int) -> Answer:
     )
 
 
-def _references(row: Row) -> tuple[str, ...]:
-    answer = row.label("answer")
-    return with_final((answer,), row.label("final_answer", answer))
-
-
 def _split(row: Row) -> str:
     split = row.text("split", "")
     if split and split not in SPLITS:
@@ -378,16 +177,164 @@ def _split(row: Row) -> str:
     return split
 
 
-def _path(row: Row, model: str, base: int) -> tuple[str, ...]:
-    length = 1 if row.values.get("hop") is None else row.count("hop") - base + 1
+def _path(row: Row, model: str, base: int) -> Route:
+    has_hop = row.values.get("hop") is not None
+    length = row.count("hop") - base + 1 if has_hop else 1
     if length > MAX_HOPS:
         raise InputError(f"hop {length} is beyond the limit: {row.where}; {MAX_HOPS} hops at most")
     if row.values.get("path") is None:
         return (model,) * length
     path = tuple(name.strip() for name in row.words("path").split(SEPARATOR))
-    if path[-1] != model or (row.values.get("hop") is not None and len(path) != length):
+    if path[-1] != model or (has_hop and len(path) != length):
         raise InputError(
             f"path {'>'.join(path)} does not end at this model and hop: {row.where}; "
             "it lists the models called, the row's own last"
         )
     return path
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, and where it stands; what does not fit is an InputError that says so.
+
+    Attributes:
+        where: file and row, for messages.
+        values: by column; None where nothing stands there.
+    """
+
+    where: str
+    values: Mapping[str, Any]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """The text of a column, lone surrogates replaced; `default` where there is none."""
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return storable(default)  # perhaps a file's name, which may be any bytes
+        if not isinstance(value, str):
+            raise InputError(f"{name} must be a text, got {value!r:.40}: {self.where}")
+        return storable(value)
+
+    def words(self, name: str, default: str | None = None) -> str:
+        """The text of a column that must not be blank."""
+        text = self.text(name, default)
+        if not text.strip():
+            raise InputError(f"{name} is blank: {self.where}; give a text")
+        return text
+
+    def label(self, name: str, default: str | None = None) -> str:
+        """A text that names something; a whole number is taken as its digits."""
+        value = self.values.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        return self.words(name, default)
+
+    def number(self, name: str) -> float | None:
+        """A finite number, or None where nothing stands there."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(f"{name} must be a finite number, got {value!r:.40}: {self.where}")
+        return number
+
+    def count(self, name: str) -> int:
+        """A whole number >= 0 that a cache can hold."""
+        value = self.number(name)
+        if value is None or not value.is_integer() or not 0 <= value <= MAX_TOKENS:
+            raise InputError(
+                f"{name} must be a whole number from 0 to {MAX_TOKENS:,}, "
+                f"got {self.values.get(name)!r:.40}: {self.where}"
+            )
+        return int(value)
+
+    def share(self, name: str) -> float | None:
+        """A number from 0 to 1, or None where nothing stands there."""
+        value = self.number(name)
+        if value is not None and not 0 <= value <= 1:
+            raise InputError(f"{name} must be from 0 to 1, got {value}: {self.where}")
+        return value
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, by the end of its name.
+
+    Raises:
+        InputError: not such a file, not readable, or without rows.
+    """
+    readers = {".parquet": parquet_rows, ".csv": _csv_rows, ".jsonl": json_lines}
+    require_file(path)
+    reader = readers.get(path.suffix)
+    if reader is None:
+        raise InputError(
+            f"unknown kind of file: {path}; known: {', '.join(readers)}; "
+            "a cache of ours: --format jsonl"
+        )
+    number = 0
+    try:
+        for number, (_, values) in enumerate(reader(path), start=1):
+            yield Row(f"{path}: row {number}", values)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        place = f"{path}: after row {number}" if number else f"{path}"
+        raise InputError(
+            f"not readable as {path.suffix[1:]}: {place}: {_cause(error)}; save it again"
+        ) from None
+    if not number:
+        raise InputError(f"no rows: {path}; give one for each answer")
+
+
+def _cause(error: Exception) -> str:
+    """Why a file could not be read, in a few words and without its bytes."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "invalid UTF8" in reason:
+        return "not UTF-8"
+    columns = re.search(r"(Row #\d+: )?Expected \d+ columns, got \d+", reason)
+    return columns[0] if columns else reason[:120]
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no regular file, and what only a pickle could be read from.
+
+    Raises:
+        InputError: with what it is instead.
+    """
+    if path.suffix in PICKLES:
+        raise InputError(
+            f"a pickle can run any code and is not read: {path}; save the frame as .parquet or .csv"
+        )
+    if not path.exists():
+        raise InputError(f"file not found: {path}; name one that exists")
+    if not path.is_file():
+        raise InputError(f"not a regular file: {path}; name a file")
+    if not path.stat().st_size:
+        raise InputError(f"file is empty: {path}; save it again")
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    _require_commas(path)
+    whole = pa.csv.ParseOptions(newlines_in_values=True)
+    blocks = pa.csv.ReadOptions(block_size=MAX_LINE)
+    with pa.csv.open_csv(path, read_options=blocks, parse_options=whole) as batches:
+        names = batches.schema.names
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"column {twice[0]!r:.80} stands twice: {path}; rename or remove one")
+    # Every cell as a text: an answer "007" is no number.
+    cells = pa.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+    )
+    with pa.csv.open_csv(path, blocks, whole, cells) as batches:
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+
+
+def _require_commas(path: Path) -> None:
+    """Refuse what the first line of a CSV shows to be of another kind."""
+    with path.open("rb") as file:
+        first = file.readline(MAX_LINE)
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"not UTF-8 but UTF-16: {path}; save it as UTF-8")
+    for separator, name in ((b";", ";"), (b"\t", "a tab")):
+        if separator in first and b"," not in first:
+            raise InputError(f"the separator looks like {name}: {path}; save it with commas")

@@ -13,10 +13,8 @@ from hierrouter.collection import peers, tables
 from hierrouter.collection.files import (
     HEADER,
     LINES,
-    Progress,
     export_jsonl,
     import_jsonl,
-    no_progress,
     read_header,
     require_free,
 )
@@ -25,8 +23,8 @@ from hierrouter.collection.peers import DirectTable, direct_table
 from hierrouter.collection.storing import (
     Imported,
     Merge,
-    OnQueries,
-    leak_line,
+    OnProgress,
+    ignored,
     pool_of,
     store_answers,
 )
@@ -35,12 +33,16 @@ from hierrouter.engines.encoders import BUILT_IN, load_encoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import given_prices
 from hierrouter.pools.pool import rates_of
+from hierrouter.questions.folds import near_line, near_pairs
+from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.replay.opening import listed
 from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate
 
+MOST = 20_000  # questions; so many take ten seconds, and time grows faster than they do
 # A file's answers and, where the format says what calls cost, the rate that gives that cost.
 Reader = Callable[[Path], tuple[Iterator[Answer], Rate | None]]
 Writer = Callable[[DirectTable, Path], None]
@@ -55,70 +57,6 @@ WRITERS: Mapping[str, Writer] = {
     "routerbench": peers.write_routerbench,
     "routellm": peers.write_routellm,
 }
-
-
-def import_answers(
-    name: str,
-    path: Path,
-    root: Path,
-    hops: int | None,
-    seed: int,
-    rates: Mapping[str, Rate],
-    on_progress: OnQueries,
-) -> Imported:
-    """Read a file in one of `READERS` and store it as the trees of the cache at `root`.
-
-    Args:
-        name: of the format.
-        path: the file.
-        root: the cache's folder, made where it does not exist.
-        hops: depth of the trees; None is 2 for independent answers, else the longest chain.
-        seed: of the folds that the file does not say.
-        rates: cost of a token, by the model's name in the pool.
-        on_progress: told ("import", done, total) as queries are written.
-
-    Raises:
-        InputError: a bad row, hops or rates; nothing was written.
-        CacheError: the cache is damaged, in use by a collector, or cannot be written.
-        WorldError: the disk is full or failed.
-    """
-    found, rate = READERS[name](path)
-    if rate and rates:
-        raise InputError(
-            f"a {name} file says what calls cost and has no token counts: --price; leave it out"
-        )
-    answers = gather(found, seed)
-    pool = pool_of(answers, hops)
-    if rate:
-        rates = dict.fromkeys((model.name for model in pool.models), rate)
-    return store_answers(answers, pool, rates, root, on_progress)
-
-
-def guess_format(path: Path) -> str:
-    """The format whose columns the first row has.
-
-    Raises:
-        InputError: not readable, or columns of no known format.
-    """
-    if path.is_dir():
-        return "llmrouter"
-    row = next(read_rows(path)).values
-    if row.get("kind") == HEADER:
-        return OWN
-    if row.get("kind") in tuple(LINES):
-        raise InputError(
-            f'the header line {{"kind": "{HEADER}", ...}} is gone: {path}; export again'
-        )
-    if {"model_name", "task_name"} <= set(row):
-        return "llmrouter"
-    if any(name.endswith((peers.RESPONSE, peers.COST)) for name in row):
-        return "routerbench"
-    if set(row) & set(tables.COLUMNS):
-        return "table"
-    raise InputError(
-        f"columns of no known format: {path}: {', '.join(row):.80}; see docs/interchange.md or "
-        f"name one: --format {'|'.join(IMPORTS)}"
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +117,7 @@ def import_(
     hops: int | None = None,
     seed: int = PAPER_SEED,
     prices: str | Path | Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Received:
     """Add the answers in a file to a cache; nothing is written before all of it was checked.
 
@@ -200,19 +138,19 @@ def import_(
     if format is not None:
         _require_known(format, IMPORTS)
     rates = rates_of(given_prices(prices))
-    return receive(Path(file), Path(cache), format, hops, seed, rates, progress or no_progress)
+    return receive(Path(file), Path(cache), format, hops, seed, rates, progress or ignored)
 
 
 def receive(
     file: Path,
     cache: Path,
-    format: str | None,
-    hops: int | None,
-    seed: int,
-    rates: Mapping[str, Rate],
-    progress: Progress,
+    format: str | None = None,
+    hops: int | None = None,
+    seed: int = PAPER_SEED,
+    rates: Mapping[str, Rate] | None = None,
+    on_progress: OnProgress = ignored,
 ) -> Received:
-    """As `import_`, with rates that were read already."""
+    """As `import_`, with rates that were read already: cost of a token, by the pool's names."""
     name = format or guess_format(file)
     if name == OWN:
         if hops or rates:
@@ -220,9 +158,60 @@ def receive(
                 "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
             )
         known = read_header(file).sha256 is not None
-        return Received(cache, name, import_jsonl(file, cache, progress), digest_known=known)
-    found = import_answers(name, file, cache, hops, seed, rates, progress)
-    return Received(cache, name, found.merge, found, leak=leak_line(cache))
+        return Received(cache, name, import_jsonl(file, cache, on_progress), digest_known=known)
+    found, rate = READERS[name](file)
+    if rate and rates:
+        raise InputError(
+            f"a {name} file says what calls cost and has no token counts: --price; leave it out"
+        )
+    answers = gather(found, seed)
+    pool = pool_of(answers, hops)
+    if rate:
+        rates = dict.fromkeys((model.name for model in pool.models), rate)
+    imported = store_answers(answers, pool, rates or {}, cache, on_progress)
+    return Received(cache, name, imported.merge, imported, leak=leak_line(cache))
+
+
+def guess_format(path: Path) -> str:
+    """The format whose columns the first row has.
+
+    Raises:
+        InputError: not readable, or columns of no known format.
+    """
+    if path.is_dir():
+        return "llmrouter"
+    row = next(read_rows(path)).values
+    if row.get("kind") == HEADER:
+        return OWN
+    if row.get("kind") in tuple(LINES):
+        raise InputError(
+            f'the header line {{"kind": "{HEADER}", ...}} is gone: {path}; export again'
+        )
+    if {"model_name", "task_name"} <= set(row):
+        return "llmrouter"
+    if any(name.endswith((peers.RESPONSE, peers.COST)) for name in row):
+        return "routerbench"
+    if set(row) & set(tables.COLUMNS):
+        return "table"
+    raise InputError(
+        f"columns of no known format: {path}: {', '.join(row):.80}; see docs/interchange.md or "
+        f"name one: --format {'|'.join(IMPORTS)}"
+    )
+
+
+def leak_line(root: Path) -> str:
+    """What is to be said of the queries that a cache was opened for last; empty where nothing.
+
+    Raises:
+        CacheError: nothing there, or damaged.
+    """
+    reader = CacheReader(root)
+    keys = reader.latest_plan().queries
+    if len(keys) > MOST:
+        return f"more than {MOST:,} questions: near-duplicates across folds were not looked for"
+    rows = reader.queries(keys, ("id", "dataset", "question", "split")).to_pylist()
+    pairs = near_pairs([Query(**row, answers=()) for row in rows])
+    return near_line(pairs) if pairs else ""
 
 
 def export(
@@ -234,7 +223,7 @@ def export(
     scorer: str = PAPER_SCORER,
     encoder: str | None = None,
     allow_incomplete: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Written:
     """Write a cache as our JSON lines, or its direct calls in the format of another tool.
 
@@ -268,7 +257,7 @@ def export(
         )
     if path.suffix != ".jsonl":
         raise InputError(f"jsonl is written as .jsonl: --out {path}; name such a file")
-    return Written(export_jsonl(Path(cache), path, progress or no_progress))
+    return Written(export_jsonl(Path(cache), path, progress or ignored))
 
 
 def _require_known(name: str, known: tuple[str, ...]) -> None:

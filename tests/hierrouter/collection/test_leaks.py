@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collection import storing
-from hierrouter.collection.storing import leak_line
-from hierrouter.collection.transfer import import_answers
+from hierrouter.collection import transfer
+from hierrouter.collection.transfer import leak_line, receive
 from tests.hierrouter.collection.examples import MODELS, save, single_answers
 
 
@@ -17,7 +16,7 @@ def imported(folder: Path, questions: list[str]) -> Path:
         asked = place // len(MODELS)
         row |= {"question": questions[asked], "split": "train" if asked else "test"}
     table = save(rows, folder / "table.parquet")
-    import_answers("table", table, folder / "cache", None, 42, {}, lambda what, done, total: None)
+    receive(table, folder / "cache", "table")
     return folder / "cache"
 
 
@@ -38,6 +37,6 @@ def test_nothing_is_said_where_folds_differ(tmp_path: Path) -> None:
 def test_too_many_questions_are_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "MOST", 2)
+    monkeypatch.setattr(transfer, "MOST", 2)
     line = leak_line(imported(tmp_path, ["How many?", *OTHERS]))
     assert "were not looked for" in line

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hierrouter.collection.files import no_progress as silent
 from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
 from hierrouter.collection.peers import (
     EMBEDDINGS,
@@ -23,7 +22,7 @@ from hierrouter.collection.peers import (
     direct_table,
 )
 from hierrouter.collection.tables import Answer, gather
-from hierrouter.collection.transfer import READERS, WRITERS, guess_format, import_answers
+from hierrouter.collection.transfer import READERS, WRITERS, guess_format, receive
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.questions.scoring import scorer
 from hierrouter.replay.opening import Selection, open_tree
@@ -214,8 +213,8 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     file = frame(tmp_path / f"frame.{kind}")
     assert guess_format(file) == "routerbench"
     assert read("routerbench", file)[0].query.question == "Two and two?\nSay one word."
-    imported = import_answers("routerbench", file, tmp_path / "cache", None, 42, {}, silent)
-    assert not imported.unpriced
+    imported = receive(file, tmp_path / "cache", "routerbench").imported
+    assert imported and not imported.unpriced
     tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     assert tree.direct.score.tolist() == [[1.0, 0.0]]
     assert tree.direct.cost[0].tolist() == pytest.approx([7.4e-05, 1.46e-05], abs=1e-9)
@@ -223,9 +222,7 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     with pytest.raises(InputError, match="needs reference answers"):
         open_tree(tmp_path / "cache")
     with pytest.raises(InputError, match="no token counts: --price; leave"):
-        import_answers(
-            "routerbench", file, tmp_path / "cache", None, 42, {"lab-a": Rate(1, 1)}, silent
-        )
+        receive(file, tmp_path / "cache", "routerbench", rates={"lab-a": Rate(1, 1)})
 
 
 def test_routerbench_comes_back_with_the_same_calls(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hierrouter.collection.transfer import import_answers
+from hierrouter.collection.transfer import receive
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Price
 from hierrouter.questions.scoring import scorer
@@ -208,5 +208,5 @@ def test_a_dataset_is_opened_by_the_name_it_was_collected_by(tmp_path: Path, nam
     ]
     file = tmp_path / "answers.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    import_answers("table", file, tmp_path / "cache", None, 0, {}, lambda *told: None)
+    receive(file, tmp_path / "cache", "table", seed=0)
     assert len(open_tree(tmp_path / "cache", Selection(datasets=(name,)))) == 20
