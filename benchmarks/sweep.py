@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.metrics import hull_area
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, mean_points
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
-from hierrouter.learning.config import SWEEP, Objective, TrainConfig, preset, shortened
+from hierrouter.learning.config import SWEEP, Objective, TrainConfig, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter.learning.training import train
@@ -108,7 +108,7 @@ class Contest:
         found.outcomes.append([policy.outcome(self.fold) for policy in policies])
 
     def _sweep(self, found: Found, seed: int) -> TrainedSweep:
-        config = shortened(SWEEP, self.epochs)
+        config = replace(SWEEP, epochs=self.epochs or SWEEP.epochs)
         policy = self._trained(
             found,
             member_folder(self.run / "conditioned" / f"{len(self.alphas)}-alphas", seed),
@@ -120,7 +120,7 @@ class Contest:
         return policy
 
     def _router(self, found: Found, algo: str, seed: int, alpha: float) -> TrainedRouter:
-        config = shortened(preset("default", algo), self.epochs)
+        config = training_config("default", algo, self.epochs)
         policy = self._trained(
             found,
             member_folder(self.run / algo, seed, alpha),

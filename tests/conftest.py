@@ -177,13 +177,13 @@ def live_run(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """The folder of a router for alpha 0.1 that answers with the testbed's models."""
     from hierrouter.learning.bundle import bundle_of, save_bundle
     from hierrouter.learning.checkpoint import save_checkpoint
-    from hierrouter.learning.config import Objective, preset, shortened
+    from hierrouter.learning.config import Objective, training_config
     from hierrouter.learning.training import train
     from hierrouter.replay.opening import open_tree
 
     def build(folder: Path) -> None:
         tree = open_tree(testbed_cache)
-        config = shortened(preset("default", "exact"), 8)
+        config = training_config("default", "exact", 8)
         save_checkpoint(train(tree, Objective(0.1), config, seed=1), folder / "run")
         save_bundle(bundle_of(testbed_cache, tree), folder / "run")
 

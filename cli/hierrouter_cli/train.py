@@ -52,10 +52,11 @@ def train(
     check_out(out, "train")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.run import require_possible, describe_training, train_run
+    from hierrouter.learning.run import describe_training, require_possible, train_run
 
     require_possible(tree, budget, objective)
-    planned = f"train: {describe_training(objective, config, budget)}, seed {seed}: {describe(tree)}"
+    training = describe_training(objective, config, budget)
+    planned = f"train: {training}, seed {seed}: {describe(tree)}"
     if dry_run:
         console.put(f"{planned}\n")
         return

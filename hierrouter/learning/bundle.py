@@ -73,8 +73,11 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     found = {
         "format": FORMAT,
         **json.loads(bundle.pool.to_json(bundle.identities)),
-        "ceilings": _told(bundle.ceilings),
+        "ceilings": None,
     }
+    if ceilings := bundle.ceilings:
+        arrays = {"longest": ceilings.longest, "growth": ceilings.growth}
+        found["ceilings"] = {name: array.tolist() for name, array in arrays.items()}
     text = json.dumps(found, sort_keys=True, indent=2, allow_nan=False)
     write_atomically(folder / FILE, f"{text}\n".encode())
 
@@ -168,12 +171,6 @@ def bundle_file(folder: Path) -> Path | None:
     """Where the bundle of the policy in a folder is; None where it has none."""
     around = (folder, *folder.absolute().parents[:2])
     return next((place / FILE for place in around if (place / FILE).is_file()), None)
-
-
-def _told(ceilings: Ceilings | None) -> dict[str, list[int]] | None:
-    if ceilings is None:
-        return None
-    return {"longest": ceilings.longest.tolist(), "growth": ceilings.growth.tolist()}
 
 
 def _ceilings(found: Any) -> Ceilings | None:

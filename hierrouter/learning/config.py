@@ -1,12 +1,40 @@
-"""The numbers of a training run, and its objective."""
+"""What a training is for, and the numbers it is done with; light enough for the command line."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from hierrouter_cache.errors import InputError
+
+MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The decision problem, apart from the data (paper section 3.1).
+
+    Attributes:
+        alpha: cost penalty of the reward R = Q - alpha * C.
+        allow_stop: whether an episode may end before L calls (paper appendix A).
+        max_cost: what one query may cost at most, in price * token; None is no limit. Calls that
+            could exceed it are not chosen, see `hierrouter.evaluation.budget`.
+
+    Raises:
+        InputError: a number is not finite or below 0, or alpha is above `MAX_ALPHA`.
+    """
+
+    alpha: float
+    allow_stop: bool = False
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("alpha", self.alpha), ("max_cost", self.max_cost)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be a finite number >= 0, got {value}")
+        if self.alpha > MAX_ALPHA:
+            raise InputError(f"alpha must be at most 1e9, got {self.alpha}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,64 +216,24 @@ def algorithm(name: str | None, budget: object, max_cost: object, alpha: object)
     return "exact"
 
 
-Config = TypeVar("Config", bound=TrainConfig)
+def training_config(
+    name: str, algo: str, epochs: int | None = None, every_alpha: bool = False
+) -> TrainConfig:
+    """The settings of a training.
 
-
-def shortened(config: Config, epochs: int | None) -> Config:
-    """The same settings for so many epochs; None leaves them.
+    Args:
+        name: of the preset.
+        epochs: instead of the preset's.
+        every_alpha: of one network for every alpha.
 
     Raises:
-        InputError: fewer than 1.
+        InputError: an unknown preset or algorithm, or fewer than 1 epoch.
     """
+    config = preset(name, algo)
+    if every_alpha:
+        config = SWEEP
     if epochs is None:
         return config
     if epochs < 1:
         raise InputError(f"epochs must be at least 1, got {epochs}")
     return replace(config, epochs=epochs)
-
-
-def train_config(
-    name: str, algo: str, budget: float | None = None, epochs: int | None = None
-) -> TrainConfig:
-    """The settings of a training; a budget needs a network for every alpha.
-
-    Raises:
-        InputError: an unknown preset or algorithm.
-    """
-    chosen = preset(name, algo)
-    return shortened(chosen if budget is None else SWEEP, epochs)
-
-
-def sweep_config(name: str, algo: str, epochs: int | None = None) -> TrainConfig:
-    """The settings of a sweep; see `train_config`."""
-    chosen = preset(name, algo)
-    return shortened(SWEEP if algo == "exact" else chosen, epochs)
-
-
-MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
-
-
-@dataclass(frozen=True)
-class Objective:
-    """The decision problem, apart from the data (paper section 3.1).
-
-    Attributes:
-        alpha: cost penalty of the reward R = Q - alpha * C.
-        allow_stop: whether an episode may end before L calls (paper appendix A).
-        max_cost: what one query may cost at most, in price * token; None is no limit. Calls that
-            could exceed it are not chosen, see `hierrouter.evaluation.budget`.
-
-    Raises:
-        InputError: a number is not finite or below 0, or alpha is above `MAX_ALPHA`.
-    """
-
-    alpha: float
-    allow_stop: bool = False
-    max_cost: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("alpha", self.alpha), ("max_cost", self.max_cost)):
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be a finite number >= 0, got {value}")
-        if self.alpha > MAX_ALPHA:
-            raise InputError(f"alpha must be at most 1e9, got {self.alpha}")

@@ -23,7 +23,7 @@ from hierrouter_cache.tree import RouteTree, sub_pool
 
 
 @dataclass(frozen=True)
-class Known:
+class Examples:
     """The train fold of a pool, as a policy looks things up in it.
 
     Attributes:
@@ -35,7 +35,7 @@ class Known:
     reward: Tensor
 
     @classmethod
-    def of(cls, tree: RouteTree, objective: Objective) -> Known:
+    def of(cls, tree: RouteTree, objective: Objective) -> Examples:
         """What the fold `tree` tells about its models.
 
         Raises:
@@ -104,30 +104,35 @@ class FeaturedRouter(nn.Module):
             nn.Linear(shape.hidden, 1),
         )
 
-    def forward(self, states: States, known: Known, itself: Tensor | None = None) -> Tensor:
+    def forward(self, states: States, examples: Examples, itself: Tensor | None = None) -> Tensor:
         """Logits float32[queries, S, A] of whole trees.
 
         Args:
             states: the S states of one query after those of another.
-            known: what is known of the models.
-            itself: int64[queries], positions of the queries where they are those of `known`; they
-                are not looked up themselves.
+            examples: what the train fold tells of the models.
+            itself: int64[queries], positions of the queries where they are those of `examples`;
+                they are not looked up themselves.
         """
-        routes = known.fold.actions.routes
+        routes = examples.fold.actions.routes
         by_query = (len(states.stage) // routes.states, routes.states, -1)
         embedding, legal = states.embedding.reshape(by_query), states.legal.reshape(by_query)
         logits = [
-            self.at_state(embedding[:, state], state, stage, known, itself)
+            self.at_state(embedding[:, state], state, stage, examples, itself)
             for state, stage in enumerate(routes.depth()[: routes.states].tolist())
         ]
         return torch.stack(logits, dim=1).masked_fill(~legal, NEVER)
 
     def at_state(
-        self, embedding: Tensor, state: int, stage: int, known: Known, itself: Tensor | None = None
+        self,
+        embedding: Tensor,
+        state: int,
+        stage: int,
+        examples: Examples,
+        itself: Tensor | None = None,
     ) -> Tensor:
         """Logits float32[n, A] of queries at the same state, float32[n, dim]; none is masked."""
-        attention = self._attention(embedding, known.embedding[state], stage, itself)
-        expected = torch.einsum("nq,qaf->naf", attention, known.values[state])
+        attention = self._attention(embedding, examples.embedding[state], stage, itself)
+        expected = torch.einsum("nq,qaf->naf", attention, examples.values[state])
         to_best = expected - expected.amax(dim=1, keepdim=True)
         stage_bits = torch.eye(self.shape.hops)[stage].expand(*expected.shape[:2], -1)
         logits: Tensor = self.scorer(torch.cat([expected, to_best, stage_bits], dim=2))[..., 0]
@@ -167,47 +172,49 @@ class TrainedFeatured:
     origin: Origin
     history: tuple[float, ...]
 
-    def probabilities(self, tree: RouteTree, known: RouteTree) -> NDArray[np.float64]:
+    def probabilities(self, tree: RouteTree, examples: RouteTree) -> NDArray[np.float64]:
         """float64[queries, states, A]: the stochastic policy at every state.
 
         Args:
             tree: of any pool.
-            known: the train fold of the same pool.
+            examples: the train fold of the same pool.
 
         Raises:
-            InputError: another view, encoder or number of hops than it was trained on, `known` is
-                of another pool, or nothing is known of the models.
+            InputError: another view, encoder or number of hops than it was trained on, `examples`
+                are of another pool, or nothing is known of the models.
         """
-        if known.models != tree.models:
+        if examples.models != tree.models:
             raise InputError(
-                f"what is known is of other models: {', '.join(known.models)}; the tree has "
+                f"what is known is of other models: {', '.join(examples.models)}; the tree has "
                 f"{', '.join(tree.models)}; give the train fold of the same pool"
             )
-        for fold in (tree, known):
+        for fold in (tree, examples):
             replace(self.origin, models=tree.models).check_matches(fold, self.network.shape.dim)
-        return _probabilities(self.network, tree, Known.of(known, self.objective), self.objective)
+        return _probabilities(
+            self.network, tree, Examples.of(examples, self.objective), self.objective
+        )
 
-    def outcome(self, tree: RouteTree, known: RouteTree) -> Outcome:
+    def outcome(self, tree: RouteTree, examples: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query; see `probabilities`."""
-        table = greedy(self.probabilities(tree, known), tree.base_rate)
+        table = greedy(self.probabilities(tree, examples), tree.base_rate)
         actions = Actions(tree.routes, self.objective.allow_stop)
         return policy_outcome(tree, actions, table, ROUTER, "router")
 
     @torch.no_grad()
     def decide(
-        self, embedding: NDArray[np.float32], path: tuple[int, ...], known: Known
+        self, embedding: NDArray[np.float32], path: tuple[int, ...], examples: Examples
     ) -> NDArray[np.float64]:
         """float64[A]: the stochastic policy at one live state.
 
         Args:
             embedding: float32[dim], the encoder's vectors of the view.
-            path: the models called so far, by number in the pool of `known`; fewer than L.
-            known: what is known of the models.
+            path: the models called so far, by number in the pool of `examples`; fewer than L.
+            examples: what the train fold tells of the models.
         """
-        state = known.fold.tree.routes.node(path)
+        state = examples.fold.tree.routes.node(path)
         seen = torch.from_numpy(np.asarray(embedding, dtype=np.float32))[None]
-        logits = self.network.at_state(seen, state, len(path), known)[0].double()
-        legal = torch.from_numpy(known.fold.actions.legal()[state])
+        logits = self.network.at_state(seen, state, len(path), examples)[0].double()
+        legal = torch.from_numpy(examples.fold.actions.legal()[state])
         chances: NDArray[np.float64] = torch.softmax(logits.masked_fill(~legal, -np.inf), 0).numpy()
         return chances
 
@@ -237,7 +244,7 @@ def train_featured(
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept in pools that change; train for one pool")
     folds = training_folds(tree)
-    pools = [Known.of(pool, objective) for pool in pools_of(folds[0])]
+    pools = [Examples.of(pool, objective) for pool in pools_of(folds[0])]
 
     def value(network: FeaturedRouter, fold: RouteTree) -> float:
         table = _probabilities(network, fold, pools[0], objective, itself=fold is folds[0])
@@ -279,7 +286,7 @@ class FeaturedLearner(Enumeration):
     def __init__(
         self,
         router: FeaturedRouter,
-        pools: Sequence[Known],
+        pools: Sequence[Examples],
         config: ExactConfig,
         rng: np.random.Generator,
     ) -> None:
@@ -288,25 +295,29 @@ class FeaturedLearner(Enumeration):
         self._pools = pools
 
     def _step(self, query: Tensor) -> None:
-        known = self._pools[int(self._rng.integers(len(self._pools)))]
-        states = self._visit(known.fold, query)
-        logits = self.router(states, known, query)
+        examples = self._pools[int(self._rng.integers(len(self._pools)))]
+        states = self._visit(examples.fold, query)
+        logits = self.router(states, examples, query)
         legal = states.legal.reshape(logits.shape)
-        self._descend(known.fold.actions, logits, legal, known.reward[query])
+        self._descend(examples.fold.actions, logits, legal, examples.reward[query])
 
 
 @torch.no_grad()
 def _probabilities(
     network: FeaturedRouter,
     tree: RouteTree,
-    known: Known,
+    examples: Examples,
     objective: Objective,
     itself: bool = False,
 ) -> NDArray[np.float64]:
-    """float64[queries, states, A]; `itself` says that the tree's queries are those of `known`."""
+    """float64[queries, states, A].
+
+    Args:
+        itself: the tree's queries are those of `examples`.
+    """
     table = state_table(tree, objective)
     logits = [
-        network(table.trees(query), known, query if itself else None)
+        network(table.trees(query), examples, query if itself else None)
         for query in torch.split(torch.arange(len(tree)), CHUNK)
     ]
     probabilities: NDArray[np.float64] = torch.softmax(torch.cat(logits).double(), dim=2).numpy()

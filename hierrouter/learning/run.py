@@ -20,8 +20,7 @@ from hierrouter.learning.config import (
     Objective,
     TrainConfig,
     algorithm,
-    sweep_config,
-    train_config,
+    training_config,
 )
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
 from hierrouter.learning.runs import resumable
@@ -171,7 +170,7 @@ class Run:
 
     def __repr__(self) -> str:
         origin = self.trained.origin
-        found = told(self.trained.objective, origin.config, self.trained.budget)
+        found = describe_training(self.trained.objective, origin.config, self.trained.budget)
         reached = f"; {self.reached}" if self.reached else ""
         return f"Run({self.folder}: {found}, seed {origin.seed}{reached})"
 
@@ -245,7 +244,8 @@ def train(
         CacheLocked: another process is at work in `out`.
         WorldError: the disk is full or failed.
     """
-    config = train_config(preset, algorithm(algo, budget, max_cost, alpha), budget, epochs)
+    algo = algorithm(algo, budget, max_cost, alpha)
+    config = training_config(preset, algo, epochs, every_alpha=budget is not None)
     objective = Objective(PAPER_ALPHA if alpha is None else alpha, allow_stop, max_cost)
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
     require_possible(learned_from, budget, objective)
@@ -275,7 +275,7 @@ def sweep(
 
     The other arguments and the errors are those of `train`.
     """
-    config = sweep_config(preset, algo, epochs)
+    config = training_config(preset, algo, epochs, every_alpha=algo == "exact")
     learned_from = training_tree(tree)
     if isinstance(alphas, str):
         if alphas != "auto":
@@ -485,7 +485,9 @@ def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
     return "\n".join(lines) + "\n"
 
 
-def told(objective: Objective, config: TrainConfig, budget: float | None = None) -> str:
+def describe_training(
+    objective: Objective, config: TrainConfig, budget: float | None = None
+) -> str:
     """What is trained and how, in words."""
     price = f"alpha {objective.alpha:g}" if budget is None else f"mean cost {budget:g}"
     stop = ", may stop early" if objective.allow_stop else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -314,13 +314,7 @@ class Sweep:
 
     def at(self, alpha: float) -> list[TrainedRouter]:
         """The router of each seed for one alpha; none where no network knows that alpha."""
-        found = []
-        for member in self.members:
-            if isinstance(member, TrainedSweep):
-                found.append(member.at(alpha))
-            elif alpha in self.alphas:
-                found.append(member[self.alphas.index(alpha)])
-        return found
+        return list(self._each(alpha))
 
     def has(self, alpha: float) -> bool:
         """Whether there is a router for one alpha; makes none."""
@@ -335,7 +329,7 @@ class Sweep:
         Returns:
             None without one.
         """
-        for router in self.at(alpha):
+        for router in self._each(alpha):
             stop = router.objective.allow_stop or (trained and trained.objective.allow_stop)
             if trained is None or router.objective == replace(
                 trained.objective, alpha=alpha, allow_stop=bool(stop)
@@ -347,6 +341,14 @@ class Sweep:
     def routers(self) -> list[list[TrainedRouter]]:
         """For each alpha of the grid the router of each seed."""
         return [self.at(alpha) for alpha in self.alphas]
+
+    def _each(self, alpha: float) -> Iterator[TrainedRouter]:
+        """The same as `at`, each made when it is asked for."""
+        for member in self.members:
+            if isinstance(member, TrainedSweep):
+                yield member.at(alpha)
+            elif alpha in self.alphas:
+                yield member[self.alphas.index(alpha)]
 
 
 def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import pytest
 
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.config import Objective, preset, shortened
+from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from tests.cli.pages import blocks, run_python
@@ -57,7 +57,7 @@ def test_what_it_would_do_first(home: Path, hierrouter: Run) -> None:
 def test_what_it_would_do_first_within_the_limit_that_it_was_trained_with(
     testbed_cache: Path, tmp_path: Path, hierrouter: Run
 ) -> None:
-    tree, config = open_tree(testbed_cache), shortened(preset("default", "exact"), 2)
+    tree, config = open_tree(testbed_cache), training_config("default", "exact", 2)
     save_checkpoint(train(tree, Objective(0.1, max_cost=5.0), config, seed=1), tmp_path / "run")
     save_bundle(bundle_of(testbed_cache, tree), tmp_path / "run")
     flags = ["--dry-run", "--checkpoint", "run"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from hierrouter.learning.config import SWEEP, shortened
+from hierrouter.learning.config import SWEEP
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import OBJECTIVE
@@ -19,4 +21,6 @@ def planted() -> RouteTree:
 @pytest.fixture(scope="session")
 def every_alpha(planted: RouteTree) -> TrainedSweep:
     """One network, trained at every alpha of the planted tree."""
-    return train_sweep(planted, alpha_grid(planted, 6), OBJECTIVE, shortened(SWEEP, 15), seed=0)
+    return train_sweep(
+        planted, alpha_grid(planted, 6), OBJECTIVE, replace(SWEEP, epochs=15), seed=0
+    )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hierrouter.learning.config import ALGORITHMS, PRESETS, SWEEP, PPOConfig, preset, shortened
+from hierrouter.learning.config import (
+    ALGORITHMS,
+    PRESETS,
+    SWEEP,
+    PPOConfig,
+    preset,
+    training_config,
+)
 from hierrouter_cache.errors import InputError
 
 
@@ -44,8 +51,9 @@ def test_an_unknown_name_comes_with_the_known_ones(name: str, algo: str, message
         preset(name, algo)
 
 
-def test_a_training_is_shortened_to_one_epoch_or_more() -> None:
-    assert shortened(SWEEP, None) is SWEEP
-    assert shortened(SWEEP, 1).epochs == 1
+def test_a_training_takes_one_epoch_or_more() -> None:
+    assert training_config("default", "exact") is preset("default", "exact")
+    assert training_config("default", "exact", every_alpha=True) is SWEEP
+    assert training_config("default", "exact", 1).epochs == 1
     with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
-        shortened(SWEEP, 0)
+        training_config("default", "ppo", 0)

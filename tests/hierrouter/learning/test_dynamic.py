@@ -11,7 +11,7 @@ import torch
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.featured import Known, TrainedFeatured, pools_of, train_featured
+from hierrouter.learning.featured import Examples, TrainedFeatured, pools_of, train_featured
 from hierrouter.learning.loop import Snapshot, Watch
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, sub_pool
@@ -68,7 +68,7 @@ def test_a_model_is_known_by_its_answers_not_by_its_place(
 
 def test_a_question_is_not_looked_up_itself(before: TrainedFeatured, whole: RouteTree) -> None:
     part = sub_pool(whole, whole.models[1:]).split("train")
-    known = Known.of(part, OBJECTIVE)
+    known = Examples.of(part, OBJECTIVE)
     changed = replace(known, reward=known.reward.clone())
     changed.reward[3] = 100
     query = torch.tensor([3])
@@ -88,7 +88,7 @@ def test_nor_is_it_where_the_train_fold_chooses() -> None:
 
 def test_a_live_decision_is_that_of_the_fold(before: TrainedFeatured, whole: RouteTree) -> None:
     fold, train = whole.split("validation").select(np.arange(5)), whole.split("train")
-    expected, known = before.probabilities(fold, train), Known.of(train, OBJECTIVE)
+    expected, known = before.probabilities(fold, train), Examples.of(train, OBJECTIVE)
     embedding = fold.embedding
     for query, state in np.ndindex(len(fold), fold.routes.states):
         live = before.decide(embedding[query, state], fold.routes.path(state), known)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hierrouter.evaluation.calls import measurable_optimum, observations
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning.config import Objective, preset, shortened
+from hierrouter.learning.config import Objective, preset, training_config
 from hierrouter.learning.network import NEVER
 from hierrouter.learning.training import improvement_loss, train
 from hierrouter_cache.tree import Routes, RouteTree
@@ -80,7 +80,7 @@ def test_the_settled_policy_does_not_move(actions: Actions) -> None:
 def test_enumeration_reaches_what_sampling_reaches(planted: RouteTree) -> None:
     fold = planted.split("test")
     exact, sampled = (
-        train(planted, OBJECTIVE, shortened(preset("default", algo), 12), seed=0).outcome(fold)
+        train(planted, OBJECTIVE, training_config("default", algo, 12), seed=0).outcome(fold)
         for algo in ("exact", "ppo")
     )
     one_query = 1 / len(fold)  # what another processor's rounding may decide

@@ -9,7 +9,7 @@ import pytest
 
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.outcome import ending, greedy
-from hierrouter.learning.config import Objective, preset, shortened
+from hierrouter.learning.config import Objective, preset, training_config
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter_cache.tree import RouteTree
@@ -41,7 +41,7 @@ def mean_depth(trained: TrainedRouter, fold: RouteTree, families: tuple[int, ...
 def test_it_stops_where_the_first_answer_is_right(algo: str, early: tuple[int, ...]) -> None:
     tree = early_tree(early)
     fold, alpha = tree.split("test"), STOPPING.alpha
-    trained = train(tree, STOPPING, shortened(preset("default", algo), 12), seed=0)
+    trained = train(tree, STOPPING, training_config("default", algo, 12), seed=0)
     bound = oracle(fold, alpha, allow_stop=True).reward(alpha).mean()
     assert trained.outcome(fold).reward(alpha).mean() >= 0.95 * bound
     assert oracle(fold, alpha).reward(alpha).mean() < 0.98 * bound  # stopping is worth something
