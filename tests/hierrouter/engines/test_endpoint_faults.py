@@ -157,17 +157,6 @@ def test_prompts_that_never_work_stop_nobody(tmp_path: Path) -> None:
     assert (healed.calls, healed.missing) == (2 * len(BAD), 0)
 
 
-def test_a_count_that_no_file_takes_loses_no_other_answer(tmp_path: Path) -> None:
-    def script(prompt: str, before: int) -> Reply:
-        odd = prompt == QUERIES[20].question
-        return Reply(completion("x", tokens_out=2**31)) if odd else good(prompt)
-
-    with serving(Server(script)) as server:
-        summary = collect(pool(server, hops=1), QUERIES[:40], tmp_path / "c")
-    assert (summary.calls, summary.incomplete) == (2 * 39, 1)
-    assert {row["response"] for row in stored(tmp_path / "c")}.isdisjoint({"x"})
-
-
 def test_a_stop_loses_no_answer(tmp_path: Path) -> None:
     with serving(Server(lambda prompt, before: late(good(prompt), 0.01))) as server:
         stop: Stop = lambda: server.asked.total() > 100  # noqa: E731
