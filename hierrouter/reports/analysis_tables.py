@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierrouter.reports.results import Report
-from hierrouter.reports.values import (
-    Analysis,
-    Bounded,
-    CallRow,
-    FrontierFigures,
-    HullRow,
-    Measurable,
-    ModelRow,
-    RegretRow,
-    RepairRow,
-    RungRow,
-)
-from hierrouter.tables import Cell, Column, Interval, Line, Table, digits_for, interval_of
+from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.reports.results import CostRange, Report
+from hierrouter.reports.values import Row
+from hierrouter.tables import Column, Line, Table, digits_for
 
 RUNGS, LEARNED = "Bounds", "HierRouter"
 NOT_A_STAIR = (
@@ -26,73 +16,65 @@ NOT_A_STAIR = (
 )
 
 
-def ladder_table(report: Report, analysis: Analysis) -> Table:
+def ladder_table(report: Report) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
-    rows = [rungs[-1] for rungs in _by_rung(report, analysis)]
-    router = report.router
-    costs = [row.cost.mean for row in rows] + ([router.cost] if router else [])
+    rungs, router = [rows[-1] for rows in _by_rung(report)], report.router
+    rows = [*rungs, *([router] if router else [])]
     columns = (
         Column("Bound"),
         Column("Chosen on train"),
         Column("Q"),
-        Column("C", digits_for(costs)),
+        Column("C", digits_for(row.cost for row in rows)),
         Column("R", 4),
         Column(report.bootstrap.interval_title, 4),
     )
-    lines = [_line(row) for row in rows]
-    if router:
-        reward = Interval(router.reward_low, router.reward_high)
-        cells = (router.policy, None, router.quality, router.cost, router.reward, reward)
-        lines.append(Line(LEARNED, cells))
+
+    def line(group: str, name: str, chosen: str | None, row: Row) -> Line:
+        return Line(
+            group, (name, chosen, row.quality, row.cost, row.reward, row.interval("reward"))
+        )
+
+    lines = [
+        line(RUNGS, row.rung, row.policy if row.policy != row.rung else None, row) for row in rungs
+    ]
+    lines += [line(LEARNED, router.policy, None, router)] if router else []
     return Table(
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
         rows=tuple(lines),
-        note=f"{NOT_A_STAIR} {_measurable_sentence(analysis.measurable)}",
+        note=f"{NOT_A_STAIR} {_measurable_sentence(report.measurable)}",
     )
 
 
-def ladder_by_dataset_table(report: Report, analysis: Analysis) -> Table:
+def ladder_by_dataset_table(report: Report) -> Table:
     """Mean R of each rung by dataset."""
     shown = report.shown_datasets
-    lines = [
-        Line(RUNGS, (rungs[0].rung, *(row.reward.mean for row in rungs[: len(shown)])))
-        for rungs in _by_rung(report, analysis)
-    ]
-    lines += [
-        Line(LEARNED, (rows[0].policy, *(row.reward for row in rows[: len(shown)])))
-        for rows in report.by_policy
-        if rows[0].kind == "router"
-    ]
+    named = [(RUNGS, rows[0].rung, rows) for rows in _by_rung(report)]
+    learned = [rows for rows in report.by_policy if rows[0].kind == "router"]
+    named += [(LEARNED, rows[0].policy, rows) for rows in learned]
+    lines = tuple(
+        Line(group, (name, *(row.reward for row in rows[: len(shown)])))
+        for group, name, rows in named
+    )
     columns = (Column("Bound"), *(Column(dataset, 4) for dataset in shown))
     note = "The best single call and the best fixed route are the same ones for every dataset."
-    return Table("Bound ladder by dataset, R", columns, tuple(lines), note)
+    return Table("Bound ladder by dataset, R", columns, lines, note)
 
 
-def _by_rung(report: Report, analysis: Analysis) -> list[Sequence[RungRow]]:
+def _by_rung(report: Report) -> list[Sequence[Row]]:
     """The rows of each rung, one for each dataset of the report."""
     width = len(report.datasets)
-    return [analysis.ladder[at : at + width] for at in range(0, len(analysis.ladder), width)]
+    return [report.ladder[at : at + width] for at in range(0, len(report.ladder), width)]
 
 
-def _line(row: RungRow) -> Line:
-    chosen = row.policy if row.policy != row.rung else None
-    reward = row.reward
-    return Line(
-        RUNGS,
-        (row.rung, chosen, row.quality.mean, row.cost.mean, reward.mean, interval_of(reward)),
-    )
-
-
-def _measurable_sentence(found: Measurable) -> str:
-    reward = found.reward
+def _measurable_sentence(found: Row) -> str:
     said = (
-        f"With hindsight R is at most {reward.mean:.4f} [{reward.low:.4f}, {reward.high:.4f}] for "
-        f"who sees no more than the state view {found.view} shows"
+        f"With hindsight R is at most {found.reward:.4f} [{found.reward_low:.4f}, "
+        f"{found.reward_high:.4f}] for who sees no more than the state view {found.policy} shows"
     )
     if found.looks == found.n:
         return f"{said}: every query looks different to it, so that bounds nothing."
-    return f"{said}: {found.looks:,} of {found.n:,} queries look different to it at the start."
+    return f"{said}: {found.looks:,.0f} of {found.n:,} queries look different to it at the start."
 
 
 PAIRS_SHOWN = 12
@@ -105,24 +87,23 @@ LEFT_OUT = (
 
 def analysis_tables(report: Report) -> dict[str, Table]:
     """The tables of the analysis by name, but the ladder over all queries; none without one."""
-    found = report.analysis
-    if found is None:
+    if not report.ladder:
         return {}
     tables = {}
     if len(report.shown_datasets) > 1:
-        tables["ladder by dataset"] = ladder_by_dataset_table(report, found)
-    if found.regret or report.policy_regret:
-        tables["regret"] = regret_table(report, found.regret)
-    tables["calls"] = calls_table(found.calls)
-    if found.frontier:
-        tables["frontier"] = frontier_table(report, found.frontier)
-    if found.repair:
-        tables["repair"] = repair_table(report, found.repair)
-    tables["models"] = models_table(report, found)
+        tables["ladder by dataset"] = ladder_by_dataset_table(report)
+    if report.regret:
+        tables["regret"] = regret_table(report)
+    tables["calls"] = calls_table(report)
+    if report.cost_range:
+        tables["frontier"] = frontier_table(report, report.cost_range)
+    if report.repair:
+        tables["repair"] = repair_table(report)
+    tables["models"] = models_table(report)
     return tables
 
 
-def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
+def regret_table(report: Report) -> Table:
     """The router's regret by dataset, its parts, and how much more it is than on train.
 
     Policies of the user's own follow it.
@@ -137,36 +118,32 @@ def regret_table(report: Report, rows: Sequence[RegretRow]) -> Table:
         Column("Regret - on train", 4, signed=True),
         Column(level, 4, signed=True),
     )
-    wanted, others = report.shown_datasets, report.policy_regret
+    wanted = report.shown_datasets
+    own = any(row.policy != ROUTER for row in report.regret)
     return Table(
-        title=f"Regret{'' if others else ' of HierRouter'} to the oracle, by the choice that "
+        title=f"Regret{'' if own else ' of HierRouter'} to the oracle, by the choice that "
         "caused it",
         columns=columns,
-        rows=tuple(
-            _regret_line(name, row)
-            for name, lost in {"HierRouter": rows, **others}.items()
-            for row in lost
-            if row.dataset in wanted
-        ),
+        rows=tuple(_regret_line(row) for row in report.regret if row.dataset in wanted),
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
         "ones; a poor plan leaves little for these to lose. The last column compares "
         "different queries: a harder fold looks like over-fitting.",
     )
 
 
-def _regret_line(policy: str, row: RegretRow) -> Line:
-    shown = row.shown
-    more: tuple[Cell, ...] = (None, None)
-    if row.generalisation:
-        more = (row.generalisation.whole.mean, interval_of(row.generalisation.whole))
-    cells = (shown.whole.mean, interval_of(shown.whole), shown.plan.mean, shown.adaptivity.mean)
-    return Line(policy, (row.dataset, *cells, *more))
+def _regret_line(row: Row) -> Line:
+    figures = (row.whole, row.interval("whole"), row.plan, row.adaptivity)
+    more = (row.more_whole, row.interval("more_whole"))
+    return Line(
+        "HierRouter" if row.policy == ROUTER else row.policy, (row.dataset, *figures, *more)
+    )
 
 
-def calls_table(rows: Sequence[CallRow]) -> Table:
+def calls_table(report: Report) -> Table:
     """Expected calls of each model at each hop, a column a policy and hop."""
+    rows = report.calls
     places = list(dict.fromkeys((row.hop, row.policy) for row in rows))
-    calls = {(row.hop, row.policy, row.model): row.calls.mean for row in rows}
+    calls = {(row.hop, row.policy, row.model): row.calls for row in rows}
     models = dict.fromkeys(row.model for row in rows)
     return Table(
         title="Call mix: expected calls of each model, a query",
@@ -179,7 +156,7 @@ def calls_table(rows: Sequence[CallRow]) -> Table:
     )
 
 
-def frontier_table(report: Report, found: FrontierFigures) -> Table:
+def frontier_table(report: Report, found: CostRange) -> Table:
     """Mean quality over the budgets, CostSave, PerfGain and ParetoDist of each hull."""
     level = report.bootstrap.interval_title
     columns = (
@@ -197,7 +174,7 @@ def frontier_table(report: Report, found: FrontierFigures) -> Table:
         title=f"Frontiers between C {found.low:.4g} and {found.high:.4g}, beside the best static "
         f"arm {found.static}",
         columns=columns,
-        rows=tuple(_hull_line(row) for row in found.hulls),
+        rows=tuple(_hull_line(row) for row in report.hulls),
         note="The range reaches from the cheapest static arm to the one with the highest Q on the "
         f"train fold, which here has Q {found.static_quality:.3f} at C {found.static_cost:.4g}; "
         "below its cheapest point a hull counts as 0, and one point is no hull. Direct calls are "
@@ -208,22 +185,18 @@ def frontier_table(report: Report, found: FrontierFigures) -> Table:
     )
 
 
-def _hull_line(row: HullRow) -> Line:
-    figures = (row.mean_quality, row.cost_save, row.perf_gain)
-    cells = [cell for figure in figures for cell in _bounded(figure)]
+def _hull_line(row: Row) -> Line:
+    figures = ("mean_quality", "cost_save", "perf_gain")
+    cells = [cell for name in figures for cell in (getattr(row, name), row.interval(name))]
     return Line(
         "Knowing all answers" if row.kind == "oracle" else "Policies",
-        (row.policy, row.points, *cells, row.pareto_distance),
+        (row.policy, row.n, *cells, row.pareto_distance),
     )
 
 
-def _bounded(figure: Bounded | None) -> tuple[float | None, Interval | None]:
-    return (figure.value, interval_of(figure)) if figure else (None, None)
-
-
-def repair_table(report: Report, rows: Sequence[RepairRow]) -> Table:
+def repair_table(report: Report) -> Table:
     """What each later call does to the answer before it; of many pairs those that change most."""
-    level = report.bootstrap.interval_title
+    rows, level = report.repair, report.bootstrap.interval_title
     columns = (
         Column("Before"),
         Column("Called"),
@@ -234,7 +207,7 @@ def repair_table(report: Report, rows: Sequence[RepairRow]) -> Table:
         Column(level, signed=True),
         Column("C of the call", digits_for(row.cost for row in rows)),
     )
-    most = sorted(rows, key=lambda row: -abs(row.quality.mean))[:PAIRS_SHOWN]
+    most = sorted(rows, key=lambda row: -abs(row.quality))[:PAIRS_SHOWN]
     shown = [row for row in rows if row in most]
     cut = ""
     if len(rows) > len(shown):
@@ -249,18 +222,12 @@ def repair_table(report: Report, rows: Sequence[RepairRow]) -> Table:
     )
 
 
-def _repair_line(row: RepairRow) -> Line:
-    figures = (
-        row.right,
-        row.repair.mean,
-        row.damage.mean,
-        row.quality.mean,
-        interval_of(row.quality),
-    )
-    return Line(f"Hop {row.hop}", (row.before, row.model, *figures, row.cost))
+def _repair_line(row: Row) -> Line:
+    figures = (row.right, row.repair, row.damage, row.quality, row.interval("quality"), row.cost)
+    return Line(f"Hop {row.hop}", (row.before, row.model, *figures))
 
 
-def models_table(report: Report, found: Analysis) -> Table:
+def models_table(report: Report) -> Table:
     """What each model adds to the oracle's R and frontier, and the prices that it bears."""
     level = report.bootstrap.interval_title
     columns = (
@@ -278,37 +245,36 @@ def models_table(report: Report, found: Analysis) -> Table:
     return Table(
         title=f"What each model is worth to the oracle at alpha {report.alpha:g}",
         columns=columns,
-        rows=tuple(_model_line(row) for row in found.models),
-        note=f"{_worth_sentence(found.models)} Prices are factors of the present one, above 1 of a "
-        "model in the mix; the last one hangs on a single query. All is of an oracle that knows "
+        rows=tuple(_model_line(row) for row in report.models),
+        note=f"{_worth_sentence(report.models)} Prices are factors of the present one, above 1 of "
+        "a model in the mix; the last one hangs on a single query. All is of an oracle that knows "
         "when to call a model.",
     )
 
 
-def _model_line(row: ModelRow) -> Line:
-    cells: list[Cell] = [None] * 4
-    if worth := row.reward:
-        without, shapley = worth.leave_one_out, worth.shapley
-        cells = [without.mean, interval_of(without), shapley.mean, interval_of(shapley)]
-    area = (row.area.leave_one_out, row.area.shapley) if row.area else (None, None)
+def _model_line(row: Row) -> Line:
+    worths = [
+        cell
+        for name in ("reward_lost", "reward_shapley")
+        for cell in (getattr(row, name), row.interval(name))
+    ]
     prices = (_factor(row.below_5_percent), _factor(row.leaves))
-    return Line("Pool", (row.model, *cells, *area, row.share, *prices))
+    return Line("Pool", (row.model, *worths, row.area_lost, row.area_shapley, row.share, *prices))
 
 
 def _factor(factor: float | None) -> str:
     return NEVER if factor is None else f"x{factor:.3g}"
 
 
-def _worth_sentence(rows: Sequence[ModelRow]) -> str:
-    worths = [row.reward for row in rows if row.reward]
-    if not worths:
+def _worth_sentence(rows: Sequence[Row]) -> str:
+    error = max((row.reward_error for row in rows if row.reward_error is not None), default=None)
+    if error is None:
         return LEFT_OUT
     said = (
         "Lost without it: of the oracle's R, and of the mean Q of its hull, see the frontiers; of "
         "two models that are alike neither is missed. Shapley values share what models bring, and "
         "sum to the worth of the pool."
     )
-    error = max(worth.error for worth in worths)
     if not error:
         return said
     return f"{said} They are of orders drawn at random, standard error up to {error:.2g} in R."

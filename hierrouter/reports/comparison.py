@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
-from hierrouter.evaluation.intervals import simultaneous_intervals
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.baselines.answers import answers_for
 from hierrouter.learning.baselines.arms import Answers, Baseline, require_sets, usable_sets
@@ -32,11 +31,19 @@ from hierrouter.learning.selection import SelectedRun, provenance, select_run
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.build import draws, estimates, stream_of_all
+from hierrouter.reports.build import at_once
 from hierrouter.reports.evaluated import cost_unit
 from hierrouter.reports.report import ROWS, table_named
-from hierrouter.reports.results import COST_UNIT, Bootstrap
-from hierrouter.reports.values import Estimate
+from hierrouter.reports.results import COST_UNIT
+from hierrouter.reports.values import (
+    Bootstrap,
+    Estimate,
+    Estimates,
+    Row,
+    Values,
+    estimates,
+    pivot,
+)
 from hierrouter.tables import (
     Cell,
     Column,
@@ -44,56 +51,11 @@ from hierrouter.tables import (
     Table,
     as_markdown,
     digits_for,
-    interval_of,
     json_text,
     numbered,
     one_line,
 )
 from hierrouter_cache.writer import write_atomically
-
-What = Literal["second hop", "adaptivity", "lead", "regret"]
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One policy over all queries of the fold.
-
-    Attributes:
-        entry: who it is.
-        accuracy: share of right answers.
-        quality, cost, reward: means of Q, C and R = Q - alpha * C.
-        difference: R(HierRouter) - R(policy); None for the router itself and without a router.
-        simultaneous: the same with intervals that hold for all baselines at once, see
-            `hierrouter.evaluation.intervals`; None for oracles, too, and where there is one query.
-    """
-
-    entry: Entry
-    accuracy: Estimate
-    quality: Estimate
-    cost: Estimate
-    reward: Estimate
-    difference: Estimate | None
-    simultaneous: Estimate | None
-
-
-@dataclass(frozen=True)
-class Value:
-    """A difference in mean R between two policies; with one hop "lead" is the only one.
-
-    Attributes:
-        what: "second hop" is the best baseline of set B - the best of A, "adaptivity" is HierRouter
-            - the best of B, both among those that read no answer; "lead" is HierRouter - the best
-            baseline of all; "regret" is the oracle - a policy of the user's own.
-        chosen_on: the fold on which a baseline is the best one; of a regret, the fold shown.
-        first, second: names, a baseline's with its set: "kNN on B".
-        difference: R(first) - R(second) on the fold shown.
-    """
-
-    what: What
-    chosen_on: str
-    first: str
-    second: str
-    difference: Estimate
 
 
 @dataclass(frozen=True)
@@ -104,8 +66,10 @@ class Standings:
         contest: where it comes from.
         queries: how many the fold has.
         bootstrap: how the intervals were made.
-        rows: one for each entry, in their order.
-        values: those with a missing side are left out.
+        estimates: every mean with its interval, one line each; see `values.SCHEMA`.
+        values: differences in mean R between two policies, see `_pairs`: which `value` it is, the
+            fold on which baselines were `chosen_on`, the names of `first` and `second`, and
+            `difference`. Those with a missing side are left out.
         scorer: name of Q.
         cost_unit: what C is counted in.
         provenance: where data and router come from; JSON values.
@@ -114,11 +78,24 @@ class Standings:
     contest: Contest
     queries: int
     bootstrap: Bootstrap
-    rows: tuple[Standing, ...]
-    values: tuple[Value, ...]
+    estimates: pa.Table
+    values: tuple[Row, ...]
     scorer: str
     cost_unit: str
     provenance: Mapping[str, Any]
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """accuracy, quality, cost and reward of each entry, over all queries of the fold.
+
+        `difference` is R(HierRouter) - R(policy), None for the router itself and without a router;
+        `simultaneous` the same with intervals that hold for all baselines at once, None for
+        oracles, too, and where there is one query. `entry` says who it is.
+        """
+        rows = pivot(self.estimates, "policies", "policy", "kind", "arms")
+        for row, entry in zip(rows, self.contest.entries, strict=True):
+            row.entry = entry
+        return rows
 
 
 def standings(
@@ -128,111 +105,105 @@ def standings(
     bootstrap: Bootstrap | None = None,
     cost_unit: str = COST_UNIT,
 ) -> Standings:
-    """Means, paired intervals, and the two values.
+    """Means, paired intervals, and the values of a second hop and of adaptivity.
 
     Args:
         contest: at least one query.
         bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
     """
-    bootstrap = bootstrap or Bootstrap()
+    found, reward = Estimates(contest.datasets, bootstrap), _rewards(contest)
+    _add_entries(found, contest, reward)
     return Standings(
         contest=contest,
         queries=len(contest.datasets),
-        bootstrap=bootstrap,
-        rows=_rows(contest, bootstrap),
-        values=_values(contest, bootstrap),
+        bootstrap=found.bootstrap,
+        estimates=found.table(),
+        values=_values(found, contest, reward),
         scorer=scorer,
         cost_unit=cost_unit,
         provenance=provenance,
     )
 
 
-def label(entry: Entry) -> str:
-    """A name that says which arms are chosen from: "kNN on B"."""
-    name = entry.outcome.name
-    return f"{name} on {entry.arms}" if entry.arms else name
-
-
-def _rows(contest: Contest, bootstrap: Bootstrap) -> tuple[Standing, ...]:
-    outcomes, router = [entry.outcome for entry in contest.entries], contest.router
-    reward = _rewards(contest)
-    figures = [
-        np.array([one.accuracy for one in outcomes]),
-        np.array([one.quality for one in outcomes]),
-        np.array([one.cost for one in outcomes]),
-        reward,
-        reward[router or 0] - reward,
-    ]
-    found = estimates(np.concatenate(figures), bootstrap, stream_of_all(contest.datasets))
-    simultaneous = _simultaneous(contest, bootstrap)
-    rows = []
-    for at, entry in enumerate(contest.entries):
-        accuracy, quality, cost, net, lead = found[at :: len(outcomes)]
-        difference = None if router in (None, at) else lead
-        rows.append(Standing(entry, accuracy, quality, cost, net, difference, simultaneous.get(at)))
-    return tuple(rows)
-
-
-def _rewards(contest: Contest) -> NDArray[np.float64]:
+def _rewards(contest: Contest) -> Values:
     """float64[entries, queries]: R."""
     return np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
 
 
-def _simultaneous(contest: Contest, bootstrap: Bootstrap) -> dict[int, Estimate]:
-    """R(HierRouter) - R(baseline) by the number of the entry, all intervals at once."""
-    members, reward = _baselines(contest, reading=True), _rewards(contest)
-    if contest.router is None or not members or reward.shape[1] < 2:
-        return {}
-    differences = reward[contest.router] - reward[members]
-    rng = draws(bootstrap, stream_of_all(contest.datasets))
-    low, high = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
-    bounds = zip(differences.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
-    return dict(zip(members, (Estimate(*numbers) for numbers in bounds), strict=True))
-
-
-def _values(contest: Contest, bootstrap: Bootstrap) -> tuple[Value, ...]:
-    """With the best baselines as the fold shown has them, and as validation has them."""
-    pairs: list[tuple[What, str, int, int]] = [
-        (what, fold, first, second)
-        for fold in dict.fromkeys((contest.split, "validation"))
-        for what, first, second in _compared(contest, fold)
-    ]
-    pairs += [("regret", contest.split, *pair) for pair in _lost(contest)]
-    if not pairs:
-        return ()
-    reward = _rewards(contest)
-    differences = np.array([reward[first] - reward[second] for _, _, first, second in pairs])
-    found = estimates(differences, bootstrap, stream_of_all(contest.datasets))
-    return tuple(
-        Value(what, fold, label(contest.entries[first]), label(contest.entries[second]), difference)
-        for (what, fold, first, second), difference in zip(pairs, found, strict=True)
-    )
-
-
-def _compared(contest: Contest, fold: str) -> Iterator[tuple[What, int, int]]:
-    """The two entries of each value, with the best baselines as this fold has them."""
-    worth = _worth(contest, fold)
-    blind, everybody = (_baselines(contest, reading) for reading in (False, True))
-    single, route = (
-        _best([at for at in blind if contest.entries[at].arms == arms], worth)
-        for arms in ("A", "B")
-    )
-    best = _best(everybody, worth)
-    several = contest.hops > 1
-    if several and route is not None and single is not None:
-        yield "second hop", route, single
-    if several and contest.router is not None and route is not None:
-        yield "adaptivity", contest.router, route
-    if contest.router is not None and best is not None:
-        yield "lead", contest.router, best
-
-
-def _lost(contest: Contest) -> Iterator[tuple[int, int]]:
-    """The oracle and each policy of the user's own; it may stop where that policy may."""
-    names = [entry.outcome.name for entry in contest.entries]
+def _add_entries(found: Estimates, contest: Contest, reward: Values) -> None:
+    """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once."""
+    router, members = contest.router, _baselines(contest, reading=True)
+    together: dict[int, Estimate] = {}
+    if router is not None and members and reward.shape[1] > 1:
+        differences = reward[router] - reward[members]
+        together = dict(zip(members, at_once(differences, found), strict=True))
     for at, entry in enumerate(contest.entries):
+        one = entry.outcome
+        metrics = {
+            "accuracy": one.accuracy,
+            "quality": one.quality,
+            "cost": one.cost,
+            "reward": reward[at],
+            "difference": None if router in (None, at) else reward[router] - reward[at],
+        }
+        of = {"policy": one.name, "kind": one.kind, "arms": entry.arms}
+        found.add("policies", metrics, **of)
+        found.state("policies", {"simultaneous": together.get(at)}, **of)
+
+
+def _values(found: Estimates, contest: Contest, reward: Values) -> tuple[Row, ...]:
+    """Differences between two entries, with the best baselines as either fold has them."""
+    pairs = list(_pairs(contest, reward))
+    differences = np.array([reward[first] - reward[second] for *_, first, second in pairs])
+    means = estimates(differences, found.bootstrap, found.every)
+    return tuple(
+        Row(
+            value=value,
+            chosen_on=fold,
+            first=label(contest.entries[first]),
+            second=label(contest.entries[second]),
+            difference=mean.value,
+            difference_low=mean.low,
+            difference_high=mean.high,
+        )
+        for (value, fold, first, second), mean in zip(pairs, means, strict=True)
+    )
+
+
+def _pairs(contest: Contest, reward: Values) -> Iterator[tuple[str, str, int, int]]:
+    """Which value it is, the fold that chose, and the two entries to be compared.
+
+    "second hop" is the best baseline of set B - the best of A, "adaptivity" is HierRouter - the
+    best of B, both among those that read no answer; "lead" is HierRouter - the best baseline of
+    all, the only one where there is one hop; "regret" is the oracle - a policy of the user's own,
+    on the fold shown; the oracle may stop where that policy may.
+    """
+    entries, router = contest.entries, contest.router
+    for fold in dict.fromkeys((contest.split, "validation")):
+        worth = _worth(contest, fold, reward)
+        blind = _baselines(contest, reading=False)
+        single, route = (
+            _best([at for at in blind if entries[at].arms == arms], worth) for arms in ("A", "B")
+        )
+        best = _best(_baselines(contest, reading=True), worth)
+        several = contest.hops > 1
+        if several and route is not None and single is not None:
+            yield "second hop", fold, route, single
+        if several and router is not None and route is not None:
+            yield "adaptivity", fold, router, route
+        if router is not None and best is not None:
+            yield "lead", fold, router, best
+    names = [entry.outcome.name for entry in entries]
+    for at, entry in enumerate(entries):
         if entry.outcome.kind == "baseline" and not entry.arms:
-            yield names.index(ANYTIME if entry.settings["allow_stop"] else TREE), at
+            oracle = ANYTIME if entry.settings["allow_stop"] else TREE
+            yield "regret", contest.split, names.index(oracle), at
+
+
+def label(entry: Entry) -> str:
+    """A name that says which arms are chosen from: "kNN on B"."""
+    name = entry.outcome.name
+    return f"{name} on {entry.arms}" if entry.arms else name
 
 
 def _baselines(contest: Contest, reading: bool) -> list[int]:
@@ -244,13 +215,16 @@ def _baselines(contest: Contest, reading: bool) -> list[int]:
     ]
 
 
-def _worth(contest: Contest, fold: str) -> dict[int, tuple[float, float]]:
-    """Mean R of each entry on a fold, and what it costs less; those unknown there are left out."""
+def _worth(contest: Contest, fold: str, shown: Values) -> dict[int, tuple[float, float]]:
+    """Mean R of each entry on a fold, and what it costs less; those unknown there are left out.
+
+    Args:
+        shown: float64[entries, queries], R on the fold shown.
+    """
     figures = [(one.validation, one.validation_cost) for one in contest.entries]
     if fold == contest.split:
-        rewards = _rewards(contest).mean(axis=1).tolist()
         costs = [float(one.outcome.cost.mean()) for one in contest.entries]
-        figures = list(zip(rewards, costs, strict=True))
+        figures = list(zip(shown.mean(axis=1).tolist(), costs, strict=True))
     return {
         at: (reward, -cost)
         for at, (reward, cost) in enumerate(figures)
@@ -265,6 +239,7 @@ def _best(members: Sequence[int], worth: Mapping[int, tuple[float, float]]) -> i
 
 
 FORMAT = 1  # of the JSON; a higher number where a key is renamed, dropped or means another thing
+ENDS = ("", "_low", "_high")
 
 
 def long_table(standings: Standings) -> Table:
@@ -289,46 +264,27 @@ def as_json(standings: Standings) -> str:
         "cost_unit": standings.cost_unit,
         "bootstrap": {**asdict(standings.bootstrap), "cluster": "query"},
         "rows": [{**_flat(row), "settings": row.entry.settings} for row in standings.rows],
-        "values": [_flat_value(value) for value in standings.values],
+        "values": [vars(value) for value in standings.values],
         "notes": contest.notes,
         "provenance": standings.provenance,
     }
     return json_text(found, "comparison")
 
 
-def _flat(row: Standing) -> dict[str, Cell]:
-    entry = row.entry
+def _flat(row: Row) -> dict[str, Cell]:
+    entry: Entry = row.entry
+    metrics = ("accuracy", "quality", "cost", "reward", "difference", "simultaneous")
     return {
-        "router": entry.outcome.name,
-        "arms": entry.arms,
-        "kind": entry.outcome.kind,
+        "router": row.policy,
+        "arms": row.arms,
+        "kind": row.kind,
         "reads_answers": entry.reads_answers,
-        **_spread("accuracy", row.accuracy),
-        **_spread("quality", row.quality),
-        **_spread("cost", row.cost),
-        **_spread("reward", row.reward),
-        **_spread("difference", row.difference),
-        **_spread("simultaneous", row.simultaneous),
+        **{name + end: getattr(row, name + end) for name in metrics for end in ENDS},
         "validation_reward": entry.validation,
         "fit_cpu_seconds": entry.fit_seconds,
         "settings": settings_text(entry.settings),
         "source": entry.source,
     }
-
-
-def _flat_value(value: Value) -> dict[str, Cell]:
-    return {
-        "value": value.what,
-        "chosen_on": value.chosen_on,
-        "first": value.first,
-        "second": value.second,
-        **_spread("difference", value.difference),
-    }
-
-
-def _spread(name: str, estimate: Estimate | None) -> dict[str, Cell]:
-    mean, low, high = (estimate.mean, estimate.low, estimate.high) if estimate else (None,) * 3
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -397,13 +353,13 @@ def reward_table(standings: Standings) -> Table:
     lines = [
         _line(
             row,
-            row.quality.mean,
-            row.cost.mean,
-            row.reward.mean,
-            interval_of(row.reward),
-            row.difference.mean if row.difference else None,
-            interval_of(row.difference),
-            interval_of(row.simultaneous),
+            row.quality,
+            row.cost,
+            row.reward,
+            row.interval("reward"),
+            row.difference,
+            row.interval("difference"),
+            row.interval("simultaneous"),
         )
         for row in standings.rows
     ]
@@ -432,11 +388,11 @@ def quality_table(standings: Standings) -> Table:
     lines = [
         _line(
             row,
-            row.quality.mean,
-            interval_of(row.quality),
-            row.accuracy.mean,
-            row.cost.mean,
-            interval_of(row.cost),
+            row.quality,
+            row.interval("quality"),
+            row.accuracy,
+            row.cost,
+            row.interval("cost"),
         )
         for row in standings.rows
     ]
@@ -454,13 +410,13 @@ def value_table(standings: Standings) -> Table:
     )
     lines = [
         Line(
-            BROUGHT if value.what == "regret" else f"Best as the {value.chosen_on} fold has it",
+            BROUGHT if value.value == "regret" else f"Best as the {value.chosen_on} fold has it",
             (
-                VALUES[value.what],
+                VALUES[value.value],
                 value.first,
                 value.second,
-                value.difference.mean,
-                interval_of(value.difference),
+                value.difference,
+                value.interval("difference"),
             ),
         )
         for value in standings.values
@@ -494,7 +450,7 @@ def settings_table(standings: Standings) -> Table:
     return Table("Settings chosen on the validation fold", columns, tuple(lines), note)
 
 
-def _line(row: Standing, *cells: Cell) -> Line:
+def _line(row: Row, *cells: Cell) -> Line:
     outcome = row.entry.outcome
     group = {"router": LEARNED, "oracle": BOUNDS}.get(
         outcome.kind, SETS.get(row.entry.arms, BROUGHT)
@@ -503,7 +459,7 @@ def _line(row: Standing, *cells: Cell) -> Line:
 
 
 def _cost_digits(standings: Standings) -> int:
-    return digits_for(row.cost.mean for row in standings.rows)
+    return digits_for(row.cost for row in standings.rows)
 
 
 @dataclass(frozen=True, repr=False)

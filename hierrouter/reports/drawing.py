@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from hierrouter.reports.results import Report, Row
+from hierrouter.reports.results import Report
+from hierrouter.reports.values import Row
 from hierrouter.tables import one_line
 
 # Stands for the page's text colour; nothing else may use it. In a file it is this near-black.

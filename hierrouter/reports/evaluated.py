@@ -15,9 +15,12 @@ from hierrouter.evaluation.bounds import (
     best_route_per_dataset,
     oracle,
     random_policy,
+    split_regret,
 )
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.calls import DepthPoint, depth_curve
+from hierrouter.evaluation.deferral import DeferralPoint
+from hierrouter.evaluation.metrics import PairCurve, apgr, call_performance_threshold
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Outcome,
@@ -32,29 +35,231 @@ from hierrouter.learning.loop import choosing_fold
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.trained import Origin, TrainedRouter, under_limit
 from hierrouter.replay.inspection import cost_notes, data_notes
-from hierrouter.reports.analysis import analyse, policy_regret
-from hierrouter.reports.build import (
-    FrontierPoint,
-    build_report,
-    check_settings,
-    columns_of,
-    depth_rows,
-    estimates,
-    priced_rows,
-    stream_of_all,
-)
+from hierrouter.reports.analysis import add_analysis, add_regret
+from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings
 from hierrouter.reports.results import (
     COST_UNIT,
     COST_UNIT_IN_OUT,
-    Bootstrap,
     HandingOver,
+    PairFigures,
     Report,
     learning_curve,
     route_map,
 )
-from hierrouter.reports.tables import pair_figures
+from hierrouter.reports.values import Bootstrap, Estimates, estimates
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SPLITS, RouteTree
+
+DEFERRAL_POINTS = 101  # of a curve at most: shares about a hundredth apart
+
+
+@dataclass(frozen=True)
+class DeferTo:
+    """A stronger model to hand over to, and how often.
+
+    Attributes:
+        stronger: one of the tree's direct calls.
+        share: at most this share of the queries, from 0 to 1; None is what gives the highest R.
+    """
+
+    stronger: str
+    share: float | None = None
+
+
+def report_on(
+    tree: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    sweep: Sweep | None,
+    provenance: Mapping[str, Any],
+    split: str = "test",
+    bootstrap: Bootstrap | None = None,
+    price_lists: Mapping[str, RouteTree] | None = None,
+    exact: TrainedRouter | None = None,
+    defer: DeferTo | None = None,
+    policies: Sequence[OwnPolicy] = (),
+) -> Report:
+    """Evaluate every policy on one fold at one alpha.
+
+    Args:
+        tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
+            route of the gap, which is that of the fold shown.
+        alpha: cost penalty of the reward R = Q - alpha * C.
+        trained: the router, or None where nothing has been trained yet.
+        sweep: routers for other alphas, for the frontier.
+        provenance: where all this came from.
+        split: the fold to evaluate on.
+        bootstrap: how intervals are made.
+        price_lists: the same tree under several price lists, by the list's name, `tree` among
+            them. What is chosen under prices is chosen under each on its own; the router is the
+            same one and sees the costs of each.
+        exact: a router for the same objective that was learned by enumeration, to say what sampling
+            cost; without it the sweep's network is taken.
+        defer: where to hand over what `trained` doubts, one more baseline; see
+            `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
+            there is none.
+        policies: the user's own; where the router may stop early, they may, too.
+
+    Raises:
+        InputError: an unknown or empty fold, a router made for another tree, an unknown model to
+            hand over to, settings out of range, or a policy of the user's own that fails.
+    """
+    if split not in SPLITS:
+        raise InputError(f"unknown split: {split}; known: {', '.join(SPLITS)}")
+    fold = tree.split(split)
+    if not len(fold):
+        raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
+    lists = dict(price_lists or {})
+    found = Estimates(fold.datasets, bootstrap)
+    check_settings(alpha, found.bootstrap)
+    learned, stop = _learned(fold, sweep), trained is not None and trained.objective.allow_stop
+    endings = trained.endings(fold) if trained else None
+    deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
+
+    def outcomes(priced: RouteTree) -> tuple[list[Outcome], dict[str, NDArray[np.float64]]]:
+        return _outcomes(priced, alpha, trained, split, deferral, policies)
+
+    everybody, asked = outcomes(tree)
+    if stop and endings is not None:
+        add_depths(found, fold, endings, alpha)
+    swept_stop = sweep is not None and sweep.allow_stop
+    cost_range = add_analysis(found, tree, split, alpha, trained, endings, learned, swept_stop)
+    for name, ends in asked.items():
+        add_regret(found, name, split_regret(fold, alpha, ends, stop))
+    return build_report(
+        found,
+        everybody,
+        alpha=alpha,
+        split=split,
+        scorer=tree.scorer,
+        provenance=provenance,
+        frontier=[*learned, *_bound(fold, sweep)],
+        price_lists={
+            name: everybody if priced is tree else outcomes(priced)[0]
+            for name, priced in lists.items()
+        },
+        cost_unit=cost_unit([tree, *lists.values()]),
+        notes=tuple(remarks(tree, fold, alpha, trained, sweep, lists, exact, found.bootstrap)),
+        depth_curve=tuple(_depth_curve(fold, sweep)),
+        deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
+        cost_range=cost_range,
+        route_map=route_map(fold, endings, best_nodes(fold, alpha, stop), found.columns),
+        learning=learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
+    )
+
+
+def require_deferrable(tree: RouteTree, trained: TrainedRouter | None, defer: DeferTo) -> None:
+    """Refuse to hand over what cannot be, before anything is evaluated.
+
+    Raises:
+        InputError: there is no router, or no direct call of this model.
+    """
+    direct_call(tree, defer.stronger)
+    if trained is None:
+        raise InputError(
+            f"no router that could hand over to {defer.stronger}: none was trained on this tree; "
+            "run `hierrouter train` first"
+        )
+
+
+def _outcomes(
+    tree: RouteTree,
+    alpha: float,
+    trained: TrainedRouter | None,
+    split: str,
+    deferral: Deferral | None,
+    policies: Sequence[OwnPolicy],
+) -> tuple[list[Outcome], dict[str, NDArray[np.float64]]]:
+    """Every policy on a fold under the prices of `tree`, and where the user's own end, by name.
+
+    Where the router may stop early, fixed routes, bounds and the user's own may, too.
+    """
+    fold, chosen_on = tree.split(split), tree.split("train")
+    stop = trained is not None and trained.objective.allow_stop
+    outcomes = [*single_calls(fold), *fixed_routes(fold, stop), random_policy(fold, stop)]
+    if len(chosen_on):
+        outcomes.append(best_route_per_dataset(chosen_on, alpha, fold, stop))
+    outcomes.append(oracle(fold, alpha, stop))
+    require_other_names(policies, [ROUTER, *(one.name for one in outcomes)])
+    asked = {one.name: policy_endings(fold, one, alpha, stop) for one in policies}
+    if deferral:
+        both = deferral.outcome(fold)
+        named = f"{both.name}, else {deferral.stronger}"
+        outcomes.append(replace(both, name=named, kind="baseline"))
+    outcomes += [from_endings(fold, ends, name, "baseline") for name, ends in asked.items()]
+    return [*outcomes, trained.outcome(fold)] if trained else outcomes, asked
+
+
+def _learned(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+    """The points of a sweep, each the mean of its seeds."""
+    if sweep is None:
+        return []
+    return [
+        FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
+        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
+    ]
+
+
+def _bound(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+    """The tree oracle at the alphas of a sweep."""
+    if sweep is None:
+        return []
+    stop = sweep.allow_stop
+    return [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
+
+
+def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
+    """Where the routers of a sweep stop, if they may: each point the mean of its seeds."""
+    if sweep is None or not sweep.allow_stop:
+        return []
+    endings = {
+        alpha: np.mean([router.endings(fold) for router in routers], axis=0)
+        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
+    }
+    return depth_curve(fold, endings)
+
+
+def _handing_over(
+    fold: RouteTree, alpha: float, deferral: Deferral | None, share_allowed: float | None
+) -> HandingOver | None:
+    """What the router and the stronger model behind it do on a fold, at any threshold."""
+    if deferral is None:
+        return None
+    on_fold = deferral.on(fold)
+    curve = tuple(on_fold.curve(alpha, DEFERRAL_POINTS))
+    return HandingOver(
+        stronger=deferral.stronger,
+        chosen_on=deferral.chosen_on,
+        share_allowed=share_allowed,
+        chosen=on_fold.point(deferral.threshold, alpha),
+        curve=curve,
+        pair=pair_figures(curve),
+    )
+
+
+def pair_figures(curve: Sequence[DeferralPoint]) -> PairFigures:
+    """APGR and CPT of a router and the stronger model behind it (Ong et al. 2024).
+
+    Args:
+        curve: by rising share, from handing over nothing to handing over all.
+    """
+    pair = PairCurve(
+        share=np.array([point.share for point in curve]),
+        quality=np.array([point.quality for point in curve]),
+    )
+    return PairFigures(
+        apgr=apgr(pair),
+        cpt_50=call_performance_threshold(pair, 0.5),
+        cpt_80=call_performance_threshold(pair, 0.8),
+    )
+
+
+def cost_unit(trees: Sequence[RouteTree]) -> str:
+    """The paper's unit where every model has one rate, in and out."""
+    rates = np.concatenate([rate for tree in trees for rate in (tree.rate, tree.direct.rate)])
+    single = bool((rates[:, 0] == rates[:, 1]).all())
+    return COST_UNIT if single else COST_UNIT_IN_OUT
+
 
 TIE = 5e-4  # of R; less is 0.000 in a sentence
 
@@ -202,237 +407,10 @@ def _sampling_notes(
         return []
     without = mean_outcome([router.outcome(fold) for router in others]).reward(alpha)
     sampled = trained.outcome(fold).reward(alpha)
-    every = stream_of_all(fold.datasets)
-    [found] = estimates((without - sampled)[None], bootstrap, every)
+    everything = Estimates(fold.datasets, bootstrap).every
+    [found] = estimates((without - sampled)[None], bootstrap, everything)
     return [
         f"HierRouter was learned from sampled episodes; learned by enumeration ({what}) R would be "
-        f"{found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}] from this, "
+        f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] from this, "
         f"{bootstrap.level:.0%} interval, paired by query."
     ]
-
-
-DEFERRAL_POINTS = 101  # of a curve at most: shares about a hundredth apart
-
-
-@dataclass(frozen=True)
-class DeferTo:
-    """A stronger model to hand over to, and how often.
-
-    Attributes:
-        stronger: one of the tree's direct calls.
-        share: at most this share of the queries, from 0 to 1; None is what gives the highest R.
-    """
-
-    stronger: str
-    share: float | None = None
-
-
-def report_on(
-    tree: RouteTree,
-    alpha: float,
-    trained: TrainedRouter | None,
-    sweep: Sweep | None,
-    provenance: Mapping[str, Any],
-    split: str = "test",
-    bootstrap: Bootstrap | None = None,
-    price_lists: Mapping[str, RouteTree] | None = None,
-    exact: TrainedRouter | None = None,
-    defer: DeferTo | None = None,
-    policies: Sequence[OwnPolicy] = (),
-) -> Report:
-    """Evaluate every policy on one fold at one alpha.
-
-    Args:
-        tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
-            route of the gap, which is that of the fold shown.
-        alpha: cost penalty of the reward R = Q - alpha * C.
-        trained: the router, or None where nothing has been trained yet.
-        sweep: routers for other alphas, for the frontier.
-        provenance: where all this came from.
-        split: the fold to evaluate on.
-        bootstrap: how intervals are made.
-        price_lists: the same tree under several price lists, by the list's name, `tree` among
-            them. What is chosen under prices is chosen under each on its own; the router is the
-            same one and sees the costs of each.
-        exact: a router for the same objective that was learned by enumeration, to say what sampling
-            cost; without it the sweep's network is taken.
-        defer: where to hand over what `trained` doubts, one more baseline; see
-            `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
-            there is none.
-        policies: the user's own; where the router may stop early, they may, too.
-
-    Raises:
-        InputError: an unknown or empty fold, a router made for another tree, an unknown model to
-            hand over to, settings out of range, or a policy of the user's own that fails.
-    """
-    if split not in SPLITS:
-        raise InputError(f"unknown split: {split}; known: {', '.join(SPLITS)}")
-    fold = tree.split(split)
-    if not len(fold):
-        raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
-    lists = dict(price_lists or {})
-    bootstrap = bootstrap or Bootstrap()
-    check_settings(alpha, bootstrap)
-    learned, swept_stop = _learned(fold, sweep), sweep is not None and sweep.allow_stop
-    endings, stop = trained.endings(fold) if trained else None, _may_stop(trained)
-    deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
-
-    def asked_on(shown: RouteTree) -> dict[str, NDArray[np.float64]]:
-        return {one.name: policy_endings(shown, one, alpha, stop) for one in policies}
-
-    others = [*single_calls(fold), *fixed_routes(fold, stop), *_baselines(tree, alpha, fold, stop)]
-    require_other_names(policies, [ROUTER, *(one.name for one in others)])
-    asked = asked_on(fold)
-    outcomes = _outcomes(tree, alpha, trained, split, deferral, asked)
-    return build_report(
-        fold.datasets,
-        outcomes,
-        alpha=alpha,
-        split=split,
-        scorer=tree.scorer,
-        provenance=provenance,
-        bootstrap=bootstrap,
-        frontier=[*learned, *_bound(fold, sweep)],
-        cost_unit=cost_unit([tree, *lists.values()]),
-        notes=remarks(tree, fold, alpha, trained, sweep, lists, exact, bootstrap),
-        price_lists=[
-            priced_rows(
-                name,
-                fold.datasets,
-                outcomes
-                if priced is tree
-                else _outcomes(
-                    priced,
-                    alpha,
-                    trained,
-                    split,
-                    deferral,
-                    asked_on(priced.split(split)),
-                ),
-                alpha,
-                bootstrap,
-            )
-            for name, priced in lists.items()
-        ],
-        depths=depth_rows(fold, endings, alpha, bootstrap, stream_of_all(fold.datasets))
-        if stop and endings is not None
-        else (),
-        depth_curve=_depth_curve(fold, sweep),
-        deferral=_handing_over(tree, fold, alpha, deferral, defer.share if defer else None),
-        analysis=analyse(tree, split, alpha, trained, endings, learned, swept_stop, bootstrap),
-        route_map=route_map(
-            fold, endings, best_nodes(fold, alpha, stop), columns_of(fold.datasets)
-        ),
-        learning=learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
-        policy_regret={
-            name: policy_regret(fold, alpha, ends, stop, bootstrap) for name, ends in asked.items()
-        },
-    )
-
-
-def require_deferrable(tree: RouteTree, trained: TrainedRouter | None, defer: DeferTo) -> None:
-    """Refuse to hand over what cannot be, before anything is evaluated.
-
-    Raises:
-        InputError: there is no router, or no direct call of this model.
-    """
-    direct_call(tree, defer.stronger)
-    if trained is None:
-        raise InputError(
-            f"no router that could hand over to {defer.stronger}: none was trained on this tree; "
-            "run `hierrouter train` first"
-        )
-
-
-def _outcomes(
-    tree: RouteTree,
-    alpha: float,
-    trained: TrainedRouter | None,
-    split: str,
-    deferral: Deferral | None,
-    asked: Mapping[str, NDArray[np.float64]],
-) -> list[Outcome]:
-    """Every policy on a fold, under the prices of `tree`.
-
-    Where the router may stop early, fixed routes and bounds may, too.
-
-    Args:
-        asked: where the user's own policies end under these prices, by name.
-    """
-    fold, stop = tree.split(split), _may_stop(trained)
-    outcomes = [*single_calls(fold), *fixed_routes(fold, stop)]
-    outcomes += _baselines(tree, alpha, fold, stop)
-    if deferral:
-        both = deferral.outcome(fold)
-        named = f"{both.name}, else {deferral.stronger}"
-        outcomes.append(replace(both, name=named, kind="baseline"))
-    outcomes += [from_endings(fold, ends, name, "baseline") for name, ends in asked.items()]
-    return [*outcomes, trained.outcome(fold)] if trained else outcomes
-
-
-def _may_stop(trained: TrainedRouter | None) -> bool:
-    return trained is not None and trained.objective.allow_stop
-
-
-def _baselines(tree: RouteTree, alpha: float, fold: RouteTree, stop: bool) -> list[Outcome]:
-    chosen_on = tree.split("train")
-    informed = [best_route_per_dataset(chosen_on, alpha, fold, stop)] if len(chosen_on) else []
-    return [random_policy(fold, stop), *informed, oracle(fold, alpha, stop)]
-
-
-def _learned(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
-    """The points of a sweep, each the mean of its seeds."""
-    if sweep is None:
-        return []
-    return [
-        FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
-        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
-    ]
-
-
-def _bound(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
-    """The tree oracle at the alphas of a sweep."""
-    if sweep is None:
-        return []
-    stop = sweep.allow_stop
-    return [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
-
-
-def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
-    """Where the routers of a sweep stop, if they may: each point the mean of its seeds."""
-    if sweep is None or not sweep.allow_stop:
-        return []
-    endings = {
-        alpha: np.mean([router.endings(fold) for router in routers], axis=0)
-        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
-    }
-    return depth_curve(fold, endings)
-
-
-def _handing_over(
-    tree: RouteTree,
-    fold: RouteTree,
-    alpha: float,
-    deferral: Deferral | None,
-    share_allowed: float | None,
-) -> HandingOver | None:
-    """What the router and the stronger model behind it do on a fold, at any threshold."""
-    if deferral is None:
-        return None
-    on_fold = deferral.on(fold)
-    curve = tuple(on_fold.curve(alpha, DEFERRAL_POINTS))
-    return HandingOver(
-        stronger=deferral.stronger,
-        chosen_on=deferral.chosen_on,
-        share_allowed=share_allowed,
-        chosen=on_fold.point(deferral.threshold, alpha),
-        curve=curve,
-        pair=pair_figures(curve),
-    )
-
-
-def cost_unit(trees: Sequence[RouteTree]) -> str:
-    """The paper's unit where every model has one rate, in and out."""
-    rates = np.concatenate([rate for tree in trees for rate in (tree.rate, tree.direct.rate)])
-    single = bool((rates[:, 0] == rates[:, 1]).all())
-    return COST_UNIT if single else COST_UNIT_IN_OUT

@@ -23,11 +23,10 @@ from hierrouter.learning.trained import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, load_texts
-from hierrouter.reports.build import columns_of
 from hierrouter.reports.evaluated import cost_unit
 from hierrouter.reports.explain import worst_queries
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
-from hierrouter.reports.results import ALL
+from hierrouter.reports.values import ALL, columns_of
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls, RouteTree

@@ -36,17 +36,9 @@ from hierrouter.reports.drawing import (
     panels,
     settings,
 )
-from hierrouter.reports.results import (
-    ALL,
-    FrontierRow,
-    HandingOver,
-    LearningCurve,
-    Report,
-    RouteMap,
-    Row,
-)
+from hierrouter.reports.results import HandingOver, LearningCurve, Report, RouteMap
 from hierrouter.reports.tables import COST_SCALE
-from hierrouter.reports.values import Analysis
+from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import one_line
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SEPARATOR
@@ -93,7 +85,7 @@ def _draw_routes(axes: Axes, routes: Sequence[Row]) -> None:
     )
 
 
-def _draw_sweeps(axes: Axes, points: Sequence[FrontierRow]) -> None:
+def _draw_sweeps(axes: Axes, points: Sequence[Row]) -> None:
     """One line a policy, its points in the order of alpha."""
     for policy, kind in dict.fromkeys((row.policy, row.kind) for row in points):
         rows = [row for row in points if (row.policy, row.kind) == (policy, kind)]
@@ -115,7 +107,7 @@ def _draw_sweeps(axes: Axes, points: Sequence[FrontierRow]) -> None:
         _draw_seeds(axes, rows)
 
 
-def _draw_band(axes: Axes, rows: Sequence[FrontierRow]) -> None:
+def _draw_band(axes: Axes, rows: Sequence[Row]) -> None:
     """Intervals of quality at every point, for other seeds too where there are several."""
     ends = [
         row.crossed.quality if row.crossed else (row.quality_low, row.quality_high) for row in rows
@@ -125,7 +117,7 @@ def _draw_band(axes: Axes, rows: Sequence[FrontierRow]) -> None:
     axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
 
 
-def _draw_seeds(axes: Axes, rows: Sequence[FrontierRow]) -> None:
+def _draw_seeds(axes: Axes, rows: Sequence[Row]) -> None:
     """Thin bars from the lowest to the highest seed, of quality and of cost."""
     several = [(row, row.spread) for row in rows if row.spread]
     if not several:
@@ -208,10 +200,10 @@ class Dot(NamedTuple):
     colour: str
 
 
-def ladder_figure(report: Report, analysis: Analysis) -> Drawing:
+def ladder_figure(report: Report) -> Drawing:
     """Mean R of each rung and of the router over all queries, from chance upwards."""
     level = f"{report.bootstrap.level:.0%}"
-    dots = _dots(report, analysis)
+    dots = _dots(report)
     with settings():
         figure, axes = canvas(WIDTH, 1.0 + RUNG_INCHES * len(dots))
         for at, dot in enumerate(dots):
@@ -231,12 +223,12 @@ def ladder_figure(report: Report, analysis: Analysis) -> Drawing:
     )
 
 
-def _dots(report: Report, analysis: Analysis) -> Sequence[Dot]:
+def _dots(report: Report) -> Sequence[Dot]:
     """The rungs in their order; the router above the highest rung that it is not worse than."""
     width = len(report.datasets)
     dots = [
-        Dot(row.rung, row.reward.mean, row.reward.low, row.reward.high, INK)
-        for row in analysis.ladder[width - 1 :: width]
+        Dot(row.rung, row.reward, row.reward_low, row.reward_high, INK)
+        for row in report.ladder[width - 1 :: width]
     ]
     row = report.router
     if row is None:
@@ -521,8 +513,8 @@ def _cell(axes: Axes, column: int, row: int, share: float, colour: str) -> None:
 def figures(report: Report) -> list[Drawing]:
     """Every figure, each drawn once."""
     drawn = [reward_figure(report), frontier_figure(report)]
-    if report.analysis:
-        drawn.append(ladder_figure(report, report.analysis))
+    if report.ladder:
+        drawn.append(ladder_figure(report))
     if report.route_map:
         drawn.append(route_map_figure(report.route_map))
     if len(report.depth_curve) > 1:  # one point is no curve

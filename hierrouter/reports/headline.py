@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hierrouter.reports.results import ALL, Report, Row
+from hierrouter.reports.results import Report
+from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import one_line
 
 
@@ -255,7 +256,7 @@ def definitions(report: Report) -> Terms:
         *(DEPTH_CURVE if report.depth_curve else ()),
         *(DEFERRAL if report.deferral else ()),
         *(SEEDS if report.has_spread else ()),
-        *(ANALYSIS if report.analysis else ()),
+        *(ANALYSIS if report.ladder else ()),
     )
 
 

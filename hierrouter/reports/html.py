@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hierrouter.reports.results import ALL
+from hierrouter.reports.values import ALL
 from hierrouter.tables import safe_text
 
 BASE_STYLES = ("report.css", "tables.css")

@@ -67,51 +67,27 @@ class Reported:
         """Every run whose routers are evaluated, that of the router shown first."""
         return self.shown.run, self.shown.sweep_run, self.exact_run
 
+    def under(self, tree: RouteTree) -> Report:
+        """The report under the prices of one of the trees, without the largest regrets.
 
-def make_report(reported: Reported) -> Report:
-    """The report under the first price list, with the largest regrets.
-
-    Raises:
-        InputError: something does not fit together, or there is nothing to report on.
-    """
-    tree, shown = reported.tree, reported.shown
-    result = _under(reported, tree)
-    if shown.trained is None or not reported.worst:
-        return result
-    worst = explain_worst(
-        reported.cache,
-        tree,
-        reported.split,
-        shown.alpha,
-        shown.trained,
-        reported.worst,
-        reported.pool,
-    )
-    return replace(result, worst=tuple(worst))
-
-
-def other_reports(reported: Reported) -> dict[str, Report]:
-    """The same under each price list but the first, by its name; without the largest regrets."""
-    return {name: _under(reported, tree) for name, tree in list(reported.lists.items())[1:]}
-
-
-def _under(reported: Reported, tree: RouteTree) -> Report:
-    """The report of one of the trees."""
-    shown, exact_run = reported.shown, reported.exact_run
-    several = reported.lists if len(reported.lists) > 1 else {}
-    source = provenance(tree, reported.cache, shown.run, shown.trained, shown.sweep_run, several)
-    return report_on(
-        tree,
-        shown.alpha,
-        shown.trained,
-        shown.sweep,
-        source,
-        reported.split,
-        price_lists=several,
-        exact=router_at(exact_run, None) if exact_run else None,
-        defer=reported.defer,
-        policies=reported.policies,
-    )
+        Raises:
+            InputError: something does not fit together, or there is nothing to report on.
+        """
+        shown = self.shown
+        several = self.lists if len(self.lists) > 1 else {}
+        source = provenance(tree, self.cache, shown.run, shown.trained, shown.sweep_run, several)
+        return report_on(
+            tree,
+            shown.alpha,
+            shown.trained,
+            shown.sweep,
+            source,
+            self.split,
+            price_lists=several,
+            exact=router_at(self.exact_run, None) if self.exact_run else None,
+            defer=self.defer,
+            policies=self.policies,
+        )
 
 
 PAGE, JSON = "report.html", "report.json"
@@ -132,12 +108,24 @@ class FinishedReport:
 
     @classmethod
     def of(cls, made_of: Reported) -> FinishedReport:
-        """Evaluate everything.
+        """Evaluate everything under the first price list.
 
         Raises:
             InputError: something does not fit together, or there is nothing to report on.
         """
-        return cls(made_of, make_report(made_of))
+        result, shown = made_of.under(made_of.tree), made_of.shown
+        if shown.trained is None or not made_of.worst:
+            return cls(made_of, result)
+        worst = explain_worst(
+            made_of.cache,
+            made_of.tree,
+            made_of.split,
+            shown.alpha,
+            shown.trained,
+            made_of.worst,
+            made_of.pool,
+        )
+        return cls(made_of, replace(result, worst=tuple(worst)))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -170,9 +158,9 @@ class FinishedReport:
         # Figures need matplotlib, which tables do not.
         from hierrouter.reports.page import as_html
 
-        page = Path(path)
-        others = other_reports(self.made_of)
-        write_atomically(page, as_html(self.result, others=others).encode())
+        page, others = Path(path), list(self.made_of.lists.items())[1:]
+        under = {name: self.made_of.under(tree) for name, tree in others}
+        write_atomically(page, as_html(self.result, others=under).encode())
         return page
 
     def write(self, folder: Path) -> Path:

@@ -9,29 +9,100 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.outcome import STOP, Outcome
-from hierrouter.reports.values import (
-    Analysis,
-    Comparison,
-    Crossed,
-    DepthRow,
-    Explained,
-    PairFigures,
-    Power,
-    PricedRows,
-    RegretRow,
-    Spread,
-)
+from hierrouter.evaluation.outcome import ROUTER, STOP, Outcome
+from hierrouter.reports.values import Bootstrap, Explained, Row, pivot
 from hierrouter.tables import json_text
 from hierrouter_cache.tree import RouteTree
 
 if TYPE_CHECKING:
     from hierrouter.learning.trained import TrainedRouter
+
+COST_UNIT = "base_rate*token"
+COST_UNIT_IN_OUT = "price*token"  # where tokens in and tokens out have prices of their own
+
+
+@dataclass(frozen=True)
+class Power:
+    """What differences the queries of a report can show, by a two-sided paired t test.
+
+    Attributes:
+        policy, kind: whom the router is compared with.
+        deviation: standard deviation over queries of R(router) - R(policy).
+        power: probability of finding what is there.
+        smallest_difference: the smallest mean difference that is found with it.
+        wanted_difference: one that would be worth finding.
+        queries: how many it takes to find that one.
+    """
+
+    policy: str
+    kind: str
+    deviation: float
+    power: float
+    smallest_difference: float
+    wanted_difference: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class PairFigures:
+    """The router as the weak model of a pair, see `evaluate.pairs`; None where Q hardly differs.
+
+    Attributes:
+        apgr: average share of the gap in Q that is recovered; chance has 0.5.
+        cpt_50, cpt_80: least share handed over that recovers 50 % and 80 % of it.
+    """
+
+    apgr: float | None
+    cpt_50: float | None
+    cpt_80: float | None
+
+
+@dataclass(frozen=True)
+class HandingOver:
+    """The router of a report, with a stronger model for what it doubts.
+
+    Attributes:
+        stronger: the model that is called directly.
+        chosen_on: fold that chose the threshold.
+        share_allowed: share that was to be kept to there; None where the highest R was wanted.
+        chosen: what this threshold gives on the fold that is shown.
+        curve: the same of other thresholds, by rising share.
+        pair: figures of that curve.
+    """
+
+    stronger: str
+    chosen_on: str
+    share_allowed: float | None
+    chosen: DeferralPoint
+    curve: tuple[DeferralPoint, ...]
+    pair: PairFigures
+
+
+@dataclass(frozen=True)
+class CostRange:
+    """Mean costs between which frontiers are compared, with the static arm they are held against.
+
+    Attributes:
+        low, high: the range, from the cheapest static arm to the best one; equal where these are
+            one.
+        static: the best static arm: the direct call or fixed route with the highest mean Q on the
+            train fold.
+        static_quality, static_cost: its means on the fold that is shown.
+        resamples: how many intervals are made of; arm and range are the same in each.
+    """
+
+    low: float
+    high: float
+    static: str
+    static_quality: float
+    static_cost: float
+    resamples: int
 
 
 @dataclass(frozen=True)
@@ -178,129 +249,6 @@ def _name(fold: RouteTree, node: int) -> str:
     return name + STOP if node < fold.routes.states else name
 
 
-ALL = "all"
-COST_UNIT = "base_rate*token"
-COST_UNIT_IN_OUT = "price*token"  # where tokens in and tokens out have prices of their own
-
-
-@dataclass(frozen=True)
-class Row:
-    """One policy on one dataset; the fields are the keys of the JSON contract.
-
-    Attributes:
-        policy: model, route `first>second` or `first>stop`, `hierrouter`, `oracle` or a
-            baseline's name.
-        kind: single, reference, route, router, oracle or baseline.
-        dataset: a dataset's name, or "all" for every query.
-        n: how many queries.
-        quality: mean Q, in [0, 1].
-        accuracy: share of right answers, in [0, 1].
-        cost: mean C a query, in the report's unit of cost.
-        reward: mean R = Q - alpha * C.
-        reward_low: lower end of the interval of `reward`.
-        reward_high: upper end of it.
-        difference: R(router) - R(policy) over the same queries; None for the router itself and
-            where there is no router.
-        difference_low: lower end of the interval of `difference`.
-        difference_high: upper end of it.
-        quality_low, quality_high: ends of the interval of `quality`.
-        accuracy_low, accuracy_high: of `accuracy`.
-        cost_low, cost_high: of `cost`.
-    """
-
-    policy: str
-    kind: str
-    dataset: str
-    n: int
-    quality: float
-    accuracy: float
-    cost: float
-    reward: float
-    reward_low: float
-    reward_high: float
-    difference: float | None
-    difference_low: float | None
-    difference_high: float | None
-    quality_low: float
-    quality_high: float
-    accuracy_low: float
-    accuracy_high: float
-    cost_low: float
-    cost_high: float
-
-
-@dataclass(frozen=True)
-class FrontierRow:
-    """A policy at one alpha of a sweep; means over all queries and seeds, reward at that alpha.
-
-    Attributes:
-        policy, kind: as in `Row`.
-        alpha: cost penalty.
-        quality, cost, reward: means.
-        quality_low, quality_high: ends of the interval of `quality`: these seeds, other queries.
-        cost_low, cost_high: of `cost`.
-        reward_low, reward_high: of `reward`.
-        spread: how far the seeds lie apart; None where there is one.
-        crossed: intervals for other seeds and other queries; None where there is one of either.
-    """
-
-    policy: str
-    kind: str
-    alpha: float
-    quality: float
-    cost: float
-    reward: float
-    quality_low: float
-    quality_high: float
-    cost_low: float
-    cost_high: float
-    reward_low: float
-    reward_high: float
-    spread: Spread | None = None
-    crossed: Crossed | None = None
-
-
-@dataclass(frozen=True)
-class HandingOver:
-    """The router of a report, with a stronger model for what it doubts.
-
-    Attributes:
-        stronger: the model that is called directly.
-        chosen_on: fold that chose the threshold.
-        share_allowed: share that was to be kept to there; None where the highest R was wanted.
-        chosen: what this threshold gives on the fold that is shown.
-        curve: the same of other thresholds, by rising share.
-        pair: figures of that curve.
-    """
-
-    stronger: str
-    chosen_on: str
-    share_allowed: float | None
-    chosen: DeferralPoint
-    curve: tuple[DeferralPoint, ...]
-    pair: PairFigures
-
-
-@dataclass(frozen=True)
-class Bootstrap:
-    """How the intervals were made: expanded percentiles over queries drawn with replacement.
-
-    Attributes:
-        n: resamples.
-        level: coverage, in (0, 1).
-        seed: of the resampling.
-    """
-
-    n: int = 10_000
-    level: float = 0.95
-    seed: int = 0
-
-    @property
-    def interval_title(self) -> str:
-        """Of a column of intervals: `95% interval`."""
-        return f"{self.level:.0%} interval"
-
-
 @dataclass(frozen=True)
 class Report:
     """Everything there is to show.
@@ -311,27 +259,24 @@ class Report:
         split: fold the queries come from.
         bootstrap: how the intervals were made.
         datasets: names in the order of their columns, "all" last.
-        rows: policy after policy, each over `datasets` in that order.
+        estimates: every mean with its interval, one line each; see `values.SCHEMA`. The rows below
+            are read off it.
         gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
             None where that is below `evaluate.bounds.SMALLEST_GAP`; empty without a router.
-        frontier: policies over a sweep of alpha.
         provenance: where data and policy came from; JSON values.
         gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
-        comparisons: the router against every other policy but the oracle, all at once.
+        price_gaps: `gap_closed` under each price list, the report's own one first; empty where
+            there is but one.
         power: what differences these queries can show; None where there is nothing to compare.
         cost_unit: what C is counted in.
         notes: sentences that a reader must not miss.
-        price_lists: the same policies under several price lists, the report's own one first;
-            empty where there is but one.
-        depths: what the router answers after 1 to L calls; empty where it cannot stop early.
         depth_curve: the sweep by rising share of queries with more than one call; empty where its
             routers cannot stop early.
         deferral: the router with a stronger model behind it, where one was named.
         worst: queries on which the router loses most, the largest regret first; for the page.
-        analysis: bounds, regret, calls, value of models; None where only outcomes are known.
+        cost_range: of the frontiers; None without a train fold.
         route_map: which routes router and oracle take; None where only outcomes are known.
         learning: how the router learned; None without one, and for one read off a sweep.
-        policy_regret: of each policy of the user's own, by dataset, "all" last.
     """
 
     alpha: float
@@ -339,24 +284,29 @@ class Report:
     split: str
     bootstrap: Bootstrap
     datasets: tuple[str, ...]
-    rows: tuple[Row, ...]
+    estimates: pa.Table
     gap_closed: Mapping[str, float | None]
-    frontier: tuple[FrontierRow, ...]
     provenance: Mapping[str, Any]
     gap_closed_intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-    comparisons: tuple[Comparison, ...] = ()
+    price_gaps: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     power: Power | None = None
     cost_unit: str = COST_UNIT
     notes: tuple[str, ...] = ()
-    price_lists: tuple[PricedRows, ...] = ()
-    depths: tuple[DepthRow, ...] = ()
     depth_curve: tuple[DepthPoint, ...] = ()
     deferral: HandingOver | None = None
     worst: tuple[Explained, ...] = ()
-    analysis: Analysis | None = None
+    cost_range: CostRange | None = None
     route_map: RouteMap | None = None
     learning: LearningCurve | None = None
-    policy_regret: Mapping[str, tuple[RegretRow, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Policy after policy, each over `datasets` in that order.
+
+        quality, accuracy, cost and reward; difference is R(router) - R(policy) over the same
+        queries, None for the router itself and where there is no router.
+        """
+        return pivot(self.estimates, "policies", "policy", "kind", "dataset", "n")
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:
@@ -368,6 +318,121 @@ class Report:
     def overall(self) -> tuple[Row, ...]:
         """One row a policy: that over all queries."""
         return tuple(rows[-1] for rows in self.by_policy)
+
+    @cached_property
+    def comparisons(self) -> tuple[Row, ...]:
+        """`difference` of the router to every other policy but oracles; all intervals hold at once.
+
+        Empty where there is no router.
+        """
+        return pivot(self.estimates, "at once", "policy", "kind")
+
+    @cached_property
+    def frontier(self) -> tuple[Row, ...]:
+        """Policies over a sweep of alpha: quality, cost, reward at that alpha, mean of the seeds.
+
+        `spread` says how far several seeds lie apart, `crossed` has intervals for other seeds and
+        other queries; both are None where there is one seed.
+        """
+        names = ("policy", "kind", "alpha")
+        rows = pivot(self.estimates, "frontier", *names)
+        for section, title in (("seeds", "spread"), ("crossed", "crossed")):
+            several = {
+                tuple(getattr(row, name) for name in names): row
+                for row in pivot(self.estimates, section, *names, "n")
+            }
+            for row in rows:
+                ends = several.get(tuple(getattr(row, name) for name in names))
+                setattr(row, title, ends and _ends(ends))
+                if ends and title == "spread":
+                    row.spread.seeds = ends.n
+        return rows
+
+    @cached_property
+    def price_lists(self) -> tuple[Row, ...]:
+        """Each price list with its `name`, `rows` (cost and reward) and `gap_closed`.
+
+        A policy that is chosen under prices, such as the oracle, is chosen under these.
+        """
+        rows = pivot(self.estimates, "prices", "prices", "policy", "kind")
+        return tuple(
+            Row(name=name, rows=tuple(r for r in rows if r.prices == name), gap_closed=gaps)
+            for name, gaps in self.price_gaps.items()
+        )
+
+    @cached_property
+    def depths(self) -> tuple[Row, ...]:
+        """What the router answers after `hop` calls, 1 to L: share, quality, cost, reward.
+
+        Means are None where no query ends; there are no rows where the router cannot stop early.
+        """
+        return pivot(self.estimates, "depths", "hop")
+
+    @cached_property
+    def ladder(self) -> tuple[Row, ...]:
+        """quality, cost, reward of rung after rung, each over `datasets`.
+
+        `rung` is a key of `bounds.MEANINGS`, `policy` the model or route that was chosen, where one
+        was; else the rung again. Empty where only outcomes are known, as are all rows below.
+        """
+        return pivot(self.estimates, "ladder", "rung", "policy", "dataset", "n")
+
+    @cached_property
+    def measurable(self) -> Row:
+        """`reward` of the best of all policies that see no more than the tree's view shows.
+
+        `policy` is the view, `looks` how many of the `n` queries look different before the first
+        call; where all do, this is the tree oracle.
+        """
+        return pivot(self.estimates, "measurable", "policy", "n")[0]
+
+    @cached_property
+    def regret(self) -> tuple[Row, ...]:
+        """The regret of the router, then of policies of the user's own, by dataset.
+
+        whole = plan + adaptivity: lost by the first choice and by all later ones. Under the same
+        names with "more_" how much more it is than on the train fold, resampled on its own; None
+        where the train fold is shown or has no such query.
+        """
+        return pivot(self.estimates, "regret", "policy", "dataset", "n")
+
+    @cached_property
+    def calls(self) -> tuple[Row, ...]:
+        """`calls` of each model at each hop, expected of a query: of the router and the oracle."""
+        return pivot(self.estimates, "calls", "policy", "kind", "hop", "model")
+
+    @cached_property
+    def hulls(self) -> tuple[Row, ...]:
+        """What sets of policies reach over `cost_range`; `n` policies, None for the exact frontier.
+
+        mean_quality is hull area by the width of the range; None where that is empty, or where
+        there is one point. cost_save is the share of the best static arm's cost saved at its
+        quality, None where no mixture is as good; perf_gain the Q gained at its cost, None where
+        all points are dearer. pareto_distance is the mean distance of the router's points from the
+        oracle's frontier, where the width of the range is one unit of cost.
+        """
+        return pivot(self.estimates, "hulls", "policy", "kind", "n")
+
+    @cached_property
+    def repair(self) -> tuple[Row, ...]:
+        """What calling `model` at `hop` does to the answer of `before`, for every pair of models.
+
+        right is the probability that it was right, repair that wrong became right, damage that
+        right became wrong; quality the change in Q, cost that of the call.
+        """
+        return pivot(self.estimates, "repair", "hop", "before", "model")
+
+    @cached_property
+    def models(self) -> tuple[Row, ...]:
+        """What each model is worth to the tree oracle, and at which price.
+
+        lost, shapley and error, with "reward_" of the oracle's R, with "area_" of the mean quality
+        under its frontier: what is lost without the model, what it adds on average over all orders
+        of joining, and the standard error of that from orders drawn at random. All are None where
+        the pool is too large. share is that of the oracle's calls; below_5_percent and leaves are
+        factors of the model's price beyond which that share is below 5 %, and nil; None for never.
+        """
+        return pivot(self.estimates, "models", "model")
 
     @property
     def shown_datasets(self) -> tuple[str, ...]:
@@ -393,7 +458,7 @@ class Report:
         """R(oracle) - R(best fixed route) on a dataset; None where either is missing."""
         rows = [row for row in self.rows if row.dataset == dataset]
         oracle, fixed = (
-            max((row.reward for row in rows if row.kind == kind), default=None)
+            max((float(row.reward) for row in rows if row.kind == kind), default=None)
             for kind in ("oracle", "route")
         )
         return None if oracle is None or fixed is None else oracle - fixed
@@ -404,7 +469,13 @@ class Report:
         single = self.best("single", by="quality")
         if self.router is None or single is None or single.quality <= 0:
             return None
-        return self.router.quality / single.quality
+        return float(self.router.quality / single.quality)
+
+
+def _ends(row: Row) -> Row:
+    """Low and high of each figure of a sweep."""
+    figures = ("quality", "cost", "reward")
+    return Row(**{name: (row.estimate(name).low, row.estimate(name).high) for name in figures})
 
 
 def best_of_kind(
@@ -437,7 +508,8 @@ def as_json(report: Report) -> str:
 def as_object(report: Report) -> dict[str, Any]:
     """The report as dictionaries and lists, floats as they are."""
     # There only where somebody brought a policy.
-    regret = {name: [asdict(row) for row in rows] for name, rows in report.policy_regret.items()}
+    own = [row for row in report.regret if row.policy != ROUTER]
+    regret = {name: [_regret(row) for row in own if row.policy == name] for name in _names(own)}
     return {
         "format": FORMAT,
         "alpha": report.alpha,
@@ -445,23 +517,128 @@ def as_object(report: Report) -> dict[str, Any]:
         "scorer": report.scorer,
         "split": report.split,
         "bootstrap": {**asdict(report.bootstrap), "cluster": "query"},
-        "rows": [asdict(row) for row in report.rows],
+        "rows": [vars(row) for row in report.rows],
         "gap_closed": dict(report.gap_closed),
         "gap_closed_intervals": dict(report.gap_closed_intervals),
-        "comparisons": [asdict(comparison) for comparison in report.comparisons],
+        "comparisons": [
+            {
+                "policy": row.policy,
+                "kind": row.kind,
+                "difference": row.difference,
+                "low": row.difference_low,
+                "high": row.difference_high,
+            }
+            for row in report.comparisons
+        ],
         "power": asdict(report.power) if report.power else None,
-        "frontier": [asdict(row) for row in report.frontier],
-        "price_lists": [asdict(prices) for prices in report.price_lists],
-        "depths": [asdict(depth) for depth in report.depths],
+        "frontier": [
+            {
+                **vars(row),
+                "spread": row.spread and vars(row.spread),
+                "crossed": row.crossed and vars(row.crossed),
+            }
+            for row in report.frontier
+        ],
+        "price_lists": [
+            {**vars(prices), "rows": [_without(row, "prices") for row in prices.rows]}
+            for prices in report.price_lists
+        ],
+        "depths": [{"calls": row.hop, **_without(row, "hop")} for row in report.depths],
         "depth_curve": [asdict(point) for point in report.depth_curve],
         "deferral": _deferral(report.deferral),
-        "analysis": asdict(report.analysis) if report.analysis else None,
+        "analysis": _analysis(report) if report.ladder else None,
         "route_map": asdict(report.route_map) if report.route_map else None,
         "learning": asdict(report.learning) if report.learning else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
         **({"policy_regret": regret} if regret else {}),
     }
+
+
+def _analysis(report: Report) -> dict[str, Any]:
+    seen, spent = report.measurable, report.cost_range
+    return {
+        "ladder": [
+            _nested(row, "rung policy dataset n", "quality cost reward") for row in report.ladder
+        ],
+        "measurable": {
+            "view": seen.policy,
+            "looks": int(seen.looks),
+            **_nested(seen, "n", "reward"),
+        },
+        "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
+        "calls": [_nested(row, "policy kind hop model", "calls") for row in report.calls],
+        "frontier": spent and {**asdict(spent), "hulls": [_hull(row) for row in report.hulls]},
+        "repair": [
+            _nested(row, "hop before model right cost", "repair damage quality")
+            for row in report.repair
+        ],
+        "models": [_model(row) for row in report.models],
+    }
+
+
+def _nested(row: Row, plain: str, metrics: str) -> dict[str, Any]:
+    """Some fields as they are, and metrics with their intervals."""
+    return {
+        **{name: getattr(row, name) for name in plain.split()},
+        **{name: _estimate(row, name) for name in metrics.split()},
+    }
+
+
+def _estimate(row: Row, metric: str) -> dict[str, Any]:
+    found = row.estimate(metric)
+    return {"mean": found.value, "low": found.low, "high": found.high}
+
+
+def _regret(row: Row) -> dict[str, Any]:
+    parts = ("whole", "plan", "adaptivity")
+    more = {part: _estimate(row, f"more_{part}") for part in parts}
+    return {
+        "dataset": row.dataset,
+        "n": row.n,
+        "shown": {part: _estimate(row, part) for part in parts},
+        "generalisation": more if row.more_whole is not None else None,
+    }
+
+
+def _hull(row: Row) -> dict[str, Any]:
+    figures = {name: row.estimate(name) for name in ("mean_quality", "cost_save", "perf_gain")}
+    return {
+        "policy": row.policy,
+        "kind": row.kind,
+        "points": row.n,
+        **{name: asdict(one) if one.value is not None else None for name, one in figures.items()},
+        "pareto_distance": row.pareto_distance,
+    }
+
+
+def _model(row: Row) -> dict[str, Any]:
+    reward = {
+        "leave_one_out": _estimate(row, "reward_lost"),
+        "shapley": _estimate(row, "reward_shapley"),
+        "error": row.reward_error,
+    }
+    area = {
+        "leave_one_out": row.area_lost,
+        "shapley": row.area_shapley,
+        "error": row.area_error,
+    }
+    return {
+        "model": row.model,
+        "reward": reward if row.reward_lost is not None else None,
+        "area": area if row.area_lost is not None else None,
+        "share": row.share,
+        "below_5_percent": row.below_5_percent,
+        "leaves": row.leaves,
+    }
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.policy for row in rows))
+
+
+def _without(row: Row, name: str) -> dict[str, Any]:
+    return {key: value for key, value in vars(row).items() if key != name}
 
 
 def _deferral(handing: HandingOver | None) -> dict[str, Any] | None:

@@ -2,145 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, astuple, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
-
-import numpy as np
 
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.metrics import PairCurve, apgr, call_performance_threshold
 from hierrouter.reports.analysis_tables import analysis_tables, ladder_table
-from hierrouter.reports.build import claims_sentence, gap_sentence
 from hierrouter.reports.headline import training_sentence
-from hierrouter.reports.results import ALL, HandingOver, Report, Row
-from hierrouter.reports.values import PairFigures, PricedRow
-from hierrouter.tables import Cell, Column, Interval, Line, Table, digits_for, interval, numbered
-
-SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-
-
-def pair_figures(curve: Sequence[DeferralPoint]) -> PairFigures:
-    """APGR and CPT of a router and the stronger model behind it (Ong et al. 2024).
-
-    Args:
-        curve: by rising share, from handing over nothing to handing over all.
-    """
-    pair = PairCurve(
-        share=np.array([point.share for point in curve]),
-        quality=np.array([point.quality for point in curve]),
-    )
-    return PairFigures(
-        apgr=apgr(pair),
-        cpt_50=call_performance_threshold(pair, 0.5),
-        cpt_80=call_performance_threshold(pair, 0.8),
-    )
-
-
-def deferral_table(report: Report, handing: HandingOver) -> Table:
-    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share.
-
-    Args:
-        handing: of the report.
-    """
-    points = _nearest(handing)
-    columns = (
-        Column("HierRouter hands over"),
-        Column("Share of queries"),
-        Column("Q"),
-        Column("C", digits_for(point.cost for point in (*points.values(), handing.chosen))),
-        Column("R", 4),
-        Column("R of chance", 4),
-        Column("R of the oracle", 4),
-    )
-    curve = [_line("Share nearest to", label, point) for label, point in points.items()]
-    chosen = _line("Threshold chosen beforehand", f"by {handing.chosen_on}", handing.chosen)
-    return Table(
-        title=f"Deferral to {handing.stronger}, R = Q - {report.alpha:g} C, "
-        f"C in {report.cost_unit}",
-        columns=columns,
-        rows=(*curve, chosen),
-        note=f"The threshold is the one with {_aim(handing)} on the {handing.chosen_on} fold. "
-        f"{_pair_sentence(handing.pair)}",
-    )
-
-
-def _pair_sentence(pair: PairFigures) -> str:
-    if pair.apgr is None or pair.cpt_50 is None or pair.cpt_80 is None:
-        return "APGR and CPT are left out: the stronger model is hardly better in Q, or not at all."
-    return (
-        f"Of the gap in Q to the stronger model APGR is {pair.apgr:.3f} (chance 0.5); half of it "
-        f"is recovered by handing over {pair.cpt_50:.1%} of the queries, 80 % of it by "
-        f"{pair.cpt_80:.1%}. All thresholds of this fold are tried, and calls counted, not cost."
-    )
-
-
-def _aim(handing: HandingOver) -> str:
-    if handing.share_allowed is None:
-        return "the highest R at the router's alpha"
-    return f"the greatest share up to {handing.share_allowed:.1%}"
-
-
-def _nearest(handing: HandingOver) -> dict[str, DeferralPoint]:
-    """The point of the curve nearest to each share, of several the best; each point once."""
-    found: dict[float, tuple[str, DeferralPoint]] = {}
-    for share in SHARES:
-        point = min(handing.curve, key=lambda point: (abs(point.share - share), -point.reward))
-        found.setdefault(point.share, (f"{share:.0%}", point))
-    return dict(found.values())
-
-
-def _line(group: str, label: str, point: DeferralPoint) -> Line:
-    return Line(
-        group,
-        (
-            label,
-            point.share,
-            point.quality,
-            point.cost,
-            point.reward,
-            point.chance,
-            point.oracle,
-        ),
-    )
-
-
-def depth_table(report: Report) -> Table:
-    """Share of the queries, Q, C and R by number of calls."""
-    level = report.bootstrap.interval_title
-    columns = (
-        Column("Calls"),
-        Column("Share of queries"),
-        Column("Q"),
-        Column(level),
-        Column("C", digits_for(row.cost for row in report.depths if row.cost is not None)),
-        Column("R", 4),
-        Column(level, 4),
-    )
-    lines = tuple(
-        Line(
-            "HierRouter",
-            (
-                str(row.calls),
-                row.share,
-                row.quality,
-                interval(row.quality_low, row.quality_high),
-                row.cost,
-                row.reward,
-                interval(row.reward_low, row.reward_high),
-            ),
-        )
-        for row in report.depths
-    )
-    return Table(
-        title=f"Where HierRouter stops, C in {report.cost_unit}",
-        columns=columns,
-        rows=lines,
-        note="Q, C and R are means over the queries that end there, so rows differ by their "
-        "queries as well as by their calls.",
-    )
-
+from hierrouter.reports.results import HandingOver, PairFigures, Report
+from hierrouter.reports.values import ALL, Row
+from hierrouter.tables import Cell, Column, Line, Table, digits_for, numbered
 
 GROUPS = {
     "reference": "Reference models",
@@ -181,8 +53,8 @@ def named_tables(
         "reward": reward_table(report, routes),
         "accuracy": accuracy_table(report, routes),
     }
-    if report.analysis:
-        tables["ladder"] = ladder_table(report, report.analysis)
+    if report.ladder:
+        tables["ladder"] = ladder_table(report)
     if report.price_lists:
         tables["prices"] = price_table(report, routes)
     if report.depths:
@@ -226,9 +98,9 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
             row.quality,
             row.cost,
             row.reward,
-            Interval(row.reward_low, row.reward_high),
+            row.interval("reward"),
             row.difference,
-            interval(row.difference_low, row.difference_high),
+            row.interval("difference"),
         )
         for (*_, row) in _in_order(report, routes)
     )
@@ -279,12 +151,11 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
             Column(level, 4),
         ]
     under = [{(row.kind, row.policy): row for row in prices.rows} for prices in report.price_lists]
-    lines = [
-        _policy_line(
-            row.kind, row.policy, *_costs_and_rewards(rows[row.kind, row.policy] for rows in under)
-        )
-        for row in _in_order_by_any_price(report, routes)
-    ]
+    lines = []
+    for row in _in_order_by_any_price(report, routes):
+        priced = [rows[row.kind, row.policy] for rows in under]
+        cells = [c for one in priced for c in (one.cost, one.reward, one.interval("reward"))]
+        lines.append(_policy_line(row.kind, row.policy, *cells))
     note = _routes_note(report, routes)
     closed = [
         cell for prices in report.price_lists for cell in (None, prices.gap_closed.get(ALL), None)
@@ -297,32 +168,35 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     return Table(title, tuple(columns), tuple(lines), " ".join(notes))
 
 
+ROW_COLUMNS: tuple[str, ...] = (  # of CSV
+    "policy",
+    "kind",
+    "dataset",
+    "n",
+    "quality",
+    "accuracy",
+    "cost",
+    *("reward", "reward_low", "reward_high"),
+    *("difference", "difference_low", "difference_high"),
+    *("quality_low", "quality_high"),
+    *("accuracy_low", "accuracy_high"),
+    *("cost_low", "cost_high"),
+)
+
+
 def long_table(report: Report) -> Table:
     """Every row and field of the report, one line each: for spreadsheets and data frames.
 
     Under several price lists a last column names the list; of the lists after the first there are
     costs and rewards over all queries.
     """
-    names = [item.name for item in fields(Row)]
-    lines = [Line(row.kind, astuple(row)) for row in report.rows]
+    names, rows = ROW_COLUMNS, [vars(row) for row in report.rows]
     if report.price_lists:
         first, *others = report.price_lists
-        lines = [Line(line.group, (*line.cells, first.name)) for line in lines]
-        lines += [_long_line(row, names, prices.name) for prices in others for row in prices.rows]
-        names = [*names, "prices"]
-    return Table("Rows", tuple(Column(name, digits=9) for name in names), tuple(lines))
-
-
-def _long_line(row: PricedRow, names: Iterable[str], prices: str) -> Line:
-    cells = {"dataset": ALL, **asdict(row)}
-    return Line(row.kind, (*(cells.get(name) for name in names), prices))
-
-
-def _costs_and_rewards(rows: Iterable[PricedRow]) -> Iterator[Cell]:
-    for row in rows:
-        yield row.cost
-        yield row.reward
-        yield Interval(row.reward_low, row.reward_high)
+        names, rows = (*names, "prices"), [{**row, "prices": first.name} for row in rows]
+        rows += [{"dataset": ALL, **vars(row)} for prices in others for row in prices.rows]
+    lines = tuple(Line(row["kind"], tuple(row.get(name) for name in names)) for row in rows)
+    return Table("Rows", tuple(Column(name, digits=9) for name in names), lines)
 
 
 def _by_dataset(
@@ -373,3 +247,152 @@ def _routes_note(report: Report, routes: int | None) -> str:
 
 def _policy_line(kind: str, *cells: Cell) -> Line:
     return Line(GROUPS[kind], cells, ranked=kind != OUT_OF_COMPETITION)
+
+
+def gap_sentence(report: Report) -> str:
+    """The share over all queries with its interval; empty where there is no share."""
+    share = report.gap_closed.get(ALL)
+    if share is None:
+        return ""
+    ends = report.gap_closed_intervals.get(ALL)
+    level = report.bootstrap.interval_title
+    sure = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "without bounds"
+    return f"Over all queries it is {share:.3f}, {level} {sure} against this fixed route."
+
+
+NAMED = 5  # policies named in a sentence at most
+
+
+def claims_sentence(report: Report) -> str:
+    """Who is beaten when all comparisons are to hold at once, and what more queries would show."""
+    return " ".join([*_beaten(report), *_showable(report)])
+
+
+def _beaten(report: Report) -> list[str]:
+    if not report.comparisons:
+        return []
+    alone = sum((row.difference_low or 0) > 0 for row in report.overall if row.kind != "oracle")
+    total = len(report.comparisons)
+    left = [one.policy for one in report.comparisons if one.difference_low <= 0]
+    said = (
+        f"HierRouter beats {alone} of {total} policies one at a time and {total - len(left)} when "
+        f"all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
+    )
+    return [f"{said}: all but {_names(left)}." if 0 < len(left) < total else f"{said}."]
+
+
+def _names(policies: Sequence[str]) -> str:
+    more = len(policies) - NAMED
+    return ", ".join(policies[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _showable(report: Report) -> list[str]:
+    found = report.power
+    if found is None:
+        return []
+    return [
+        f"Against {found.policy} R differs by {found.deviation:.2f} from query to query (standard "
+        f"deviation): {report.overall[0].n:,} queries can show a difference of "
+        f"{found.smallest_difference:.3f} (two-sided paired t test at "
+        f"{1 - report.bootstrap.level:.0%}, power {found.power:.0%}), and "
+        f"{found.wanted_difference:+g} takes {found.queries:,}."
+    ]
+
+
+SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+def deferral_table(report: Report, handing: HandingOver) -> Table:
+    """Share handed over, Q, C and R, and R of chance and of the oracle at the same share.
+
+    Args:
+        handing: of the report.
+    """
+    points = _nearest(handing)
+    columns = (
+        Column("HierRouter hands over"),
+        Column("Share of queries"),
+        Column("Q"),
+        Column("C", digits_for(point.cost for point in (*points.values(), handing.chosen))),
+        Column("R", 4),
+        Column("R of chance", 4),
+        Column("R of the oracle", 4),
+    )
+    curve = [_deferral_line("Share nearest to", *point) for point in points.items()]
+    chosen = _deferral_line(
+        "Threshold chosen beforehand", f"by {handing.chosen_on}", handing.chosen
+    )
+    return Table(
+        title=f"Deferral to {handing.stronger}, R = Q - {report.alpha:g} C, "
+        f"C in {report.cost_unit}",
+        columns=columns,
+        rows=(*curve, chosen),
+        note=f"The threshold is the one with {_aim(handing)} on the {handing.chosen_on} fold. "
+        f"{_pair_sentence(handing.pair)}",
+    )
+
+
+def _pair_sentence(pair: PairFigures) -> str:
+    if pair.apgr is None or pair.cpt_50 is None or pair.cpt_80 is None:
+        return "APGR and CPT are left out: the stronger model is hardly better in Q, or not at all."
+    return (
+        f"Of the gap in Q to the stronger model APGR is {pair.apgr:.3f} (chance 0.5); half of it "
+        f"is recovered by handing over {pair.cpt_50:.1%} of the queries, 80 % of it by "
+        f"{pair.cpt_80:.1%}. All thresholds of this fold are tried, and calls counted, not cost."
+    )
+
+
+def _aim(handing: HandingOver) -> str:
+    if handing.share_allowed is None:
+        return "the highest R at the router's alpha"
+    return f"the greatest share up to {handing.share_allowed:.1%}"
+
+
+def _nearest(handing: HandingOver) -> dict[str, DeferralPoint]:
+    """The point of the curve nearest to each share, of several the best; each point once."""
+    found: dict[float, tuple[str, DeferralPoint]] = {}
+    for share in SHARES:
+        point = min(handing.curve, key=lambda point: (abs(point.share - share), -point.reward))
+        found.setdefault(point.share, (f"{share:.0%}", point))
+    return dict(found.values())
+
+
+def _deferral_line(group: str, label: str, point: DeferralPoint) -> Line:
+    figures = (point.share, point.quality, point.cost, point.reward, point.chance, point.oracle)
+    return Line(group, (label, *figures))
+
+
+def depth_table(report: Report) -> Table:
+    """Share of the queries, Q, C and R by number of calls."""
+    level = report.bootstrap.interval_title
+    columns = (
+        Column("Calls"),
+        Column("Share of queries"),
+        Column("Q"),
+        Column(level),
+        Column("C", digits_for(row.cost for row in report.depths if row.cost is not None)),
+        Column("R", 4),
+        Column(level, 4),
+    )
+    lines = tuple(
+        Line(
+            "HierRouter",
+            (
+                str(row.hop),
+                row.share,
+                row.quality,
+                row.interval("quality"),
+                row.cost,
+                row.reward,
+                row.interval("reward"),
+            ),
+        )
+        for row in report.depths
+    )
+    return Table(
+        title=f"Where HierRouter stops, C in {report.cost_unit}",
+        columns=columns,
+        rows=lines,
+        note="Q, C and R are means over the queries that end there, so rows differ by their "
+        "queries as well as by their calls.",
+    )

@@ -1,408 +1,232 @@
-"""The parts of what a report says, as plain values."""
+"""What a report is made of: one long table of figures, the rows read off it, and explained queries.
+
+Every mean with its interval is a line of the table: what it is of (section, policy, dataset, price
+list, ...), the metric, its value, and the ends of the interval. Tables, figures, CSV and JSON read
+rows off it: see `pivot`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import STOP
+from hierrouter.tables import Interval, interval
+
+ALL = "all"
+SCHEMA = pa.schema(
+    [
+        ("section", pa.string()),  # which part of the report the line belongs to
+        ("policy", pa.string()),
+        ("kind", pa.string()),  # single, reference, route, router, oracle or baseline
+        ("arms", pa.string()),  # of a baseline: "A" or "B", what it chooses from
+        ("rung", pa.string()),  # of the ladder of bounds
+        ("dataset", pa.string()),  # or "all"
+        ("prices", pa.string()),  # name of the price list
+        ("alpha", pa.float64()),
+        ("hop", pa.int64()),
+        ("before", pa.string()),  # the model that was called a hop earlier
+        ("model", pa.string()),
+        ("n", pa.int64()),  # how many queries, seeds or points
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+    ]
+)
+# Rows resampled together: bounds the memory at 16 bytes * ROWS_AT_ONCE * resamples.
+ROWS_AT_ONCE = 256
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How the intervals were made: expanded percentiles over queries drawn with replacement.
+
+    Attributes:
+        n: resamples.
+        level: coverage, in (0, 1).
+        seed: of the resampling.
+    """
+
+    n: int = 10_000
+    level: float = 0.95
+    seed: int = 0
+
+    @property
+    def interval_title(self) -> str:
+        """Of a column of intervals: `95% interval`."""
+        return f"{self.level:.0%} interval"
+
+    def draws(self, stream: int) -> np.random.Generator:
+        """What resamples of a dataset are drawn from: the same for all its figures.
+
+        Args:
+            stream: number of the dataset, which keeps the resamples of datasets apart.
+        """
+        return np.random.default_rng([self.seed, stream])
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over queries and its interval."""
+    """A figure and its interval; ends are None where resamples do not bound it."""
 
-    mean: float
-    low: float
-    high: float
+    value: float | None
+    low: float | None = None
+    high: float | None = None
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The lowest and the highest mean among the seeds of a policy.
+def estimates(values: Values, bootstrap: Bootstrap, stream: int) -> list[Estimate]:
+    """Mean and interval of each row.
+
+    Args:
+        values: float64[rows, queries].
+        bootstrap: how intervals are made.
+        stream: see `Bootstrap.draws`.
+    """
+    found: list[Estimate] = []
+    for start in range(0, len(values), ROWS_AT_ONCE):
+        part = values[start : start + ROWS_AT_ONCE]
+        means = resampled_means(part, bootstrap.n, bootstrap.draws(stream))
+        low, high = percentile_interval(means, values.shape[1], bootstrap.level)
+        ends = zip(part.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
+        found.extend(Estimate(*numbers) for numbers in ends)
+    return found
+
+
+def columns_of(datasets: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """Positions of the queries of each dataset, in order of appearance, then of all.
+
+    A dataset's place is the number of its stream, see `Bootstrap.draws`.
+    """
+    names = np.array(datasets, dtype=object)
+    columns = {name: np.flatnonzero(names == name) for name in dict.fromkeys(datasets)}
+    columns[ALL] = np.arange(len(datasets))
+    return columns
+
+
+class Estimates:
+    """The long table while it is written.
+
+    Means are asked for with `add` and worked out together, by dataset: all figures of a dataset
+    share their resamples.
 
     Attributes:
-        seeds: how many there are, at least 2.
-        quality, cost, reward: lowest and highest.
+        bootstrap: how intervals are made.
+        datasets: name of the dataset of each query.
+        columns: see `columns_of`.
+        every: the stream of all queries.
     """
 
-    seeds: int
-    quality: tuple[float, float]
-    cost: tuple[float, float]
-    reward: tuple[float, float]
+    def __init__(self, datasets: Sequence[str], bootstrap: Bootstrap | None = None) -> None:
+        """Start an empty table.
+
+        Args:
+            datasets: name of the dataset of each query.
+            bootstrap: defaults to 10,000 resamples at 95 %.
+        """
+        self.bootstrap = bootstrap or Bootstrap()
+        self.datasets = datasets
+        self.columns = columns_of(datasets)
+        self.every = len(self.columns) - 1
+        self._lines: list[dict[str, Any]] = []
+        self._wanted: dict[str, list[tuple[dict[str, Any], Values]]] = {}
+
+    def add(
+        self,
+        section: str,
+        metrics: Mapping[str, Values | None],
+        datasets: Iterable[str] = (ALL,),
+        **of: Any,
+    ) -> None:
+        """The mean of each metric with its interval.
+
+        Args:
+            section: of the report.
+            metrics: float64[queries] each; None is a line without a value.
+            datasets: a mean over the queries of each of these.
+            of: what the metrics are of, columns of `SCHEMA`.
+        """
+        for dataset in datasets:
+            n = len(self.columns[dataset])
+            for metric, values in metrics.items():
+                line = {"section": section, "dataset": dataset, "n": n, **of, "metric": metric}
+                self._lines.append(line)
+                if values is not None:
+                    self._wanted.setdefault(dataset, []).append((line, values))
+
+    def state(
+        self, section: str, metrics: Mapping[str, Estimate | float | None], **of: Any
+    ) -> None:
+        """Values that are known already; see `add` for the arguments."""
+        for metric, known in metrics.items():
+            found = known if isinstance(known, Estimate) else Estimate(known)
+            self._lines.append({"section": section, **of, "metric": metric, **vars(found)})
+
+    def table(self) -> pa.Table:
+        """Everything as Arrow, see `SCHEMA`, in the order in which it was added."""
+        for stream, (dataset, queries) in enumerate(self.columns.items()):
+            wanted = self._wanted.pop(dataset, [])
+            values = np.array([values[queries] for _, values in wanted])
+            found = estimates(values, self.bootstrap, stream)
+            for (line, _), estimate in zip(wanted, found, strict=True):
+                line.update(vars(estimate))
+        return pa.Table.from_pylist(self._lines, SCHEMA)
 
 
-@dataclass(frozen=True)
-class Crossed:
-    """Intervals of the mean over all seeds and queries that there could be.
+class Row(SimpleNamespace):
+    """What a line of a table or of the JSON says: a policy, a dataset and the like, and metrics.
 
-    Attributes:
-        quality, cost, reward: low and high.
+    The metric `reward` is at `reward`, the ends of its interval are at `reward_low` and
+    `reward_high`; each is None where it is not known.
     """
 
-    quality: tuple[float, float]
-    cost: tuple[float, float]
-    reward: tuple[float, float]
+    def estimate(self, metric: str) -> Estimate:
+        """A metric with its interval."""
+        value, low, high = (getattr(self, metric + end) for end in ("", "_low", "_high"))
+        return Estimate(value, low, high)
+
+    def interval(self, metric: str) -> Interval | None:
+        """The cell of a metric's interval; nothing where an end is not known."""
+        found = self.estimate(metric)
+        return interval(found.low, found.high)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The router against one policy over all queries, one of several claims that hold at once.
+def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:
+    """The lines of a section with all metrics of the same thing in one row.
 
-    Attributes:
-        policy, kind: as in `Row`.
-        difference: R(router) - R(policy).
-        low, high: its interval; all of a report hold together with the report's level.
+    Args:
+        table: see `SCHEMA`.
+        names: columns that say what a row is of. A second value of a metric begins another row: two
+            policies may have one name.
     """
-
-    policy: str
-    kind: str
-    difference: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Power:
-    """What differences the queries of a report can show, by a two-sided paired t test.
-
-    Attributes:
-        policy, kind: whom the router is compared with.
-        deviation: standard deviation over queries of R(router) - R(policy).
-        power: probability of finding what is there.
-        smallest_difference: the smallest mean difference that is found with it.
-        wanted_difference: one that would be worth finding.
-        queries: how many it takes to find that one.
-    """
-
-    policy: str
-    kind: str
-    deviation: float
-    power: float
-    smallest_difference: float
-    wanted_difference: float
-    queries: int
-
-
-@dataclass(frozen=True)
-class PricedRow:
-    """A policy over all queries under one price list.
-
-    Attributes:
-        policy, kind: as in `Row`.
-        cost, reward: means, with the ends of their intervals.
-    """
-
-    policy: str
-    kind: str
-    cost: float
-    reward: float
-    cost_low: float
-    cost_high: float
-    reward_low: float
-    reward_high: float
-
-
-@dataclass(frozen=True)
-class PricedRows:
-    """Every policy under one price list.
-
-    Attributes:
-        name: of the price list.
-        rows: in the order of the report's policies. A policy that is chosen under prices, such as
-            the oracle, is chosen under these.
-        gap_closed: as in `Report`.
-    """
-
-    name: str
-    rows: tuple[PricedRow, ...]
-    gap_closed: Mapping[str, float | None]
-
-
-@dataclass(frozen=True)
-class DepthRow:
-    """What the router answers after a given number of calls.
-
-    Ends of an interval are None where too many resamples hold no such query.
-
-    Attributes:
-        calls: 1 to L.
-        share: expected share of the queries that are answered here.
-        quality, cost, reward: means over these; None where there are none.
-    """
-
-    calls: int
-    share: float
-    share_low: float
-    share_high: float
-    quality: float | None
-    quality_low: float | None
-    quality_high: float | None
-    cost: float | None
-    cost_low: float | None
-    cost_high: float | None
-    reward: float | None
-    reward_low: float | None
-    reward_high: float | None
-
-
-@dataclass(frozen=True)
-class PairFigures:
-    """The router as the weak model of a pair, see `evaluate.pairs`; None where Q hardly differs.
-
-    Attributes:
-        apgr: average share of the gap in Q that is recovered; chance has 0.5.
-        cpt_50, cpt_80: least share handed over that recovers 50 % and 80 % of it.
-    """
-
-    apgr: float | None
-    cpt_50: float | None
-    cpt_80: float | None
-
-
-@dataclass(frozen=True)
-class RungRow:
-    """One bound of the ladder on one dataset.
-
-    Attributes:
-        rung: a key of `evaluate.ladder.MEANINGS`.
-        policy: the model or route that was chosen, where one was; else the rung again.
-        dataset: a dataset's name, or "all".
-        n: how many queries.
-        quality, cost, reward: means of Q, C and R.
-    """
-
-    rung: str
-    policy: str
-    dataset: str
-    n: int
-    quality: Estimate
-    cost: Estimate
-    reward: Estimate
-
-
-@dataclass(frozen=True)
-class Measurable:
-    """The best of all policies that see no more than the tree's view shows.
-
-    Attributes:
-        view: which texts are seen.
-        looks: how many of the queries look different before the first call.
-        n: how many queries there are; where all look different this is the tree oracle.
-        reward: mean R.
-    """
-
-    view: str
-    looks: int
-    n: int
-    reward: Estimate
-
-
-@dataclass(frozen=True)
-class RegretParts:
-    """A regret, and where it comes from: whole = plan + adaptivity.
-
-    Attributes:
-        whole: R of the tree oracle less R of the router.
-        plan: lost by the first choice.
-        adaptivity: lost by all later choices.
-    """
-
-    whole: Estimate
-    plan: Estimate
-    adaptivity: Estimate
-
-
-@dataclass(frozen=True)
-class RegretRow:
-    """The router's regret on one dataset.
-
-    Attributes:
-        dataset: a dataset's name, or "all".
-        n: how many queries.
-        shown: on the fold that is shown.
-        generalisation: that less the same of the train fold, resampled on its own; None where the
-            train fold is shown or has no such query.
-    """
-
-    dataset: str
-    n: int
-    shown: RegretParts
-    generalisation: RegretParts | None
-
-
-@dataclass(frozen=True)
-class CallRow:
-    """How often a policy calls a model at a hop.
-
-    Attributes:
-        policy, kind: of the router or the tree oracle, as in `Row`.
-        hop: 1 to L.
-        model: name.
-        calls: expected calls a query, in [0, 1].
-    """
-
-    policy: str
-    kind: str
-    hop: int
-    model: str
-    calls: Estimate
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A figure that is no mean over queries; ends are None where resamples do not bound it."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
-class HullRow:
-    """What a set of policies reaches over a range of mean costs.
-
-    Attributes:
-        policy: "hierrouter", "static arms", "random" or "oracle", the exact frontier.
-        kind: as in `Row`.
-        points: how many policies the hull is of; None for the exact frontier.
-        mean_quality: hull area divided by the width of the range; None where that is empty, or
-            where there is one point.
-        cost_save: share of the best static arm's cost saved at its quality; None where no mixture
-            is as good.
-        perf_gain: Q gained at the best static arm's cost; None where all points are dearer.
-        pareto_distance: mean distance of the router's points from the oracle's frontier, where the
-            width of the range is one unit of cost; None for the others, and without a range.
-    """
-
-    policy: str
-    kind: str
-    points: int | None
-    mean_quality: Bounded | None
-    cost_save: Bounded | None
-    perf_gain: Bounded | None
-    pareto_distance: float | None
-
-
-@dataclass(frozen=True)
-class FrontierFigures:
-    """Figures of frontiers over one range of costs, with the static arm they are held against.
-
-    Attributes:
-        low, high: the range of mean costs, from the cheapest static arm to the best one; equal
-            where these are one.
-        static: the best static arm: the direct call or fixed route with the highest mean Q on the
-            train fold.
-        static_quality, static_cost: its means on the fold that is shown.
-        resamples: how many intervals are made of; arm and range are the same in each.
-        hulls: a row for each set of policies; the first is a sweep's, or of the one router.
-    """
-
-    low: float
-    high: float
-    static: str
-    static_quality: float
-    static_cost: float
-    resamples: int
-    hulls: tuple[HullRow, ...]
-
-
-@dataclass(frozen=True)
-class RepairRow:
-    """What calling a model after another one does to the answer.
-
-    Attributes:
-        hop: of the later call, 2 to L.
-        before: the model whose answer there was.
-        model: the one that is called.
-        right: probability that the answer before was right.
-        repair: probability that wrong became right.
-        damage: probability that right became wrong.
-        quality: change in Q.
-        cost: cost of the call.
-    """
-
-    hop: int
-    before: str
-    model: str
-    right: float
-    repair: Estimate
-    damage: Estimate
-    quality: Estimate
-    cost: float
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What one model adds to what can be reached.
-
-    Attributes:
-        leave_one_out: what is lost without it.
-        shapley: what it adds on average over all orders of joining.
-        error: standard error of `shapley` from orders drawn at random; 0 where all were valued.
-    """
-
-    leave_one_out: Estimate
-    shapley: Estimate
-    error: float
-
-
-@dataclass(frozen=True)
-class AreaWorth:
-    """The same of the mean quality under the oracle's frontier; see `FrontierFigures.low`.
-
-    Attributes: as `Worth`; not a mean over queries, so without intervals.
-    """
-
-    leave_one_out: float
-    shapley: float
-    error: float
-
-
-@dataclass(frozen=True)
-class ModelRow:
-    """What a model is worth, and at which price.
-
-    Attributes:
-        model: name.
-        reward: of the tree oracle's R; None where the pool is too large.
-        area: of the oracle's frontier; None, too, without a range of costs.
-        share: the model's share of the tree oracle's calls, at its present price.
-        below_5_percent: factor of its price beyond which that share is below 5 %; 0 where it
-            always is, None where it never is.
-        leaves: factor beyond which the model is not called; None where it always is.
-    """
-
-    model: str
-    reward: Worth | None
-    area: AreaWorth | None
-    share: float
-    below_5_percent: float | None
-    leaves: float | None
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """Everything beside the policies themselves, on the fold that is shown.
-
-    Attributes:
-        ladder: rung after rung, each over the report's datasets in their order, "all" last.
-        measurable: what the tree's view shows at most.
-        regret: the router's, by dataset, "all" last; empty without a router.
-        calls: of the router, if there is one, and of the tree oracle.
-        frontier: figures of the sweep, or of the one router; None without a train fold.
-        repair: every hop from the second on, every pair of models; empty where there is one hop.
-        models: a row for each model of the pool.
-    """
-
-    ladder: tuple[RungRow, ...]
-    measurable: Measurable
-    regret: tuple[RegretRow, ...]
-    calls: tuple[CallRow, ...]
-    frontier: FrontierFigures | None
-    repair: tuple[RepairRow, ...]
-    models: tuple[ModelRow, ...]
+    rows: list[Row] = []
+    latest: dict[tuple[Any, ...], Row] = {}
+    for line in table.filter(pc.equal(table["section"], section)).to_pylist():
+        key, metric = tuple(line[name] for name in names), line["metric"]
+        row = latest.get(key)
+        if row is None or hasattr(row, metric):
+            row = latest[key] = Row(**dict(zip(names, key, strict=True)))
+            rows.append(row)
+        vars(row).update(
+            {metric: line["value"], f"{metric}_low": line["low"], f"{metric}_high": line["high"]}
+        )
+    return tuple(rows)
+
+
+def finite(value: float) -> float | None:
+    """None in place of what JSON cannot say."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

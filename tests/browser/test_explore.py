@@ -22,7 +22,8 @@ from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter.reports.evaluated import report_on
 from hierrouter.reports.explore import as_html, explored
-from hierrouter.reports.results import Bootstrap, as_object
+from hierrouter.reports.results import as_object
+from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced, sub_pool
 from tests.browser.test_page import CONTRAST, CONTRASTS, SIZES, executable, opened

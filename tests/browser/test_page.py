@@ -24,7 +24,8 @@ from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.explain import explain, explain_worst
 from hierrouter.reports.figures import route_map_figure
 from hierrouter.reports.page import as_html
-from hierrouter.reports.results import Bootstrap, RouteMap, RouteShares
+from hierrouter.reports.results import RouteMap, RouteShares
+from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, repriced
 from tests.browser.get_chromium import kept

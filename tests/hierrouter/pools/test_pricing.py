@@ -24,7 +24,7 @@ from hierrouter.pools.pool import (
 from hierrouter.pools.validation import validated
 from hierrouter.replay.opening import Selection, open_tree, open_trees
 from hierrouter.reports.evaluated import report_on
-from hierrouter.reports.results import Bootstrap
+from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree

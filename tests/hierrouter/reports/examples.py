@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
-from hierrouter.reports.build import FrontierPoint, build_report, priced_rows
-from hierrouter.reports.results import COST_UNIT_IN_OUT, Bootstrap, HandingOver, Report
-from hierrouter.reports.values import DepthRow, PairFigures
+from hierrouter.reports.build import FrontierPoint, build_report
+from hierrouter.reports.results import COST_UNIT_IN_OUT, HandingOver, PairFigures, Report
+from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1
@@ -58,19 +59,26 @@ def example(
     outcomes: Sequence[Outcome] | None = None,
     datasets: Sequence[str] = DATASETS,
     resamples: int = 200,
+    found: Estimates | None = None,
+    **fields: Any,
 ) -> Report:
+    """A report on these outcomes.
+
+    Args:
+        found: a table with more in it.
+        fields: of `build_report`, instead of these.
+    """
     chosen = policies() if outcomes is None else list(outcomes)
     swept = [outcome for outcome in chosen if outcome.kind in ("router", "oracle")]
-    return build_report(
-        datasets,
-        chosen,
-        alpha=ALPHA,
-        split="test",
-        scorer="token_f1",
-        provenance={"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
-        bootstrap=Bootstrap(n=resamples, seed=7),
-        frontier=[FrontierPoint(alpha, (policy,)) for policy in swept for alpha in (0.2, 0.1)],
-    )
+    usual: dict[str, Any] = {
+        "alpha": ALPHA,
+        "split": "test",
+        "scorer": "token_f1",
+        "provenance": {"cache": "caches/default", "seed": 42, "encoder": {"name": "mpnet"}},
+        "frontier": [FrontierPoint(alpha, (one,)) for one in swept for alpha in (0.2, 0.1)],
+    }
+    table = found or Estimates(datasets, Bootstrap(n=resamples, seed=7))
+    return build_report(table, chosen, **{**usual, **fields})
 
 
 def three_times() -> Report:
@@ -92,39 +100,38 @@ def dearer() -> list[Outcome]:
     return [replace(policy, cost=policy.cost + 2) for policy in policies()]
 
 
-def two_prices() -> Report:
+def two_prices(depths: bool = False) -> Report:
     """`example` under its own prices and under dearer ones."""
-    lists = (("cheap", policies()), ("dear", dearer()))
-    return replace(
-        example(),
-        cost_unit=COST_UNIT_IN_OUT,
-        price_lists=tuple(priced_rows(name, DATASETS, rows, ALPHA) for name, rows in lists),
-    )
+    lists = {"cheap": policies(), "dear": dearer()}
+    found = depths_added() if depths else None
+    return example(found=found, price_lists=lists, cost_unit=COST_UNIT_IN_OUT)
 
 
-def depth(calls: int, share: float, quality: float | None, cost: float | None) -> DepthRow:
-    """A row whose intervals reach a tenth to both sides."""
-    reward = None if quality is None or cost is None else quality - ALPHA * cost
-    figures = [
-        end
-        for value in (quality, cost, reward)
-        for end in ((None,) * 3 if value is None else (value, value - 0.1, value + 0.1))
-    ]
-    return DepthRow(calls, share, share - 0.1, share + 0.1, *figures)
+def depths_added() -> Estimates:
+    """A table of a router that stops; intervals reach a tenth to both sides."""
+    found = Estimates(DATASETS, Bootstrap(n=200, seed=7))
+    for calls, share, quality, cost in (
+        (1, 0.25, 0.3, 0.6),
+        (2, 0.75, 0.8, 1.2),
+        (3, 0.0, None, None),
+    ):
+        reward = None if quality is None or cost is None else quality - ALPHA * cost
+        figures = {"share": share, "quality": quality, "cost": cost, "reward": reward}
+        metrics = {
+            name: None if value is None else Estimate(value, value - 0.1, value + 0.1)
+            for name, value in figures.items()
+        }
+        found.state("depths", metrics, hop=calls)
+    return found
 
 
-def stopping() -> Report:
+def stopping(**fields: Any) -> Report:
     """`example` of a router that may stop, trained by `exact`, and a sweep of two seeds."""
     worse = outcome("hierrouter", "router", [0.7, 0.3, 0.7, 0.7], [0.5] * 4)
     router = next(policy for policy in policies() if policy.kind == "router")
     short = outcome("a>stop", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
-    return build_report(
-        DATASETS,
-        [*policies(), short],
-        alpha=ALPHA,
-        split="test",
-        scorer="token_f1",
-        provenance={
+    usual: dict[str, Any] = {
+        "provenance": {
             "algo": "exact",
             "preset": "default",
             "view": "query+answer",
@@ -132,15 +139,26 @@ def stopping() -> Report:
             "max_cost": None,
             "trained_alpha": ALPHA,
         },
-        bootstrap=Bootstrap(n=200, seed=7),
-        frontier=[FrontierPoint(ALPHA, (router, worse))],
-        depths=[depth(1, 0.25, 0.3, 0.6), depth(2, 0.75, 0.8, 1.2), depth(3, 0.0, None, None)],
-        depth_curve=[
+        "frontier": [FrontierPoint(ALPHA, (router, worse))],
+        "depth_curve": (
             DepthPoint(0.1, 0.25, 1.25, 0.5, 0.7),
             DepthPoint(0.05, 0.27, 1.27, 0.55, 0.8),
             DepthPoint(0.0, 0.75, 1.75, 0.7, 1.1),
-        ],
-    )
+        ),
+    }
+    return example([*policies(), short], found=depths_added(), **{**usual, **fields})
+
+
+def with_frontier(report: Report, *rows: Row) -> Report:
+    """The report with these points of a sweep in place of its own."""
+    changed = replace(report)
+    vars(changed)["frontier"] = rows
+    return changed
+
+
+def but(row: Row, **changes: object) -> Row:
+    """The same row but for some of its fields."""
+    return Row(**{**vars(row), **changes})
 
 
 def deferring(stronger: str = "big") -> Report:
@@ -167,12 +185,12 @@ def hostile() -> Report:
     singles = [outcome(name, "single", [0.5, 0.4, 0.3, 0.2]) for name in HOSTILE]
     routes = [outcome(f"{name}>{name}", "route", [0.5, 0.4, 0.3, 0.1]) for name in HOSTILE]
     router = outcome("hierrouter", "router", [0.5, 0.5, 0.5, 0.5])
-    return build_report(
-        ("<b>bold</b>", "=2+2", "<b>bold</b>", "\\end{tabular}\x1b"),
+    return example(
         [*singles, *routes, router, outcome("oracle", "oracle", [1.0] * 4)],
-        alpha=ALPHA,
+        ("<b>bold</b>", "=2+2", "<b>bold</b>", "\\end{tabular}\x1b"),
+        50,
         split="</title>",
         scorer="</style><script>",
         provenance={name: {name: name} for name in HOSTILE},
-        bootstrap=Bootstrap(n=50),
+        frontier=(),
     )

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Outcome
-from hierrouter.reports.build import build_report
-from hierrouter.reports.results import Bootstrap, Report, Row
+from hierrouter.reports.results import Report
+from hierrouter.reports.values import Bootstrap, Estimates, Row
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.reports.examples import ALPHA, DATASETS, example, outcome, policies
 
@@ -99,7 +99,7 @@ def test_intervals_contain_the_mean(quality: list[float], cost: list[float]) -> 
 
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = example()
-    monkeypatch.setattr("hierrouter.reports.build.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("hierrouter.reports.values.ROWS_AT_ONCE", 2)
     for one, other in zip(whole.rows, example().rows, strict=True):
         assert one.reward_low == pytest.approx(other.reward_low, abs=1e-12)
         assert one.difference_high == pytest.approx(other.difference_high, abs=1e-12)
@@ -159,12 +159,4 @@ def test_wrong_input_is_named(
 )
 def test_impossible_settings_are_refused(alpha: float, bootstrap: Bootstrap) -> None:
     with pytest.raises(InputError, match=r"alpha|bootstrap"):
-        build_report(
-            DATASETS,
-            policies(),
-            alpha=alpha,
-            split="test",
-            scorer="token_f1",
-            provenance={},
-            bootstrap=bootstrap,
-        )
+        example(found=Estimates(DATASETS, bootstrap), alpha=alpha)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.outcome import Outcome
-from hierrouter.reports.build import build_report, claims_sentence
-from hierrouter.reports.results import Bootstrap, Report
+from hierrouter.reports.results import Report
+from hierrouter.reports.tables import claims_sentence
 from tests.hierrouter.reports.examples import example, outcome, policies
 
 QUERIES = 200
@@ -77,7 +77,7 @@ def test_intervals_for_all_at_once_are_wider_than_one_by_one() -> None:
         row = rows[one.policy]
         assert row.difference_low is not None and row.difference_high is not None
         assert one.difference == pytest.approx(row.difference)
-        assert one.low < row.difference_low < row.difference_high < one.high
+        assert one.difference_low < row.difference_low < row.difference_high < one.difference_high
 
 
 def test_what_the_queries_can_show() -> None:
@@ -97,15 +97,7 @@ def test_without_a_router_nothing_is_claimed() -> None:
 
 
 def test_a_single_query_claims_nothing() -> None:
-    found = build_report(
-        ["one"],
-        [replace(policy, **first(policy)) for policy in policies()],
-        alpha=0.1,
-        split="test",
-        scorer="token_f1",
-        provenance={},
-        bootstrap=Bootstrap(n=50),
-    )
+    found = example([replace(policy, **first(policy)) for policy in policies()], ["one"])
     assert (found.comparisons, found.power) == ((), None)
 
 

@@ -19,7 +19,8 @@ from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
-from hierrouter.reports.results import Bootstrap, Report
+from hierrouter.reports.results import Report
+from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
@@ -73,7 +74,7 @@ def rewards(trained: TrainedRouter) -> NDArray[np.float64]:
 @pytest.mark.parametrize("config", [PPO, EXACT], ids=["ppo", "exact"])
 def test_the_depths_are_those_of_the_router_of_the_tables(config: TrainConfig) -> None:
     report = shown(router(config, allow_stop=True))
-    assert [depth.calls for depth in report.depths] == [1, 2]
+    assert [depth.hop for depth in report.depths] == [1, 2]
     assert all(depth.share > 0.2 for depth in report.depths)
     assert sum(depth.share for depth in report.depths) == pytest.approx(1)
     told = [(depth.share, depth.quality or 0, depth.cost or 0) for depth in report.depths]

@@ -12,13 +12,13 @@ from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.baselines.contest import Contest, Entry, contest
 from hierrouter.learning.baselines.registry import baselines
-from hierrouter.reports.build import build_report
 from hierrouter.reports.comparison import as_json, contest_tables, long_table, standings
-from hierrouter.reports.results import Bootstrap
 from hierrouter.reports.results import as_json as report_json
+from hierrouter.reports.values import Bootstrap, Estimates
 from hierrouter.tables import as_csv, as_latex, as_markdown
 from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
+from tests.hierrouter.reports.examples import example
 
 ALPHA = 0.5
 QUERIES = 60
@@ -69,14 +69,15 @@ def test_intervals_are_those_of_the_bootstrap():
     found = made()
     for row in found.rows:
         outcome = row.entry.outcome
-        for estimate, values in [
-            (row.quality, outcome.quality),
-            (row.reward, outcome.reward(ALPHA)),
+        for metric, values in [
+            ("quality", outcome.quality),
+            ("reward", outcome.reward(ALPHA)),
         ]:
+            estimate = row.estimate(metric)
             expected = interval(values, QUICK.n, rng=resamples())
             assert (estimate.low, estimate.high) == pytest.approx(expected)
-            assert estimate.mean == pytest.approx(values.mean())
-        assert row.accuracy.mean == outcome.accuracy.mean()
+            assert estimate.value == pytest.approx(values.mean())
+        assert row.accuracy == outcome.accuracy.mean()
 
 
 def test_differences_to_the_router_are_paired():
@@ -88,21 +89,21 @@ def test_differences_to_the_router_are_paired():
             continue
         other = row.entry.outcome.reward(ALPHA)
         expected = interval(router - other, QUICK.n, rng=resamples())
-        assert (row.difference.low, row.difference.high) == pytest.approx(expected)
+        assert (row.difference_low, row.difference_high) == pytest.approx(expected)
 
 
 def test_intervals_for_all_baselines_at_once_are_wider_and_leave_oracles_out():
     for row in made().rows:
         if row.entry.outcome.kind == "baseline":
-            assert row.simultaneous.low < row.difference.low
-            assert row.simultaneous.high > row.difference.high
-            assert row.simultaneous.mean == pytest.approx(row.difference.mean)
+            assert row.simultaneous_low < row.difference_low
+            assert row.simultaneous_high > row.difference_high
+            assert row.simultaneous == pytest.approx(row.difference)
         else:
             assert row.simultaneous is None
 
 
 def test_values_are_between_the_best_as_each_fold_has_them():
-    named = [(value.what, value.chosen_on, value.first, value.second) for value in made().values]
+    named = [(value.value, value.chosen_on, value.first, value.second) for value in made().values]
     assert named == [
         ("second hop", "test", "high on B", "high on A"),
         ("adaptivity", "test", "hierrouter", "high on B"),
@@ -117,9 +118,9 @@ def test_values_are_differences_on_the_fold_shown():
     found = made()
     reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
     expected = interval(reward[3] - reward[1], QUICK.n, rng=resamples())
-    hop = found.values[0].difference
-    assert (hop.low, hop.high) == pytest.approx(expected)
-    assert hop.mean == pytest.approx((reward[3] - reward[1]).mean())
+    hop = found.values[0]
+    assert (hop.difference_low, hop.difference_high) == pytest.approx(expected)
+    assert hop.difference == pytest.approx((reward[3] - reward[1]).mean())
 
 
 def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
@@ -137,7 +138,7 @@ def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
 
 def test_without_a_router_the_second_hop_is_valued_alone():
     found = made(router=False)
-    assert {value.what for value in found.values} == {"second hop"}
+    assert {value.value for value in found.values} == {"second hop"}
     assert all(row.difference is None and row.simultaneous is None for row in found.rows)
     shown = [column.title for column in contest_tables(found)[0].columns]
     assert shown == ["Router", "Q", "C", "R", "95% interval"]
@@ -176,21 +177,13 @@ def test_without_both_sets_no_value_is_claimed():
 
 def test_with_one_hop_there_is_no_second_and_nothing_to_adapt_to():
     found = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
-    assert {value.what for value in found.values} == {"lead"}
+    assert {value.value for value in found.values} == {"lead"}
 
 
 def test_every_figure_is_that_of_a_report_on_the_same_queries():
     contestants = held()
     outcomes = [one.outcome for one in contestants.entries]
-    report = build_report(
-        DATASETS,
-        outcomes,
-        alpha=ALPHA,
-        split="test",
-        scorer="token_f1",
-        provenance={},
-        bootstrap=QUICK,
-    )
+    report = example(outcomes, found=Estimates(DATASETS, QUICK), alpha=ALPHA, frontier=())
     told = json.loads(as_json(standings(contestants, "token_f1", {}, QUICK)))
     reported = [row for row in json.loads(report_json(report))["rows"] if row["dataset"] == "all"]
     for here, there in zip(told["rows"], reported, strict=True):
@@ -250,7 +243,7 @@ def test_a_trained_router_stands_beside_the_baselines():
         trained.outcome(tree.split("validation")).reward(ALPHA).mean()
     )
     assert found.notes == ("The router was trained at alpha 0.01, shown at 0.5.",)
-    whats = {value.what for value in standings(found, "token_f1", {}, QUICK).values}
+    whats = {value.value for value in standings(found, "token_f1", {}, QUICK).values}
     assert whats == {"second hop", "adaptivity", "lead"}
 
 

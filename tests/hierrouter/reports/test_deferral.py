@@ -10,11 +10,12 @@ import pytest
 
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.evaluated import pair_figures
 from hierrouter.reports.figures import deferral_figure
 from hierrouter.reports.headline import definitions
 from hierrouter.reports.page import as_html
 from hierrouter.reports.results import HandingOver, Report, as_json
-from hierrouter.reports.tables import deferral_table, pair_figures, report_tables
+from hierrouter.reports.tables import deferral_table, report_tables
 from tests.hierrouter.reports.examples import HOSTILE, deferring, example
 
 

@@ -16,12 +16,14 @@ from hierrouter.reports.drawing import INK, ROUTER_COLOUR, Drawing, as_svg
 from hierrouter.reports.figures import figures, frontier_figure, reward_figure
 from hierrouter.reports.results import Report
 from tests.hierrouter.reports.examples import (
+    but,
     deferring,
     example,
     hostile,
     outcome,
     policies,
     stopping,
+    with_frontier,
 )
 
 Draw = Callable[[Report], str]
@@ -141,12 +143,12 @@ def test_models_beyond_the_palette_differ_by_hatch() -> None:
 
 
 def test_seeds_are_bars_of_the_frontier() -> None:
-    bare = replace(stopping(), frontier=tuple(replace(row, spread=None) for row in FRONTIER))
+    bare = with_frontier(stopping(), *(but(row, spread=None) for row in FRONTIER))
     assert svg_lines(drawn_frontier(stopping())) - svg_lines(drawn_frontier(bare)) == 2
-    wide = replace(FRONTIER[0], spread=replace(SPREAD, cost=(0.0, 1.0)))
+    wide = but(FRONTIER[0], spread=but(SPREAD, cost=(0.0, 1.0)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ET.fromstring(drawn_frontier(replace(stopping(), frontier=(wide,))))
+        ET.fromstring(drawn_frontier(with_frontier(stopping(), wide)))
 
 
 def svg_lines(svg: str) -> int:
@@ -158,29 +160,29 @@ def svg_lines(svg: str) -> int:
 
 def test_the_band_is_for_other_seeds_where_there_are_several() -> None:
     def drawn(**changes: object) -> str:
-        return drawn_frontier(replace(stopping(), frontier=(replace(FRONTIER[0], **changes),) * 2))
+        return drawn_frontier(with_frontier(stopping(), *[but(FRONTIER[0], **changes)] * 2))
 
     crossed = FRONTIER[0].crossed
     assert crossed is not None
-    assert drawn(crossed=replace(crossed, quality=(0.1, 0.9))) != drawn()
+    assert drawn(crossed=but(crossed, quality=(0.1, 0.9))) != drawn()
     assert drawn(quality_low=0.1) == drawn()
     assert drawn(crossed=None, quality_low=0.1) != drawn(crossed=None)
 
 
 def test_a_bound_has_no_band() -> None:
-    bound = replace(FRONTIER[0], policy="oracle", kind="oracle", spread=None, crossed=None)
-    wide = replace(bound, quality_low=0.0, quality_high=1.0)
-    shown = {drawn_frontier(replace(stopping(), frontier=(one, one))) for one in (bound, wide)}
+    bound = but(FRONTIER[0], policy="oracle", kind="oracle", spread=None, crossed=None)
+    wide = but(bound, quality_low=0.0, quality_high=1.0)
+    shown = {drawn_frontier(with_frontier(stopping(), one, one)) for one in (bound, wide)}
     assert len(shown) == 1
 
 
 def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:
     rows = [
-        replace(FRONTIER[0], alpha=alpha, quality=1 - alpha, cost=1 / alpha, crossed=None)
+        but(FRONTIER[0], alpha=alpha, quality=1 - alpha, cost=1 / alpha, crossed=None)
         for alpha in (0.1, 0.2, 0.4)
     ]
     drawn = {
-        drawn_frontier(replace(example(), frontier=tuple(rows[at] for at in order)))
+        drawn_frontier(with_frontier(example(), *(rows[at] for at in order)))
         for order in ((0, 1, 2), (1, 0, 2), (2, 0, 1))
     }
     assert len(drawn) == 1

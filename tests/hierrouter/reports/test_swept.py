@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from hierrouter.evaluation.intervals import crossed_interval
-from hierrouter.reports.build import FrontierPoint, frontier_rows
-from hierrouter.reports.results import Bootstrap, FrontierRow
-from hierrouter.reports.values import Spread
-from tests.hierrouter.reports.examples import outcome
+from hierrouter.reports.build import FrontierPoint
+from hierrouter.reports.values import Bootstrap, Estimates, Row
+from tests.hierrouter.reports.examples import example, outcome
 
 SEEDS = (
     outcome("hierrouter", "router", [0.8, 0.6], [2.0, 4.0]),
@@ -18,8 +17,10 @@ SEEDS = (
 )
 
 
-def rows(*points: FrontierPoint) -> tuple[FrontierRow, ...]:
-    return frontier_rows(points, Bootstrap(n=500), stream=0)
+def rows(*points: FrontierPoint) -> tuple[Row, ...]:
+    outcomes = [points[0].by_seed[0]] if points else [SEEDS[0]]
+    datasets = ["one"] * len(outcomes[0].quality)
+    return example(outcomes, found=Estimates(datasets, Bootstrap(n=500)), frontier=points).frontier
 
 
 def test_a_point_is_the_mean_of_its_seeds() -> None:
@@ -32,7 +33,7 @@ def test_a_point_is_the_mean_of_its_seeds() -> None:
 
 def test_the_spread_is_from_the_lowest_to_the_highest_seed() -> None:
     """Of each figure on its own: the best seed by quality is not the best one by reward."""
-    assert rows(FrontierPoint(0.1, SEEDS))[0].spread == Spread(
+    assert rows(FrontierPoint(0.1, SEEDS))[0].spread == Row(
         seeds=3,
         quality=pytest.approx((0.3, 0.7)),
         cost=pytest.approx((0.5, 3.0)),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from hierrouter.reports.build import priced_rows
 from hierrouter.reports.tables import (
     cost_table,
     long_table,
@@ -18,8 +18,6 @@ from hierrouter.reports.tables import (
 )
 from hierrouter.tables import Column, Interval, Line, Table
 from tests.hierrouter.reports.examples import (
-    ALPHA,
-    DATASETS,
     example,
     outcome,
     policies,
@@ -120,10 +118,8 @@ def test_the_share_of_a_gap_that_a_price_list_makes_tiny_is_left_out() -> None:
         outcome("hierrouter", "router", [0.2] * 4),
         outcome("oracle", "oracle", [0.54] * 4, [1.36] * 4),
     ]
-    lists = tuple(
-        priced_rows(name, ["one"] * 4, near, alpha) for name, alpha in (("wide", 0), ("tiny", 0.1))
-    )
-    table = price_table(replace(example(near, ["one"] * 4), price_lists=lists))
+    free = [replace(one, cost=np.zeros(4)) for one in near]
+    table = price_table(example(near, ["one"] * 4, price_lists={"wide": free, "tiny": near}))
     assert table.shown()[-1] == [
         "share closed by HierRouter",
         *("-", "-7.5000", "-"),
@@ -153,10 +149,7 @@ def test_price_lists_have_a_table_of_their_own() -> None:
 
 
 def test_intervals_of_the_first_price_list_are_those_of_the_report() -> None:
-    report = replace(
-        example(),
-        price_lists=(priced_rows("own", DATASETS, policies(), ALPHA, example().bootstrap),),
-    )
+    report = example(price_lists={"own": policies()})
     keys = ("cost", "cost_low", "cost_high", "reward", "reward_low", "reward_high")
     for priced, row in zip(report.price_lists[0].rows, report.overall, strict=True):
         assert [getattr(priced, key) for key in keys] == [getattr(row, key) for key in keys]
@@ -172,8 +165,8 @@ def test_where_the_router_stops_is_the_last_table() -> None:
         ["2", "0.750", "0.800", "[0.700, 0.900]", "1.200", "0.6800", "[0.5800, 0.7800]"],
         ["3", "0.000", *"-----"],
     ]
-    both = replace(two_prices(), depths=stopping().depths)
-    assert [table.title.split(".")[0] for table in report_tables(both)[-2:]] == [
+    tables = report_tables(two_prices(depths=True))
+    assert [table.title.split(".")[0] for table in tables[-2:]] == [
         "Table 6",
         "Table 7",
     ]
@@ -182,10 +175,7 @@ def test_where_the_router_stops_is_the_last_table() -> None:
 def test_the_best_route_under_each_price_list_is_shown() -> None:
     routes = [outcome(f"r{at}", "route", [0.5 + at / 10] * 4, [1.0] * 4) for at in range(3)]
     dear = [replace(route, cost=route.quality * 20) for route in routes]
-    lists = tuple(
-        priced_rows(name, ["one"] * 4, rows, 0.1) for name, rows in (("x", routes), ("y", dear))
-    )
-    report = replace(example(routes, ["one"] * 4), price_lists=lists)
+    report = example(routes, ["one"] * 4, price_lists={"x": routes, "y": dear})
     assert names(price_table(report, routes=1)) == ["r2", "r0"]
     assert "best one under each price list" in price_table(report, routes=1).note
 
