@@ -7,7 +7,7 @@ import pytest
 
 from hierrouter.learning.baselines.arms import Arms, value_of
 from hierrouter.learning.baselines.cascades import BestOf
-from tests.hierrouter.learning.baselines.answered import answered, assert_reads_what_it_pays, folds
+from tests.hierrouter.learning.baselines.answered import answered, folds
 
 QUERIES = 240
 COST = np.array([1.0, 2.0, 1.0])
@@ -41,22 +41,3 @@ def test_of_equal_arms_the_cheapest_is_asked() -> None:
     train, validation, _ = folds(answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0])))
     tuned = BestOf().fit(train, validation, 0.0, np.random.default_rng(0))
     assert tuned.settings == {"arms": ["arm-1"]}
-
-
-def test_it_reads_what_it_pays() -> None:
-    _, _, test = folds(complementary())
-    assert_reads_what_it_pays(fitted(0.05).play, test.seen)
-
-
-def test_the_same_seed_picks_the_same() -> None:
-    _, _, test = folds(complementary())
-    first, second = (fitted(0.05, 3).play(test.seen) for _ in range(2))
-    assert np.array_equal(first.answer, second.answer)
-
-
-@pytest.mark.parametrize(("queries", "tuned_on"), [(1, 1), (1, 0), (40, 0), (40, 1)])
-def test_small_folds(queries: int, tuned_on: int) -> None:
-    arms = complementary()
-    train, validation = arms.select(np.arange(queries)), arms.select(np.arange(tuned_on))
-    tuned = BestOf().fit(train, validation, 0.05, np.random.default_rng(0))
-    assert tuned.play(arms.seen).answer.sum() == QUERIES

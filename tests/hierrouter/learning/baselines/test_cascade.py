@@ -7,7 +7,7 @@ import pytest
 
 from hierrouter.learning.baselines.arms import Arms, value_of
 from hierrouter.learning.baselines.cascades import Cascade
-from tests.hierrouter.learning.baselines.answered import answered, assert_reads_what_it_pays, folds
+from tests.hierrouter.learning.baselines.answered import answered, folds
 
 QUERIES = 240
 COST = np.array([1.0, 10.0, 10.0])
@@ -51,29 +51,6 @@ def test_a_shared_call_is_paid_once() -> None:
     assert play.called[:, 0].tolist() == [1] * len(test)
     assert np.array_equal(play.called[:, 1], on)
     assert play.outcome(test, "").cost == pytest.approx(1 + 10 * on)
-
-
-def test_it_reads_what_it_pays() -> None:
-    train, validation, test = folds(half_right())
-    tuned = Cascade().fit(train, validation, ALPHA, np.random.default_rng(0))
-    assert_reads_what_it_pays(tuned.play, test.seen)
-
-
-def test_the_same_seed_gives_the_same_cascade() -> None:
-    train, validation, test = folds(half_right())
-    first, second = (
-        Cascade().fit(train, validation, ALPHA, np.random.default_rng(3)) for _ in range(2)
-    )
-    assert first.settings == second.settings
-    assert np.array_equal(first.play(test.seen).answer, second.play(test.seen).answer)
-
-
-@pytest.mark.parametrize(("queries", "tuned_on"), [(1, 1), (1, 0), (40, 0), (40, 1)])
-def test_small_folds(queries: int, tuned_on: int) -> None:
-    arms = half_right()
-    train, validation = arms.select(np.arange(queries)), arms.select(np.arange(tuned_on))
-    tuned = Cascade().fit(train, validation, ALPHA, np.random.default_rng(0))
-    assert tuned.play(arms.seen).answer.sum() == QUERIES
 
 
 def test_of_equal_arms_the_cheapest_is_asked() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from hierrouter.learning.baselines.arms import Arms, value_of
 from hierrouter.learning.baselines.cascades import Cascade, CascadeRouting, reservation
-from tests.hierrouter.learning.baselines.answered import answered, assert_reads_what_it_pays, folds
+from tests.hierrouter.learning.baselines.answered import answered, folds
 
 QUERIES = 480
 COST = np.array([1.0, 10.0, 10.0])
@@ -74,23 +74,3 @@ def test_what_one_answer_says_counts_for_the_others() -> None:
     play = tuned.play(test.seen)
     assert (play.answer * test.quality).sum() == len(test)
     assert play.called.sum(axis=1).max() == 2
-
-
-def test_it_reads_what_it_pays() -> None:
-    tuned, test = fitted(ALPHA, two_kinds())
-    assert_reads_what_it_pays(tuned.play, test.seen)
-
-
-def test_the_same_seed_gives_the_same_router() -> None:
-    first, test = fitted(ALPHA, two_kinds())
-    second, _ = fitted(ALPHA, two_kinds())
-    assert first.settings == second.settings
-    assert np.array_equal(first.play(test.seen).called, second.play(test.seen).called)
-
-
-@pytest.mark.parametrize(("queries", "tuned_on"), [(1, 1), (1, 0), (40, 0), (40, 1)])
-def test_small_folds(queries: int, tuned_on: int) -> None:
-    arms = two_kinds()
-    train, validation = arms.select(np.arange(queries)), arms.select(np.arange(tuned_on))
-    tuned = CascadeRouting().fit(train, validation, ALPHA, np.random.default_rng(0))
-    assert tuned.play(arms.seen).answer.sum() == QUERIES

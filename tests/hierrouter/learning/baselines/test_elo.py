@@ -48,9 +48,3 @@ def _strengths(reward):
     battles = np.tile(arms[first] - arms[second], (len(reward), 1))
     won = (reward[:, first] > reward[:, second]).ravel()
     return LogisticRegression(C=1e6, fit_intercept=False).fit(battles, won).coef_[0]
-
-
-def test_equal_rewards_give_the_cheapest_arm():
-    train = arms_with(np.ones((4, 3)), np.tile([3.0, 1, 2], (4, 1)), np.eye(4, dtype=np.float32))
-    tuned = Elo().fit(train, train, 0.0, np.random.default_rng(0))
-    assert choices(train, tuned.play).tolist() == [1] * 4

@@ -23,21 +23,6 @@ def test_it_finds_the_right_arm_of_each_group():
         assert (choices(held_out, tuned.play) == group_of(60, 3)).all()
 
 
-def test_one_seed_gives_one_router_and_another_seed_another():
-    train, held_out = planted_arms(60, noise=3.0), planted_arms(60, seed=1, noise=3.0)
-    once, again, other = (
-        choices(
-            held_out,
-            Factorisation(steps=(20,))
-            .fit(train, train.select(EMPTY), 0.1, np.random.default_rng(seed))
-            .play,
-        )
-        for seed in (0, 0, 1)
-    )
-    assert (once == again).all()
-    assert (once != other).any()
-
-
 def test_a_weighed_win_counts_as_much_as_it_is_worth():
     # One arm wins twice by little, the other once by much.
     quality = np.array([[0.6, 0.5], [0.6, 0.5], [0.0, 1.0]])
@@ -66,9 +51,3 @@ def test_the_loss_is_that_of_the_battles_that_were_not_drawn():
     assert torch.isclose(lost_battles(lead, gap, False), plain)
     weighed = softplus(torch.tensor(0.0)) / 4 + softplus(torch.tensor(-1.0)) * 3 / 4
     assert torch.isclose(lost_battles(lead, gap, True), weighed)
-
-
-def test_equal_rewards_give_the_cheapest_arm():
-    train = arms_with(np.ones((4, 3)), np.tile([3.0, 1, 2], (4, 1)), np.eye(4, dtype=np.float32))
-    tuned = Factorisation(steps=(20,)).fit(train, train, 0.0, np.random.default_rng(0))
-    assert choices(train, tuned.play).tolist() == [1] * 4

@@ -16,6 +16,8 @@ from hierrouter.learning.baselines.classifiers import (
     RidgePerArm,
     Svm,
 )
+from hierrouter.learning.baselines.factors import DualEncoder, Factorisation
+from hierrouter.learning.baselines.simple import Elo, LinUCB
 from tests.hierrouter.learning.baselines.planted import (
     EMPTY,
     arms_with,
@@ -32,7 +34,11 @@ LEARNED = [
     LogisticPerArm(),
     Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     Svm(),
+    Elo(),
+    Factorisation(("all",), (100,), learning_rate=0.1),
+    DualEncoder(positives=(1,), steps=(100,), batch=64, hidden=16, learning_rate=0.03),
 ]
+DRAWING = [LinUCB(), Factorisation(steps=(20,)), DualEncoder(steps=(20,))]
 each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
 
 
@@ -60,6 +66,16 @@ def test_equal_rewards_give_the_cheapest_arm(baseline):
     train = arms_with(np.ones((30, 3)), np.tile([3.0, 1.0, 2.0], (30, 1)), questions)
     tuned = fitted(baseline, train, train, alpha=0.0)
     assert (choices(train, tuned.play) == 1).all()
+
+
+@pytest.mark.parametrize("baseline", DRAWING, ids=lambda baseline: baseline.name)
+def test_another_seed_gives_another_router(baseline):
+    train, held_out = planted_arms(60, noise=3.0), planted_arms(60, seed=1, noise=3.0)
+    drawn = [
+        baseline.fit(train, train.select(EMPTY), ALPHA, np.random.default_rng(seed)).play
+        for seed in (0, 1)
+    ]
+    assert (choices(held_out, drawn[0]) != choices(held_out, drawn[1])).any()
 
 
 @pytest.mark.parametrize(

@@ -57,12 +57,6 @@ def test_a_shared_call_is_paid_once() -> None:
     assert vote((0, 1, 2), arms.seen).outcome(arms, "").cost.tolist() == [8.0] * 4
 
 
-def test_it_reads_what_it_pays() -> None:
-    train, validation, test = folds(crowd())
-    for alpha in (0.0, 0.2):
-        assert_reads_what_it_pays(MajorityVote().fit(train, validation, alpha, RNG).play, test.seen)
-
-
 def test_a_router_that_reads_for_nothing_is_found_out() -> None:
     _, _, test = folds(crowd())
 
@@ -72,11 +66,3 @@ def test_a_router_that_reads_for_nothing_is_found_out() -> None:
 
     with pytest.raises(AssertionError):
         assert_reads_what_it_pays(thief, test.seen)
-
-
-@pytest.mark.parametrize(("queries", "tuned_on"), [(1, 1), (1, 0), (40, 0), (40, 1)])
-def test_small_folds(queries: int, tuned_on: int) -> None:
-    arms = crowd()
-    train, validation = arms.select(np.arange(queries)), arms.select(np.arange(tuned_on))
-    tuned = MajorityVote().fit(train, validation, 0.1, RNG)
-    assert tuned.play(arms.seen).answer.sum() == QUERIES
