@@ -43,7 +43,7 @@ def compare(
     from hierrouter.learning.baselines.answers import answers_for
     from hierrouter.learning.baselines.arms import require_sets, usable_sets
     from hierrouter.learning.baselines.registry import baselines as named
-    from hierrouter.learning.runs import check_out, new_run
+    from hierrouter.learning.run_folders import check_out, new_run
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
 

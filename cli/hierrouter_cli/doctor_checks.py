@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from hierrouter import __version__
 from hierrouter.engines.encoders import PAPER_ENCODER
 from hierrouter.engines.identity import folder_digest
-from hierrouter.learning.runs import RUNS, finished_runs
+from hierrouter.learning.run_folders import RUNS, finished_runs
 from hierrouter.questions import testbed
 from hierrouter_cache.errors import (
     CacheError,

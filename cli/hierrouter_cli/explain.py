@@ -131,7 +131,7 @@ def explore(
     It is one file, opens from disk and loads nothing.
     """
     from hierrouter.collection.files import require_free
-    from hierrouter.learning.runs import new_run
+    from hierrouter.learning.run_folders import new_run
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.explore import as_html, explored
     from hierrouter_cache.writer import write_atomically

@@ -35,7 +35,7 @@ def quickstart(
         train_members,
         train_router,
     )
-    from hierrouter.learning.runs import quickstart_folders
+    from hierrouter.learning.run_folders import quickstart_folders
     from hierrouter.learning.selection import select_run
     from hierrouter.learning.sweep import alpha_grid
     from hierrouter.pools.files import load_pool

@@ -56,7 +56,7 @@ def report(
     Text also writes a self-contained page with all figures; the other formats write it only where
     --out or --figures ask for files.
     """
-    from hierrouter.learning.runs import check_out, new_run
+    from hierrouter.learning.run_folders import check_out, new_run
     from hierrouter.pools.files import price_lists
 
     check_out(out)

@@ -43,7 +43,7 @@ def train(
     training goes on where it was, with the same flags and its folder as --out.
     """
     from hierrouter.learning.config import Objective, algorithm, training_config
-    from hierrouter.learning.runs import check_out
+    from hierrouter.learning.run_folders import check_out
     from hierrouter.replay.opening import training_tree
 
     algo = algorithm(algo, budget, max_cost, alpha)
@@ -107,7 +107,7 @@ def sweep_alpha(
     X afterwards; with --algo ppo one training for each alpha.
     """
     from hierrouter.learning.config import training_config
-    from hierrouter.learning.runs import check_out
+    from hierrouter.learning.run_folders import check_out
     from hierrouter.replay.opening import training_tree
 
     given = options.parse_alphas(alphas)

@@ -19,7 +19,7 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Router, RouterShape
-from hierrouter.learning.runs import differences, remove
+from hierrouter.learning.run_folders import differences, remove
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError

@@ -23,7 +23,7 @@ from hierrouter.learning.config import (
     training_config,
 )
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
-from hierrouter.learning.runs import resumable
+from hierrouter.learning.run_folders import resumable
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.trained import (
     Origin,

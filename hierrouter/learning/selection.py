@@ -21,7 +21,7 @@ from hierrouter.learning.checkpoint import (
     load_sweep,
     router_at,
 )
-from hierrouter.learning.runs import DONE, RUNS, finished_runs
+from hierrouter.learning.run_folders import DONE, RUNS, finished_runs
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA

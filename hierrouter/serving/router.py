@@ -23,7 +23,7 @@ from hierrouter.engines.encoders import load_encoder
 from hierrouter.engines.generator import PART_BREAK, Engines
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import DESCRIPTION, description_of, load_checkpoint
-from hierrouter.learning.runs import finished_runs
+from hierrouter.learning.run_folders import finished_runs
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
 from hierrouter.questions.files import MAX_LINE
 from hierrouter.questions.query import storable

@@ -22,7 +22,7 @@ from hierrouter.learning.checkpoint import (
     router_at,
     write_tensors,
 )
-from hierrouter.learning.runs import check_out, resumable
+from hierrouter.learning.run_folders import check_out, resumable
 from hierrouter_cache.errors import HierRouterError
 from tests.properties.near import damaged, edited
 

@@ -21,7 +21,7 @@ from hierrouter.learning.checkpoint import (
 )
 from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
-from hierrouter.learning.runs import remove_drafts
+from hierrouter.learning.run_folders import remove_drafts
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter.learning.training import train

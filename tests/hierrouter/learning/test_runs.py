@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.learning.runs import new_run
+from hierrouter.learning.run_folders import new_run
 
 
 def test_runs_that_begin_in_one_second_have_folders_of_their_own(

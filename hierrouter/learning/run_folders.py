@@ -1,4 +1,4 @@
-"""Where runs leave their results, and how the next command finds them."""
+"""The folders that runs leave their results in: made, gone on with, and found again."""
 
 from __future__ import annotations
 
