@@ -87,14 +87,22 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
         raise InputError(f"the pool of a plan is not JSON: {where}") from None
     if not isinstance(stored, dict):
         raise InputError(f"the pool of a plan must be an object: {where}")
-    pool = validated(Pool, stored.get("pool", {}), where, "pool")
+    raw = _without_nulls(stored.get("pool", {}))
+    pool = _checked(validated(Pool, raw, where, "pool"), where, STORED)
     identities = validated(dict[str, Any], stored.get("identities", {}), where, "identities")
     for name in (model.name for model in pool.everyone):
         identity = identities.get(name)
         texts = isinstance(identity, dict) and all(isinstance(it, str) for it in identity.values())
         if not identity or not texts:
             raise InputError(f"identity must be a table of texts: {where}, model {name}")
-    return _checked(pool, where, STORED), identities
+    return pool, identities
+
+
+def _without_nulls(value: Any) -> Any:
+    """The same value without the keys whose value is null, at any depth."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _require_keys(raw: Mapping[str, Any], known: Sequence[str], where: str) -> None:

@@ -51,9 +51,10 @@ def _size(value: object) -> object:
 
 
 def _count(value: float) -> float:
-    if _rate(value) < 1_000:  # a count in billions, written as a plain number
-        raise ValueError(f'must be like "3B" or 3.0e9, got {value:g}')
-    return value
+    count = _rate(value)
+    if count < 1_000:  # billions, written as a plain number
+        raise ValueError(f'must be like "3B" or 3.0e9, got {count:g}')
+    return count
 
 
 Text = Annotated[str, Checked(_not_empty)]

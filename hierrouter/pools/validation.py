@@ -72,10 +72,15 @@ def validated(kind: Any, raw: object, where: str, key: str = "") -> Any:
     """
     from pydantic import ValidationError
 
-    # From JSON a list may become a tuple and a table a class; a date, which is no text, is a table.
-    text = json.dumps(raw, default=lambda value: {str(value): None})
+    def refuse(value: object) -> None:  # a date, which TOML has and JSON has not
+        raise InputError(
+            f"{value!r:.40} is no value of a pool or a price: {where}; write a number, or a text "
+            "in quotes"
+        )
+
     try:
-        return _adapter(kind).validate_json(text, strict=True)
+        # Only from JSON does pydantic take a list for a tuple, and a table for a class.
+        return _adapter(kind).validate_json(json.dumps(raw, default=refuse), strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         first = min(faults, key=lambda fault: fault["type"] != UNKNOWN)  # a typing error first
@@ -107,6 +112,8 @@ def _line(fault: Mapping[str, Any], kind: Any, raw: Any, where: str, key: str) -
         text = "is missing; each [[models]] entry needs one"
     elif fault["type"] == "value_error":
         text = str(fault["ctx"]["error"])
+    elif item and fault["type"] == "dataclass_type":
+        text = f"must be tables; write [[{name}]] above each entry"
     else:
         expected = TYPES.get(fault["type"], "shorter and flatter")
         text = f"must be {'a list, each ' if item else ''}{expected}, got {fault['input']!r:.40}"

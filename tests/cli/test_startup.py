@@ -9,7 +9,10 @@ import pytest
 
 from tests.conftest import Run, environment
 
-HEAVY = {"torch", "transformers", "tianshou", "duckdb", "pyarrow", "numpy", "sklearn", "matplotlib"}
+HEAVY = {
+    *("torch", "transformers", "tianshou", "sklearn", "matplotlib"),
+    *("duckdb", "pyarrow", "numpy", "pydantic"),
+}
 
 
 def imported_by(statement: str) -> set[str]:
@@ -29,6 +32,10 @@ def test_the_command_line_imports_nothing_heavy() -> None:
 
 def test_the_page_to_explore_needs_no_figures() -> None:
     assert "matplotlib" not in imported_by("import hierrouter.reports.explore")
+
+
+def test_a_cache_is_opened_without_what_checks_files() -> None:
+    assert "pydantic" not in imported_by("import hierrouter.replay.opening")
 
 
 def test_this_guard_can_fail() -> None:

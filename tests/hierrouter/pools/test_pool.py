@@ -137,6 +137,13 @@ def test_shipped_pools_are_sound(name: str) -> None:
         ("base_rate = 0.002", "base_rate = 1\nrevision = 5", "revision must be a text, got 5"),
         ("{ max_new_tokens = 64 }", "3", "generation must be a table"),
         ("[[references]]", "[references]", "references must be a list"),
+        ("hops = 2", "hops = 1979-05-27", r"datetime.date\(1979, 5, 27\) is no value"),
+        (
+            '["plan", "solve"]',
+            "[1979-05-27]",
+            r"datetime.date\(1979, 5, 27\) is no value of a pool",
+        ),
+        ('["plan", "solve"]', '["plan", 3]', "stage_prompts must be a list, each a text, got 3"),
     ],
 )
 def test_a_bad_entry_is_named(old: str, new: str, message: str) -> None:
@@ -185,6 +192,10 @@ SPOILT: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda p: p["pool"].update(context_free=1), "context_free must be true or false, got 1"),
     (lambda p: p["pool"].update(extra=1), "unknown key extra"),
     (lambda p: p["pool"].update(models=[]), "models is empty"),
+    (
+        lambda p: p["pool"].update(models=[3]),
+        r"models must be tables: line 3; write \[\[mod",
+    ),
     (lambda p: p["pool"]["models"][0].update(base_rate="1"), "base_rate must be a number"),
     (lambda p: p["pool"]["models"][0].update(base_rate=float("nan")), "base_rate must be finite"),
     (lambda p: p["pool"]["models"][0].update(backend="vlm"), "unknown backend vlm"),
