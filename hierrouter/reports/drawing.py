@@ -16,24 +16,18 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from hierrouter.reports.results import Report
-from hierrouter.reports.values import Row
 from hierrouter.tables import one_line
 
 # Stands for the page's text colour; nothing else may use it. In a file it is this near-black.
 INK = "#0a0b0c"
-# Okabe and Ito's colours, distinct for colour-blind readers, without black and yellow: both
-# would vanish on one of the two backgrounds.
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
-ROUTER_COLOUR = "#d55e00"
-GREYS = ("#8c8c8c", "#b3b3b3", "#6e6e6e")
-HATCHES = ("", "///", "...", "xxx")
 
 WIDTH = 8.5  # inches
 LONGEST_LABEL = 26  # characters
 CHARACTER_INCHES = 0.085
 LEGEND_KEY_INCHES = 0.6
 
+_TAG = re.compile(r"<[^<>]*>")
+_FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _STYLE: Mapping[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -124,37 +118,7 @@ def label(name: str) -> str:
     return f" {short}" if short.startswith("_") else short
 
 
-@dataclass(frozen=True)
-class Fill:
-    """Fill of a bar or a point."""
-
-    colour: str
-    hatch: str = ""
-
-
-def fills_of(report: Report) -> Mapping[tuple[str, str], Fill]:
-    """One fill for each direct call and the router; a hatch where the colours are used up."""
-    fills: dict[tuple[str, str], Fill] = {}
-    for kind, colours in (("reference", GREYS), ("single", COLOURS), ("router", (ROUTER_COLOUR,))):
-        members = [row for row in report.overall if row.kind == kind]
-        for at, row in enumerate(members):
-            turn, number = divmod(at, len(colours))
-            fills[identity(row)] = Fill(colours[number], HATCHES[turn % len(HATCHES)])
-    return fills
-
-
-def identity(row: Row) -> tuple[str, str]:
-    """What a policy is known by; a direct call may be called like a route."""
-    return row.kind, row.policy
-
-
-PAGE_COLOUR = "currentColor"
-
-_TAG = re.compile(r"<[^<>]*>")
-_FONT_FAMILY = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-
-
-def as_svg(drawing: Drawing, ink: str = PAGE_COLOUR, salt: str = "") -> str:
+def as_svg(drawing: Drawing, ink: str = "currentColor", salt: str = "") -> str:
     """The drawing as one `<svg>` element; title and description are read out to the blind.
 
     Args:
@@ -179,8 +143,12 @@ def _inside(svg: str, ink: str) -> str:
     body = re.sub(r"<style\b.*?</style>|<metadata\b.*?</metadata>|<!--.*?-->", "", body, flags=re.S)
     # In tags only: what looks like markup inside a label is text and stays as it is.
     body = _TAG.sub(lambda tag: _portable(tag[0], ink), body)
+    # Ids that nothing refers to go: two figures on a page would both have them.
     wanted = frozenset(re.findall(r"[\"(]#([\w.-]+)", body))
-    body = _TAG.sub(lambda tag: _without_idle_id(tag[0], wanted), body)
+    body = _TAG.sub(
+        lambda tag: re.sub(r' id="([^"]*)"', lambda id: id[0] if id[1] in wanted else "", tag[0]),
+        body,
+    )
     return re.sub(r"\n\s*\n+", "\n", body).strip()
 
 
@@ -200,8 +168,3 @@ def _as_attributes(match: re.Match[str]) -> str:
         if value and name != "font-family":
             attributes.append(f' {name}="{value}"')
     return "".join(attributes)
-
-
-def _without_idle_id(tag: str, wanted: frozenset[str]) -> str:
-    """The tag without an id that nothing refers to: two figures on a page would both have it."""
-    return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in wanted else "", tag)

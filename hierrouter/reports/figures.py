@@ -1,36 +1,26 @@
-"""The figures of a report."""
+"""The figures of a report: drawn, and written to files."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from rich.cells import cell_len
 
-from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.metrics import frontier
 from hierrouter.reports.drawing import (
     CHARACTER_INCHES,
-    COLOURS,
-    GREYS,
     INK,
     LONGEST_LABEL,
-    ROUTER_COLOUR,
     WIDTH,
     Drawing,
-    Fill,
     as_svg,
     canvas,
-    fills_of,
-    identity,
     label,
     legend,
     panels,
@@ -44,14 +34,52 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SEPARATOR
 from hierrouter_cache.writer import write_atomically
 
-LOG_FROM_RATIO = 10.0
-BAND_OF = {False: "for other queries", True: "for other queries and other seeds"}  # has_spread
+# Okabe and Ito's colours, distinct for colour-blind readers, without black and yellow: both
+# would vanish on one of the two backgrounds.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9")
+ROUTER_COLOUR = "#d55e00"
+GREYS = ("#8c8c8c", "#b3b3b3", "#6e6e6e")
+HATCHES = ("", "///", "...", "xxx")
+
+LOG_FROM_RATIO = 10.0  # of the highest cost to the lowest
+RUNG_INCHES = 0.34
+BAR_INCHES = 0.12
+FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
+APART = 0.05  # points that are told apart by their alpha, in shares of queries
+DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
+SMALLEST = 0.005  # a smaller share is written as "<1"
+ROW_INCHES = 0.26
+WIDE_CELL_INCHES = 0.14  # of the widest letters, at 10 points
+
+FORMATS = ("svg", "pdf", "png")
+DOTS_PER_INCH = 300
+# What matplotlib would write of itself and of the time; without it bytes stay the same.
+NO_METADATA = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
+
+Fill = tuple[str, str]  # colour and hatch of a bar or a point
+
+
+def figures(report: Report) -> list[Drawing]:
+    """Every figure, each drawn once."""
+    drawn = [reward_figure(report), frontier_figure(report)]
+    if report.ladder:
+        drawn.append(ladder_figure(report))
+    if report.route_map:
+        drawn.append(route_map_figure(report.route_map))
+    if len(report.depth_curve) > 1:  # one point is no curve
+        drawn.append(depth_curve_figure(report))
+    if report.deferral:
+        drawn.append(deferral_figure(report, report.deferral))
+    if report.learning:
+        drawn.append(learning_figure(report.learning))
+    return drawn
 
 
 def frontier_figure(report: Report) -> Drawing:
     """Mean quality over mean cost of every policy, and of those swept over alpha."""
     level = f"{report.bootstrap.level:.0%}"
-    band = f"; band: {level} intervals of Q, {BAND_OF[report.has_spread]}"
+    others = "other queries and other seeds" if report.has_spread else "other queries"
+    band = f"; band: {level} intervals of Q, for {others}"
     bars = "; thin bars: from the lowest to the highest seed"
     marks = (band if report.frontier else "") + (bars if report.has_spread else "")
     with settings():
@@ -140,43 +168,50 @@ def _draw_seeds(axes: Axes, rows: Sequence[Row]) -> None:
 
 def _draw_points(axes: Axes, report: Report) -> None:
     """Direct calls, baselines, and router and oracle at the report's alpha."""
-    fills = fills_of(report)
+    fills = _fills(report)
     markers = {"single": "s", "reference": "D", "router": "*", "baseline": "X", "oracle": "P"}
     baselines = 0
     for row in report.overall:
         if row.kind not in markers:
             continue
-        fill = fills.get(identity(row), Fill(INK))
+        colour, hatch = fills.get((row.kind, row.policy), (INK, ""))
         if row.kind == "baseline":
-            fill = Fill(COLOURS[-1 - baselines % len(COLOURS)])
+            colour = COLOURS[-1 - baselines % len(COLOURS)]
             baselines += 1
         axes.scatter(
             row.cost / COST_SCALE,
             row.quality,
             170 if row.kind == "router" else 50,
-            color=fill.colour,
+            color=colour,
             marker=markers[row.kind],
-            hatch=fill.hatch or None,
-            edgecolor=INK if fill.hatch else "none",
+            hatch=hatch or None,
+            edgecolor=INK if hatch else "none",
             label=label(row.policy),
             zorder=4,
         )
 
 
+def _fills(report: Report) -> dict[tuple[str, str], Fill]:
+    """Of each direct call and the router, by kind and name; hatched where colours are used up."""
+    fills = {}
+    for kind, colours in (("reference", GREYS), ("single", COLOURS), ("router", (ROUTER_COLOUR,))):
+        members = [row for row in report.overall if row.kind == kind]
+        for at, row in enumerate(members):
+            turn, number = divmod(at, len(colours))
+            fills[kind, row.policy] = colours[number], HATCHES[turn % len(HATCHES)]
+    return fills
+
+
 def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
-    """Plain numbers: powers of ten would need mathematical markup, which labels may not have."""
+    """0.00002, not 2e-05: powers of ten would need mathematical markup, which labels lack."""
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda cost, _: _plain(cost)))
+    plain = FuncFormatter(lambda cost, _: f"{cost:.12f}".rstrip("0").rstrip("."))
+    axes.xaxis.set_major_formatter(plain)
     axes.set_xlabel(f"mean cost C per query ({unit} / {COST_SCALE:,})")
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
-
-
-def _plain(number: float) -> str:
-    """0.00002, not 2e-05."""
-    return f"{number:.12f}".rstrip("0").rstrip(".")
 
 
 def _cost_ratio(report: Report) -> float:
@@ -187,29 +222,16 @@ def _cost_ratio(report: Report) -> float:
     return max(costs) / min(costs) if min(costs) > 0 else 0.0
 
 
-RUNG_INCHES = 0.34
-
-
-class Dot(NamedTuple):
-    """One line of the figure."""
-
-    name: str
-    reward: float
-    low: float
-    high: float
-    colour: str
-
-
 def ladder_figure(report: Report) -> Drawing:
     """Mean R of each rung and of the router over all queries, from chance upwards."""
     level = f"{report.bootstrap.level:.0%}"
     dots = _dots(report)
     with settings():
         figure, axes = canvas(WIDTH, 1.0 + RUNG_INCHES * len(dots))
-        for at, dot in enumerate(dots):
-            axes.plot([dot.low, dot.high], [at, at], color=dot.colour, linewidth=1.6)
-            axes.plot(dot.reward, at, color=dot.colour, marker="o", markersize=7)
-        axes.set_yticks(range(len(dots)), [label(dot.name) for dot in dots])
+        for at, (_, reward, ends, colour) in enumerate(dots):
+            axes.plot(ends, [at, at], color=colour, linewidth=1.6)
+            axes.plot(reward, at, color=colour, marker="o", markersize=7)
+        axes.set_yticks(range(len(dots)), [label(name) for name, *_ in dots])
         axes.set_ylim(-0.6, len(dots) - 0.4)
         axes.set_xlabel(f"net reward R = Q − {report.alpha:g} C")
         axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
@@ -223,29 +245,28 @@ def ladder_figure(report: Report) -> Drawing:
     )
 
 
-def _dots(report: Report) -> Sequence[Dot]:
-    """The rungs in their order; the router above the highest rung that it is not worse than."""
-    width = len(report.datasets)
-    dots = [
-        Dot(row.rung, row.reward, row.reward_low, row.reward_high, INK)
-        for row in report.ladder[width - 1 :: width]
-    ]
-    row = report.router
-    if row is None:
-        return dots
-    passed = [at for at, dot in enumerate(dots, start=1) if dot.reward <= row.reward]
-    own = Dot(row.policy, row.reward, row.reward_low, row.reward_high, ROUTER_COLOUR)
-    place = max(passed, default=0)
-    return [*dots[:place], own, *dots[place:]]
+def _dots(report: Report) -> list[tuple[str, float, tuple[float, float], str]]:
+    """Name, mean R, ends of its interval and colour of each rung, from chance upwards.
 
-
-BAR_INCHES = 0.12
-FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
+    The router stands above the highest rung that it is not worse than.
+    """
+    over_all = report.ladder[len(report.datasets) - 1 :: len(report.datasets)]
+    dots = [(row.rung, row.reward, (row.reward_low, row.reward_high), INK) for row in over_all]
+    router = report.router
+    if router:
+        passed = [at for at, dot in enumerate(dots, start=1) if dot[1] <= router.reward]
+        ends = (router.reward_low, router.reward_high)
+        own = (router.policy, router.reward, ends, ROUTER_COLOUR)
+        dots.insert(max(passed, default=0), own)
+    return dots
 
 
 def reward_figure(report: Report) -> Drawing:
     """Net reward R = Q - alpha * C by dataset, with intervals."""
-    fills, policies = fills_of(report), _compared(report)
+    fills = _fills(report)
+    # The policies of the paper's figure, in its order.
+    kinds = ("reference", "single", "router")
+    policies = [rows for kind in kinds for rows in report.by_policy if rows[0].kind == kind]
     groups = len(report.shown_datasets)
     level = f"{report.bootstrap.level:.0%}"
     with settings():
@@ -253,7 +274,7 @@ def reward_figure(report: Report) -> Drawing:
         width = min(max(WIDTH, wanted), 1.5 * WIDTH)
         figure, axes = canvas(width, 4.2)
         for at, rows in enumerate(policies):
-            _bars(axes, rows[:groups], at, len(policies), fills[identity(rows[0])])
+            _bars(axes, rows[:groups], at, len(policies), fills[rows[0].kind, rows[0].policy])
         _name_groups(axes, report.shown_datasets, width)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
@@ -283,17 +304,8 @@ def _name_groups(axes: Axes, datasets: Sequence[str], width: float) -> None:
     axes.tick_params(axis="x", length=0)
 
 
-def _compared(report: Report) -> list[tuple[Row, ...]]:
-    """The policies of the paper's figure, in its order."""
-    return [
-        rows
-        for kind in ("reference", "single", "router")
-        for rows in report.by_policy
-        if rows[0].kind == kind
-    ]
-
-
 def _bars(axes: Axes, rows: Sequence[Row], at: int, policies: int, fill: Fill) -> None:
+    colour, hatch = fill
     place = np.arange(len(rows)) + (at - (policies - 1) / 2) * 0.84 / policies
     reward = np.array([row.reward for row in rows])
     low = reward - [row.reward_low for row in rows]
@@ -302,9 +314,9 @@ def _bars(axes: Axes, rows: Sequence[Row], at: int, policies: int, fill: Fill) -
         place,
         reward,
         0.84 / policies,
-        color=fill.colour,
-        hatch=fill.hatch,
-        edgecolor=INK if fill.hatch else "none",
+        color=colour,
+        hatch=hatch,
+        edgecolor=INK if hatch else "none",
         linewidth=0,
         label=label(rows[0].policy),
     )
@@ -354,9 +366,6 @@ def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
     )
 
 
-APART = 0.05  # points that are told apart by their alpha, in shares of queries
-
-
 def depth_curve_figure(report: Report) -> Drawing:
     """Mean quality over the share of queries that get more than one call."""
     with settings():
@@ -370,7 +379,17 @@ def depth_curve_figure(report: Report) -> Drawing:
             markersize=4,
             label=label("hierrouter over alpha"),
         )
-        _name_points(axes, report.depth_curve)
+        named = -APART
+        for point in report.depth_curve:  # by rising share
+            if point.beyond_first - named >= APART:  # else the names would cover each other
+                named = point.beyond_first
+                axes.annotate(
+                    f"{point.alpha:g}",
+                    (point.beyond_first, point.quality),
+                    xytext=(4, -11),
+                    textcoords="offset points",
+                    fontsize=8,
+                )
         axes.set_xlim(-0.03, 1.06)
         axes.margins(y=0.12)  # room for the alphas
         axes.set_xlabel("share of queries with more than one call")
@@ -384,26 +403,6 @@ def depth_curve_figure(report: Report) -> Drawing:
         "a point for each alpha of the sweep, mean of its seeds. The numbers are in the JSON.",
         figure=figure,
     )
-
-
-def _name_points(axes: Axes, points: Sequence[DepthPoint]) -> None:
-    for point in _apart(points):
-        axes.annotate(
-            f"{point.alpha:g}",
-            (point.beyond_first, point.quality),
-            xytext=(4, -11),
-            textcoords="offset points",
-            fontsize=8,
-        )
-
-
-def _apart(points: Sequence[DepthPoint]) -> Iterator[DepthPoint]:
-    """Those whose names do not cover each other; points come by rising share."""
-    last = -APART
-    for point in points:
-        if point.beyond_first - last >= APART:
-            last = point.beyond_first
-            yield point
 
 
 def learning_figure(curve: LearningCurve) -> Drawing:
@@ -442,12 +441,6 @@ def learning_figure(curve: LearningCurve) -> Drawing:
         "fixed route and the oracle on the same queries. The numbers are in the JSON.",
         figure=figure,
     )
-
-
-DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
-SMALLEST = 0.005  # a smaller share is written as "<1"
-ROW_INCHES = 0.26
-WIDE_CELL_INCHES = 0.14  # of the widest letters, at 10 points
 
 
 def route_map_figure(routes: RouteMap) -> Drawing:
@@ -491,45 +484,20 @@ def _heat_map(axes: Axes, name: str, shares: Sequence[Sequence[float]], colour: 
     """One panel: a row for each dataset, a line above the last one where that is the total."""
     for at, row in enumerate(shares):
         for column, share in enumerate(row):
-            if share > 0:
-                _cell(axes, column, at, share, colour)
+            if share <= 0:
+                continue
+            corner = column - 0.48, at - 0.46
+            axes.add_patch(
+                Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=DEEPEST * share, linewidth=0)
+            )
+            percent = f"{share:.0%}".removesuffix("%") if share >= SMALLEST else "<1"
+            axes.text(column, at, percent, ha="center", va="center")
     axes.set_xlim(-0.5, len(shares[0]) - 0.5)
     axes.set_ylim(len(shares) - 0.5, -0.5)
     if len(shares) > 1:
         axes.axhline(len(shares) - 1.5, color=INK, linewidth=0.8)
     axes.tick_params(length=0)
     axes.set_title(name)
-
-
-def _cell(axes: Axes, column: int, row: int, share: float, colour: str) -> None:
-    corner = column - 0.48, row - 0.46
-    axes.add_patch(
-        Rectangle(corner, 0.96, 0.92, facecolor=colour, alpha=DEEPEST * share, linewidth=0)
-    )
-    text = f"{share:.0%}".removesuffix("%") if share >= SMALLEST else "<1"
-    axes.text(column, row, text, ha="center", va="center")
-
-
-def figures(report: Report) -> list[Drawing]:
-    """Every figure, each drawn once."""
-    drawn = [reward_figure(report), frontier_figure(report)]
-    if report.ladder:
-        drawn.append(ladder_figure(report))
-    if report.route_map:
-        drawn.append(route_map_figure(report.route_map))
-    if len(report.depth_curve) > 1:  # one point is no curve
-        drawn.append(depth_curve_figure(report))
-    if report.deferral:
-        drawn.append(deferral_figure(report, report.deferral))
-    if report.learning:
-        drawn.append(learning_figure(report.learning))
-    return drawn
-
-
-FORMATS = ("svg", "pdf", "png")
-DOTS_PER_INCH = 300
-# What matplotlib would write of itself and of the time; without it bytes stay the same.
-_NO_METADATA = {"pdf": {"CreationDate": None}, "png": {"Software": None}}
 
 
 def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -567,27 +535,18 @@ def save(drawing: Drawing, path: Path) -> Path:
     """
     format = path.suffix.removeprefix(".")
     check_formats([format])
-    write_atomically(path, _bytes(drawing, format))
-    return path
-
-
-def _bytes(drawing: Drawing, format: str) -> bytes:
-    with _on_white(drawing.figure):
-        if format == "svg":
-            return as_svg(drawing, ink=INK).encode()
-        sink = io.BytesIO()
-        with settings(drawing.name):
-            drawing.figure.savefig(
-                sink, format=format, dpi=DOTS_PER_INCH, metadata=_NO_METADATA[format]
-            )
-        return sink.getvalue()
-
-
-@contextmanager
-def _on_white(figure: Figure) -> Iterator[None]:
-    """The page's figures are transparent; in a file of its own a figure has paper."""
-    figure.patch.set(facecolor="white", visible=True)
+    # The page's figures are transparent; in a file of its own a figure has paper.
+    paper = drawing.figure.patch
+    paper.set(facecolor="white", visible=True)
     try:
-        yield
+        if format == "svg":
+            data = as_svg(drawing, ink=INK).encode()
+        else:
+            sink, metadata = io.BytesIO(), NO_METADATA[format]
+            with settings(drawing.name):
+                drawing.figure.savefig(sink, format=format, dpi=DOTS_PER_INCH, metadata=metadata)
+            data = sink.getvalue()
     finally:
-        figure.patch.set_visible(False)
+        paper.set_visible(False)
+    write_atomically(path, data)
+    return path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from hierrouter.reports.drawing import ROUTER_COLOUR, as_svg
-from hierrouter.reports.figures import figures, ladder_figure
+from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.figures import ROUTER_COLOUR, figures, ladder_figure
 from hierrouter.reports.results import Report
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates
 from tests.hierrouter.reports.examples import DATASETS, example, policies

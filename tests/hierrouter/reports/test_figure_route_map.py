@@ -11,8 +11,8 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from hierrouter.reports.drawing import ROUTER_COLOUR, as_svg
-from hierrouter.reports.figures import DEEPEST, route_map_figure
+from hierrouter.reports.drawing import as_svg
+from hierrouter.reports.figures import DEEPEST, ROUTER_COLOUR, route_map_figure
 from hierrouter.reports.results import MOST_ROUTES, OTHER, RouteMap, RouteShares, route_map
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.reports.examples import HOSTILE

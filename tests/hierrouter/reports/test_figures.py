@@ -12,8 +12,8 @@ import matplotlib as mpl
 import pytest
 
 from hierrouter.evaluation.outcome import Outcome
-from hierrouter.reports.drawing import INK, ROUTER_COLOUR, Drawing, as_svg
-from hierrouter.reports.figures import figures, frontier_figure, reward_figure
+from hierrouter.reports.drawing import INK, Drawing, as_svg
+from hierrouter.reports.figures import ROUTER_COLOUR, figures, frontier_figure, reward_figure
 from hierrouter.reports.results import Report
 from tests.hierrouter.reports.examples import (
     but,
