@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from hierrouter.pools.validation import NO_MORE, Checked, must_be, validated
 from hierrouter_cache.errors import InputError, suggestion
@@ -57,7 +57,35 @@ def _count(value: float) -> float:
     return count
 
 
+def _variable(name: str) -> str:
+    """Without repeating it: a key may have been given in its place."""
+    if not VARIABLE.fullmatch(name):
+        raise ValueError("must be the name of an environment variable; not the key itself")
+    return name
+
+
+def _url(url: str) -> str:
+    """Nothing of it is repeated in a message before it is known to be clean."""
+    url, example = url.rstrip("/"), "e.g. http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url)
+        host = parts.port != 0 and parts.hostname
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if url and (not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https")):
+        raise ValueError(f"must be http:// or https:// and a host; {example}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must hold no user and password; use api_key_env")
+    if parts.query or parts.fragment:
+        raise ValueError(f"must end after the path; {example}")
+    address = _ip_address(host or "")
+    if address and address.is_link_local:  # where clouds serve credentials to whoever asks
+        raise ValueError(f"{host} is a link-local http address; {example}")
+    return url
+
+
 Text = Annotated[str, Checked(_not_empty)]
+Variable = Annotated[str, Checked(_variable)]
 TokenRate = Annotated[float, Checked(_rate)]  # cost per token
 Parameters = Annotated[float, Checked(_size, before=True), Checked(_count)]  # 3e9 or "3B"
 
@@ -111,8 +139,8 @@ class Endpoint:
 
     __pydantic_config__ = NO_MORE
 
-    base_url: Annotated[str, Checked(lambda url: url.rstrip("/"))] = ""
-    api_key_env: str | None = None
+    base_url: Annotated[str, Checked(_url)] = ""
+    api_key_env: Variable | None = None
     deployment: Text | None = None
     answers_as: Text | None = None
     tokenizer: Text | None = None
@@ -141,11 +169,7 @@ class Endpoint:
             InputError: with the field and what is expected there; never with a secret.
         """
         validated(Endpoint, asdict(self), place)
-        if self.api_key_env is not None:
-            _require_variable(self.api_key_env, place)
-        if not self.base_url:
-            return
-        parts = _checked_url(self.base_url, place)
+        parts = urlsplit(self.base_url)
         risky = parts.scheme == "http" and not is_loopback(parts.hostname or "")
         if self.api_key_env and risky and not self.insecure:
             raise InputError(
@@ -365,41 +389,13 @@ def key_in(variable: str, place: str) -> str:
     Raises:
         InputError: no variable has this name, it is not set, or it holds what no header takes.
     """
-    _require_variable(variable, place)
+    validated(Variable, variable, place, "api_key_env")
     value = os.environ.get(variable, "").strip()
     if not value:
         raise InputError(f"{variable} is not set: {place}; it must hold the API key")
     if not KEY.fullmatch(value):
         raise InputError(f"{variable} holds characters that no key has: {place}; set it again")
     return value
-
-
-def _require_variable(name: str, place: str) -> None:
-    """Without repeating it: a key may have been given in its place."""
-    if not VARIABLE.fullmatch(name):
-        raise InputError(
-            f"api_key_env must be the name of an environment variable: {place}; not the key itself"
-        )
-
-
-def _checked_url(url: str, place: str) -> SplitResult:
-    """The parts of a base_url; nothing of it is repeated in a message before it is known clean."""
-    example = "e.g. http://127.0.0.1:8000/v1"
-    try:
-        parts = urlsplit(url)
-        host = parts.port != 0 and parts.hostname
-    except ValueError:
-        parts, host = urlsplit(""), None
-    if not host or not URL.fullmatch(url) or parts.scheme not in ("http", "https"):
-        raise InputError(f"base_url must be http:// or https:// and a host: {place}; {example}")
-    if parts.username is not None or parts.password is not None:
-        raise InputError(f"base_url must hold no user and password: {place}; use api_key_env")
-    if parts.query or parts.fragment:
-        raise InputError(f"base_url must end after the path: {place}; {example}")
-    address = _ip_address(host)
-    if address and address.is_link_local:  # where clouds serve credentials to whoever asks
-        raise InputError(f"base_url {host} is a link-local http address: {place}; {example}")
-    return parts
 
 
 def is_loopback(host: str) -> bool:
