@@ -23,133 +23,6 @@ from hierrouter.replay.env import walk
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
-
-def make_adam(
-    parameters: Iterable[nn.Parameter], config: TrainConfig, steps: int
-) -> torch.optim.Adam:
-    """Adam whose learning rate follows `config` over `steps` gradient steps."""
-    adam = torch.optim.Adam(
-        list(parameters), lr=config.learning_rate, eps=config.adam_eps, fused=True
-    )
-
-    def schedule(*_: object) -> None:
-        factor = _factor(steps_made(adam), steps, config)
-        for group in adam.param_groups:
-            group["lr"] = config.learning_rate * factor
-
-    adam.register_step_pre_hook(schedule)
-    return adam
-
-
-def steps_made(adam: torch.optim.Adam) -> int:
-    """Gradient steps so far, as Adam itself counts them."""
-    first = adam.param_groups[0]["params"][0]
-    return int(adam.state[first]["step"]) if first in adam.state else 0
-
-
-def _factor(step: int, steps: int, config: TrainConfig) -> float:
-    rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
-    falling = 1 - step / steps if config.decay else 1.0
-    return rising * max(falling, 0.0)
-
-
-def adam_tensors(adam: torch.optim.Adam) -> dict[str, Tensor]:
-    """Moments and step counts by parameter number; empty before the first step."""
-    return {
-        f"{number}.{name}": value
-        for number, moments in adam.state_dict()["state"].items()
-        for name, value in moments.items()
-    }
-
-
-def restore_adam(adam: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
-    """Put back what `adam_tensors` gave."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, name = key.split(".", 1)
-        state.setdefault(int(number), {})[name] = value.clone()  # Adam works in place
-    adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})
-
-
-def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
-    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
-
-    Raises:
-        InputError: there is nothing to train on.
-    """
-    learn_from = tree.split("train")
-    if not len(learn_from):
-        raise InputError("no query to train on: the train fold is empty; collect more queries")
-    chooser = choosing_fold(tree)
-    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
-
-
-def choosing_fold(tree: RouteTree) -> str:
-    """Name of the fold that chooses: "validation", or "train" where there is none."""
-    return "validation" if "validation" in tree.splits else "train"
-
-
-@dataclass(frozen=True)
-class TrainingFold:
-    """One fold of a tree.
-
-    Attributes:
-        tree: its queries.
-        actions: what may be done.
-        table: its states as tensors.
-    """
-
-    tree: RouteTree
-    actions: Actions
-    table: StateTable
-
-    @classmethod
-    def of(
-        cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
-    ) -> TrainingFold:
-        """The fold `tree`; for the ceilings see `state_table`."""
-        actions = Actions(tree.routes, objective.allow_stop)
-        return cls(tree, actions, state_table(tree, objective, ceilings))
-
-    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
-        """float64[queries, nodes]: what an episode pays that ends at a node.
-
-        Args:
-            standardise: take from each reward the mean of its query over all nodes at which an
-                episode can end, and divide by the standard deviation over all of them.
-        """
-        reward = self.tree.node_reward(alpha)
-        if not standardise:
-            return reward
-        ends = self.actions.endings
-        centred = reward - reward[:, ends].mean(axis=1, keepdims=True)
-        standard: NDArray[np.float64] = centred / (centred[:, ends].std() or 1.0)
-        return standard
-
-    def value(self, router: Router, alpha: float) -> float:
-        """Exact mean R of the greedy policy; only states that it comes to are looked at."""
-
-        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
-            chances = action_probabilities(router, self.table, torch.from_numpy(state))
-            choice: NDArray[np.int64] = greedy(chances, self.tree.base_rate).argmax(axis=1)
-            return choice
-
-        reward = self.tree.node_reward(alpha)
-        walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
-        return float(walked.reward.sum(axis=1).mean())
-
-
-def fold_pair(
-    trees: tuple[RouteTree, RouteTree], objective: Objective, ceilings: Ceilings | None = None
-) -> tuple[TrainingFold, TrainingFold]:
-    """What `training_folds` gave, as tensors; the same fold twice where one does both."""
-    learn_from, choose_on = trees
-    fold = TrainingFold.of(learn_from, objective, ceilings)
-    if choose_on is learn_from:
-        return fold, fold
-    return fold, TrainingFold.of(choose_on, objective, ceilings)
-
-
 # Epochs done, epochs in all, value on the train fold, value on validation.
 OnEpoch = Callable[[int, int, float, float], None]
 Weights = dict[str, Tensor]
@@ -350,3 +223,129 @@ def _reproducible(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(seed)
         yield
+
+
+def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
+    """The fold to learn from and the one that chooses the iterate; one tree where it does both.
+
+    Raises:
+        InputError: there is nothing to train on.
+    """
+    learn_from = tree.split("train")
+    if not len(learn_from):
+        raise InputError("no query to train on: the train fold is empty; collect more queries")
+    chooser = choosing_fold(tree)
+    return learn_from, learn_from if chooser == "train" else tree.split(chooser)
+
+
+def choosing_fold(tree: RouteTree) -> str:
+    """Name of the fold that chooses: "validation", or "train" where there is none."""
+    return "validation" if "validation" in tree.splits else "train"
+
+
+@dataclass(frozen=True)
+class TrainingFold:
+    """One fold of a tree.
+
+    Attributes:
+        tree: its queries.
+        actions: what may be done.
+        table: its states as tensors.
+    """
+
+    tree: RouteTree
+    actions: Actions
+    table: StateTable
+
+    @classmethod
+    def of(
+        cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
+    ) -> TrainingFold:
+        """The fold `tree`; for the ceilings see `state_table`."""
+        actions = Actions(tree.routes, objective.allow_stop)
+        return cls(tree, actions, state_table(tree, objective, ceilings))
+
+    def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
+        """float64[queries, nodes]: what an episode pays that ends at a node.
+
+        Args:
+            standardise: take from each reward the mean of its query over all nodes at which an
+                episode can end, and divide by the standard deviation over all of them.
+        """
+        reward = self.tree.node_reward(alpha)
+        if not standardise:
+            return reward
+        ends = self.actions.endings
+        centred = reward - reward[:, ends].mean(axis=1, keepdims=True)
+        standard: NDArray[np.float64] = centred / (centred[:, ends].std() or 1.0)
+        return standard
+
+    def value(self, router: Router, alpha: float) -> float:
+        """Exact mean R of the greedy policy; only states that it comes to are looked at."""
+
+        def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
+            chances = action_probabilities(router, self.table, torch.from_numpy(state))
+            choice: NDArray[np.int64] = greedy(chances, self.tree.base_rate).argmax(axis=1)
+            return choice
+
+        reward = self.tree.node_reward(alpha)
+        walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
+        return float(walked.reward.sum(axis=1).mean())
+
+
+def fold_pair(
+    trees: tuple[RouteTree, RouteTree], objective: Objective, ceilings: Ceilings | None = None
+) -> tuple[TrainingFold, TrainingFold]:
+    """What `training_folds` gave, as tensors; the same fold twice where one does both."""
+    learn_from, choose_on = trees
+    fold = TrainingFold.of(learn_from, objective, ceilings)
+    if choose_on is learn_from:
+        return fold, fold
+    return fold, TrainingFold.of(choose_on, objective, ceilings)
+
+
+def make_adam(
+    parameters: Iterable[nn.Parameter], config: TrainConfig, steps: int
+) -> torch.optim.Adam:
+    """Adam whose learning rate follows `config` over `steps` gradient steps."""
+    adam = torch.optim.Adam(
+        list(parameters), lr=config.learning_rate, eps=config.adam_eps, fused=True
+    )
+
+    def schedule(*_: object) -> None:
+        factor = _factor(steps_made(adam), steps, config)
+        for group in adam.param_groups:
+            group["lr"] = config.learning_rate * factor
+
+    adam.register_step_pre_hook(schedule)
+    return adam
+
+
+def steps_made(adam: torch.optim.Adam) -> int:
+    """Gradient steps so far, as Adam itself counts them."""
+    first = adam.param_groups[0]["params"][0]
+    return int(adam.state[first]["step"]) if first in adam.state else 0
+
+
+def _factor(step: int, steps: int, config: TrainConfig) -> float:
+    rising = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    falling = 1 - step / steps if config.decay else 1.0
+    return rising * max(falling, 0.0)
+
+
+def adam_tensors(adam: torch.optim.Adam) -> dict[str, Tensor]:
+    """Moments and step counts by parameter number; empty before the first step."""
+    return {
+        f"{number}.{name}": value
+        for number, moments in adam.state_dict()["state"].items()
+        for name, value in moments.items()
+    }
+
+
+def restore_adam(adam: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
+    """Put back what `adam_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value.clone()  # Adam works in place
+    adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})

@@ -13,15 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import oracle_break_points, within
+from hierrouter.learning import loop
 from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
-from hierrouter.learning.loop import (
-    Snapshot,
-    TrainingFold,
-    Watch,
-    best_iterate,
-    fold_pair,
-    training_folds,
-)
+from hierrouter.learning.loop import Snapshot, TrainingFold, Watch
 from hierrouter.learning.network import Router, RouterShape, States, shape_for
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter.learning.training import Enumeration
@@ -256,7 +250,7 @@ def train_sweep(
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
-    folds = fold_pair(training_folds(tree), objective)
+    folds = loop.fold_pair(loop.training_folds(tree), objective)
     fold = folds[0]
     break_points = oracle_break_points(fold.tree, objective.allow_stop)
     deviation = StandardReward(fold).deviation(np.array(alphas))
@@ -270,7 +264,7 @@ def train_sweep(
         network = AlphaRouter(shape, scales_of(break_points))
         return AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
 
-    network, best = best_iterate(start, value, folds, config, seed, watch, resumed)
+    network, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
     return TrainedSweep(
         network=network,
         alphas=tuple(alphas),
@@ -403,7 +397,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
     Raises:
         InputError: not even the router at the greatest alpha is within the budget.
     """
-    learn_from, choose_on = training_folds(tree)
+    learn_from, choose_on = loop.training_folds(tree)
     break_points = oracle_break_points(learn_from, sweep.objective.allow_stop)
     knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
     candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))

@@ -19,29 +19,10 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
-from hierrouter.learning.loop import (
-    Learner,
-    Snapshot,
-    TrainingFold,
-    Watch,
-    adam_tensors,
-    best_iterate,
-    fold_pair,
-    make_adam,
-    restore_adam,
-    steps_made,
-    training_folds,
-)
-from hierrouter.learning.network import (
-    NEVER,
-    Router,
-    States,
-    action_values,
-    expected_return,
-    noisy,
-    shape_for,
-)
+from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
+from hierrouter.learning.network import Router, States
 from hierrouter.learning.trained import Origin, TrainedRouter
 from hierrouter_cache.tree import RouteTree
 
@@ -70,15 +51,15 @@ def train(
     Raises:
         InputError: there is nothing to train on, or the training diverged.
     """
-    trees, alpha = training_folds(tree), objective.alpha
+    trees, alpha = loop.training_folds(tree), objective.alpha
     ceilings = None if objective.max_cost is None else Ceilings.of(trees[0])
-    folds = fold_pair(trees, objective, ceilings)
+    folds = loop.fold_pair(trees, objective, ceilings)
 
     def value(router: Router, fold: TrainingFold) -> float:
         return fold.value(router, alpha)
 
     def start() -> Learner[Router]:
-        router = Router(shape_for(folds[0].tree, folds[0].actions, config))
+        router = Router(network.shape_for(folds[0].tree, folds[0].actions, config))
         rng = np.random.default_rng(seed)
         if isinstance(config, PPOConfig):
             # Tianshou takes longer to import than a training by enumeration takes.
@@ -89,7 +70,7 @@ def train(
         assert isinstance(config, ExactConfig)
         return ExactLearner(router, folds[0], alpha, config, rng)
 
-    router, best = best_iterate(start, value, folds, config, seed, watch, resumed)
+    router, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)
     return TrainedRouter(
         router=router,
         objective=objective,
@@ -124,7 +105,7 @@ class Enumeration(ABC):
         self._rng = rng
         self._passes = math.ceil(config.steps * config.queries / queries)
         self._steps = config.epochs * math.ceil(self._passes * queries / config.queries)
-        self._adam = make_adam(parameters, config, self._steps)
+        self._adam = loop.make_adam(parameters, config, self._steps)
 
     def epoch(self) -> None:
         """One gradient step on each batch of queries."""
@@ -145,11 +126,11 @@ class Enumeration(ABC):
         """All states of some queries, int64[n], with noise on the embeddings."""
         states = fold.table.trees(query)
         noise = self._config.embedding_noise
-        return states._replace(embedding=noisy(states.embedding, noise, self._rng))
+        return states._replace(embedding=network.noisy(states.embedding, noise, self._rng))
 
     def _descend(self, actions: Actions, logits: Tensor, legal: Tensor, reward: Tensor) -> None:
         """One gradient step on `exact_loss`, see there."""
-        progress = steps_made(self._adam) / self._steps
+        progress = loop.steps_made(self._adam) / self._steps
         loss = exact_loss(actions, logits, legal, reward, self._config, progress)
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -157,7 +138,7 @@ class Enumeration(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Adam's moments."""
-        return adam_tensors(self._adam)
+        return loop.adam_tensors(self._adam)
 
     def counters(self) -> dict[str, Any]:
         """The state of the generator."""
@@ -165,7 +146,7 @@ class Enumeration(ABC):
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
         """Put both back."""
-        restore_adam(self._adam, tensors)
+        loop.restore_adam(self._adam, tensors)
         self._rng.bit_generator.state = counters["random"]
 
 
@@ -220,7 +201,7 @@ def exact_loss(
     """
     log_policy = torch.log_softmax(logits, dim=2)
     improvement = improvement_loss(actions, log_policy, legal, reward, config.temperature)
-    value = expected_return(actions, log_policy.exp(), reward).mean()
+    value = network.expected_return(actions, log_policy.exp(), reward).mean()
     return (1 - progress) * improvement - progress * config.return_weight * value
 
 
@@ -235,6 +216,6 @@ def improvement_loss(
         reward: float32[queries, nodes].
     """
     with torch.no_grad():
-        values = action_values(actions, log_policy.exp(), reward)
-        target = torch.softmax((values / temperature).masked_fill(~legal, NEVER), dim=2)
+        values = network.action_values(actions, log_policy.exp(), reward)
+        target = torch.softmax((values / temperature).masked_fill(~legal, network.NEVER), dim=2)
     return -(target * log_policy).sum(dim=2).mean()

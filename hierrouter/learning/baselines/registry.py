@@ -16,36 +16,66 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hierrouter.engines.devices import torch_threads
+from hierrouter.learning.baselines import cascades, classifiers, factors, simple
 from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned
-from hierrouter.learning.baselines.cascades import BestOf, Cascade, CascadeRouting, MajorityVote
-from hierrouter.learning.baselines.classifiers import (
-    Clusters,
-    LogisticPerArm,
-    Mlp,
-    NearestNeighbours,
-    QualityGap,
-    RidgePerArm,
-    Svm,
-)
-from hierrouter.learning.baselines.factors import DualEncoder, Factorisation
-from hierrouter.learning.baselines.simple import (
-    BestStatic,
-    Cheapest,
-    DatasetOracle,
-    Elo,
-    Largest,
-    LinUCB,
-    Random,
-)
 from hierrouter.questions.own_code import import_path, own_code
 from hierrouter_cache.errors import InputError, suggestion
 
+BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for properties
+    simple.Random(),
+    simple.Cheapest(),
+    simple.Largest(),
+    simple.BestStatic(),
+    simple.DatasetOracle(),
+    classifiers.NearestNeighbours(),
+    classifiers.Clusters(),
+    classifiers.RidgePerArm(),
+    classifiers.LogisticPerArm(),
+    classifiers.Mlp(),
+    classifiers.Svm(),
+    factors.Factorisation(),
+    simple.Elo(),
+    factors.DualEncoder(),
+    classifiers.QualityGap(),
+    simple.LinUCB(),
+    cascades.Cascade(),
+    cascades.CascadeRouting(),
+    cascades.MajorityVote(),
+    cascades.BestOf(),
+)
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Fit and play every baseline in it; `contest` does."""
-    with threadpool_limits(1), torch_threads(1):
-        yield
+
+def typed(name: str) -> str:
+    """What a user types for the name of a baseline: `best-static` for "best static"."""
+    return "-".join(name.lower().split())
+
+
+BASELINES: Mapping[str, Baseline] = {typed(baseline.name): baseline for baseline in BUILT_IN}
+
+
+def baselines(names: Sequence[str] | None = None) -> tuple[Baseline, ...]:
+    """The baselines of these names, or the user's own classes at `module:Class`; None is all.
+
+    Raises:
+        InputError: nothing of such a name, a class that cannot be used, or two of one name.
+    """
+    if names is None:
+        return BUILT_IN
+    found = tuple(_baseline(name) for name in names)
+    called = [typed(baseline.name) for baseline in found]
+    for name in called:
+        if called.count(name) > 1:
+            raise InputError(f"baseline given twice: {name}: --baselines; names must differ")
+    return found
+
+
+def _baseline(name: str) -> Baseline:
+    if ":" in name:
+        return own_baseline(name)
+    if name not in BASELINES:
+        known = suggestion(name, BASELINES)
+        raise InputError(f"unknown baseline: {name}; {known}or give your own as module:Class")
+    return BASELINES[name]
 
 
 EXACT = 1e-6  # by how much probabilities may miss what they must add up to
@@ -157,58 +187,8 @@ def _probable(values: NDArray[np.float64]) -> bool:
     return bool(((values >= -EXACT) & (values <= 1 + EXACT)).all())  # nor is NaN
 
 
-BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for properties
-    Random(),
-    Cheapest(),
-    Largest(),
-    BestStatic(),
-    DatasetOracle(),
-    NearestNeighbours(),
-    Clusters(),
-    RidgePerArm(),
-    LogisticPerArm(),
-    Mlp(),
-    Svm(),
-    Factorisation(),
-    Elo(),
-    DualEncoder(),
-    QualityGap(),
-    LinUCB(),
-    Cascade(),
-    CascadeRouting(),
-    MajorityVote(),
-    BestOf(),
-)
-
-
-def typed(name: str) -> str:
-    """What a user types for the name of a baseline: `best-static` for "best static"."""
-    return "-".join(name.lower().split())
-
-
-BASELINES: Mapping[str, Baseline] = {typed(baseline.name): baseline for baseline in BUILT_IN}
-
-
-def baselines(names: Sequence[str] | None = None) -> tuple[Baseline, ...]:
-    """The baselines of these names, or the user's own classes at `module:Class`; None is all.
-
-    Raises:
-        InputError: nothing of such a name, a class that cannot be used, or two of one name.
-    """
-    if names is None:
-        return BUILT_IN
-    found = tuple(_baseline(name) for name in names)
-    called = [typed(baseline.name) for baseline in found]
-    for name in called:
-        if called.count(name) > 1:
-            raise InputError(f"baseline given twice: {name}: --baselines; names must differ")
-    return found
-
-
-def _baseline(name: str) -> Baseline:
-    if ":" in name:
-        return own_baseline(name)
-    if name not in BASELINES:
-        known = suggestion(name, BASELINES)
-        raise InputError(f"unknown baseline: {name}; {known}or give your own as module:Class")
-    return BASELINES[name]
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Fit and play every baseline in it; `contest` does."""
+    with threadpool_limits(1), torch_threads(1):
+        yield
