@@ -275,7 +275,7 @@ class Caller:
 
     def count(self, prompt: str) -> int | None:
         """Tokens of a prompt, where a tokenizer is named."""
-        return len(prompt_tokens(self._tokenizer, prompt)) if self._tokenizer else None
+        return None if self._tokenizer is None else len(prompt_tokens(self._tokenizer, prompt))
 
     def _request(self, prompt: str, limit: str) -> dict[str, Any]:
         generation = self._generation
