@@ -7,7 +7,7 @@
     run = hr.train(tree, alpha=0.005)                      # no model is called any more
     print(hr.report(tree, run, split="validation"))
     with hr.Router(run) as router:
-        print(router.route("compute 12 + 7").answer)
+        print(router.route("compute 12+7").answer)
 
 Every name below is loaded when it is used first: importing this package costs nothing.
 """

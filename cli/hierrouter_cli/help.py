@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "hierrouter off-policy --log requests.jsonl",
     ),
     "route": (
-        'hierrouter route "What is 12 + 30?"',
+        'hierrouter route "compute 12+30"',
         "hierrouter route --file questions.jsonl --reroute",
     ),
     "serve": (

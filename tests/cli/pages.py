@@ -48,13 +48,16 @@ def only_shown(page: Path) -> list[list[str]]:
     return [shlex.split(line.partition(" > ")[0], comments=True) for line in typed]
 
 
-def follow(page: Path, folder: Path, hierrouter: Run, **instead: str) -> None:
-    """Write the files of a page, then run its commands.
+def follow(
+    page: Path, folder: Path, hierrouter: Run, **instead: str
+) -> list[subprocess.CompletedProcess[str]]:
+    """Write the files of a page, then run its commands; returns what each `hierrouter` did.
 
     Args:
         folder: where.
         instead: what files say in place of an address, by the port that the page shows.
     """
+    finished = []
     for name, text in files(page).items():
         for port, address in instead.items():
             text = text.replace(f"http://127.0.0.1:{port.lstrip('_')}/v1", address)
@@ -67,6 +70,8 @@ def follow(page: Path, folder: Path, hierrouter: Run, **instead: str) -> None:
         assert command == "hierrouter"
         done = hierrouter(*arguments, cwd=folder)
         assert done.returncode == 0, f"{arguments}\n{done.stderr}"
+        finished.append(done)
+    return finished
 
 
 def run_python(code: str, folder: Path) -> str:

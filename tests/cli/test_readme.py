@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hierrouter.questions.sources import PAPER_DATASETS
+from hierrouter.questions.testbed import world
 from hierrouter_cli import options
 from tests.cli.pages import (
     DOCS,
@@ -23,7 +24,9 @@ from tests.cli.test_help import COMMANDS, context
 from tests.conftest import Run
 
 TUTORIALS = DOCS / "tutorials"  # followed in test_tutorials.py
-FOLLOWED = [page for page in PAGES if commands(page) and page.parent != TUTORIALS]
+FOLLOWED = [
+    page for page in PAGES if commands(page) and page != README and page.parent != TUTORIALS
+]
 
 
 def test_the_two_marked_commands_are_there() -> None:
@@ -43,12 +46,28 @@ def test_the_commands_of_a_page_run(
     follow(page, shutil.copytree(home, tmp_path / "work"), hierrouter)
 
 
+def test_the_commands_of_the_readme_give_the_answers_it_promises(
+    home: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    """In order, in one folder, after `hierrouter quickstart`."""
+    done = follow(README, shutil.copytree(home, tmp_path / "work"), hierrouter)
+    [capital] = [place.capital for place in world().places if place.name == "kanen"]
+    routed = [each for each in done if each.args[0] == "route"]
+    answers = [each.stdout.strip() for each in routed]
+    assert answers == [capital[::-1], "19", capital[::-1]]
+    routes = [re.findall(r"route: (\S+) at alpha 0.4", each.stderr) for each in routed]
+    assert routes == [["facts>text"], ["calc"], ["facts>text"]]
+    [swept] = [each.stdout for each in done if each.args[0] == "sweep-alpha"]
+    cost = [float(line.split()[2]) for line in swept.splitlines()[1:4]]
+    assert cost[0] > 1 > cost[2]  # a second call pays at alpha 0.3, and seldom at 1.2
+
+
 def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in PAGES if commands(page)]
     assert len(shown) == 15
     assert sum(len(blocks("bash", page)) for page in shown) == 42
-    assert sum(len(commands(page)) for page in shown) == 78
+    assert sum(len(commands(page)) for page in shown) == 80
     assert sum(len(files(page)) for page in shown) == 9
     assert sum(len(blocks("python", page)) for page in PAGES) == 21
 
