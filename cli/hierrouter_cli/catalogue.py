@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from hierrouter_cli import console, options
 
 if TYPE_CHECKING:
-    from hierrouter.questions.datasets import Described
-    from hierrouter.questions.folds import Pair
+    from hierrouter.questions.datasets import Described, Pair
     from hierrouter.questions.query import Query
 
 
@@ -55,8 +54,7 @@ def datasets(
 
     The folds are those that `collect` would make with the same --limit and --seed.
     """
-    from hierrouter.questions.datasets import describe, load_queries
-    from hierrouter.questions.folds import near_pairs
+    from hierrouter.questions.datasets import describe, load_queries, near_pairs
 
     chosen = options.split_names(names)
     if chosen is None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from hierrouter.pools.pool import MAX_HOPS
+from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE, json_lines, parquet_rows
-from hierrouter.questions.folds import refuse_leaks, with_folds
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import with_final
 from hierrouter_cache.errors import InputError, suggestion

@@ -33,7 +33,7 @@ from hierrouter.engines.encoders import BUILT_IN, load_encoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import given_prices
 from hierrouter.pools.pool import rates_of
-from hierrouter.questions.folds import near_line, near_pairs
+from hierrouter.questions.datasets import near_line, near_pairs
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.replay.opening import listed

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from hierrouter.questions import testbed
-from hierrouter.questions.datasets import known_datasets, load_queries
-from hierrouter.questions.folds import near_line, near_pairs
+from hierrouter.questions.datasets import known_datasets, load_queries, near_line, near_pairs
 from hierrouter.questions.query import Query
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter_cache.errors import InputError
