@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +25,10 @@ def every_alpha(planted: RouteTree) -> TrainedSweep:
     return train_sweep(
         planted, alpha_grid(planted, 6), OBJECTIVE, replace(SWEEP, epochs=15), seed=0
     )
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -16,13 +16,8 @@ from hierrouter.learning.selection import LOG, count_test_looks, log_test_look, 
 from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
 
+pytestmark = pytest.mark.usefixtures("place")
 LOOK = {"tree": "t", "alpha": 0.5}
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def folder(name: str = "runs/a") -> Path:

@@ -1,4 +1,4 @@
-"""Which router is shown, and what is said of it."""
+"""Which run is shown, what is said of it, and which runs are only named."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from pathlib import Path
 import pytest
 
 from hierrouter.learning.checkpoint import finish_sweep, member_folder, save_checkpoint
-from hierrouter.learning.selection import select_run
+from hierrouter.learning.selection import latest_run, overlooked_run, select_run
 from hierrouter.learning.sweep import Sweep
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, glimpse, small_tree
 from tests.hierrouter.learning.runs import sweep_glimpse as glimpse_of_all
 
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("place")
 
 
-def trained(tree: RouteTree, name: str = "router", age: int = 0) -> Path:
+def trained(tree: RouteTree, name: str = "router", age: int = 0, alpha: float = ALPHA) -> Path:
+    """A finished run of `train` that is so many seconds old."""
     folder = Path("runs") / name
-    save_checkpoint(glimpse(tree, config=EXACT_GLIMPSE), folder)
+    save_checkpoint(glimpse(tree, alpha=alpha, config=EXACT_GLIMPSE), folder)
     os.utime(folder / "policy.json", (1e9 - age, 1e9 - age))
     return folder
 
@@ -105,3 +102,52 @@ def test_a_router_for_another_tree_is_refused_before_anything_is_shown() -> None
     run = trained(small_tree())
     with pytest.raises(InputError, match="reads another view"):
         select_run(replace(small_tree(), view="query"), None, run)
+
+
+def test_nothing_is_overlooked_where_there_is_nothing() -> None:
+    assert latest_run(small_tree(), "train") is None
+    assert overlooked_run(small_tree(), "train") is None
+
+
+@pytest.mark.parametrize(("age", "is_told"), [(1, True), (9, False)], ids=["newer", "older"])
+def test_a_run_that_reads_another_view_is_told_where_it_would_be_shown(
+    age: int, is_told: bool
+) -> None:
+    tree = small_tree()
+    shown, other = trained(tree, "a", 5), trained(replace(tree, view="query"), "b", age)
+    assert latest_run(tree, "train") == shown
+    told = overlooked_run(tree, "train")
+    assert (told.folder if told else None) == (other if is_told else None)
+    if told:
+        assert (told.view, told.encoder, told.same_tree) == ("query", "planted", True)
+
+
+def test_a_run_of_another_view_is_told_where_none_is_shown() -> None:
+    other = trained(replace(small_tree(), view="query"), "b", 1)
+    assert latest_run(small_tree(), "train") is None
+    told = overlooked_run(small_tree(), "train")
+    assert told is not None and told.folder == other
+
+
+def test_a_run_of_the_alpha_asked_for_hides_a_newer_one_of_another_view() -> None:
+    tree = small_tree()
+    trained(tree, "a", 5, alpha=0.1)
+    other = trained(replace(tree, view="query"), "b", 1, alpha=0.2)
+    assert overlooked_run(tree, "train", 0.1) is None
+    told = overlooked_run(tree, "train")
+    assert told is not None and told.folder == other
+
+
+def test_of_another_encoder_nobody_can_tell_which_tree_it_learned_from() -> None:
+    """A fingerprint holds the encoder."""
+    tree = small_tree()
+    other = trained(replace(tree, encoder="elsewhere", content="f" * 32), "b", 1)
+    told = overlooked_run(tree, "train")
+    assert told is not None and (told.folder, told.same_tree) == (other, False)
+    trained(tree, "a", 5)
+    assert overlooked_run(tree, "train") is None
+
+
+def test_a_run_on_other_data_is_nobodys() -> None:
+    trained(replace(small_tree(seed=1), view="query"), "b", 1)
+    assert overlooked_run(small_tree(), "train") is None
