@@ -1,4 +1,4 @@
-"""Named scorers: the quality Q of a response, ours and the user's own."""
+"""Scorers by name: the quality Q of a response, measured by us or by a function of the user's."""
 
 from __future__ import annotations
 
@@ -70,6 +70,22 @@ class Scorer:
         return self.function(response, references)
 
 
+def scorer(name: str) -> Scorer:
+    """The scorer of this name, or the user's own function at `module:function`.
+
+    Raises:
+        InputError: nothing of this name, or a function that cannot be used.
+    """
+    if name == GIVEN.name:
+        return GIVEN
+    if name in SCORERS:
+        return SCORERS[name]
+    if ":" in name:
+        return own_scorer(name)
+    known = suggestion(name, [*SCORERS, GIVEN.name])
+    raise InputError(f"unknown scorer: {name}; {known}or give your own as module:function")
+
+
 def score_all(
     scorer: Scorer,
     asked: Sequence[tuple[str, Sequence[str], Choices]],
@@ -93,6 +109,66 @@ def score_all(
         distinct[item] = scorer(*item)
         on_scored(done, len(distinct))
     return [distinct[item] for item in items]
+
+
+LABEL = re.compile(r"[A-J]")
+
+
+def accuracy(response: str, references: Sequence[str], choices: Choices = ()) -> float:
+    """1 where the response is right, by the scorer that each reference's form asks for."""
+    return max(_judged(response, reference, choices) for reference in references)
+
+
+def _judged(response: str, reference: str, choices: Choices) -> float:
+    judge = judged_by(reference)
+    if judge is choice:
+        return choice(response, [reference], choices)
+    return judge(response, [reference])
+
+
+def with_final(answers: Sequence[str], final: str) -> tuple[str, ...]:
+    """The references of a query whose result is `final`.
+
+    That is one reference more where no answer states its result in a form of its own.
+    """
+    if any(judged_by(answer) is not exact_match for answer in answers):
+        return tuple(answers)
+    return tuple(dict.fromkeys((*answers, final)))
+
+
+def judged_by(reference: str) -> ScoreFunction:
+    """The scorer that tells right from wrong for a reference of this form."""
+    if MARK in reference or plain_number(reference) is not None:
+        return numeric
+    if BOX.search(reference):
+        return boxed
+    return choice if LABEL.fullmatch(reference.strip()) else exact_match
+
+
+# Raise the number of a scorer whenever one of its values can change.
+JUDGES = (
+    Scorer("numeric", "1", numeric),
+    Scorer("boxed", f"1-math-verify-{version('math-verify')}", boxed),
+    Scorer("choice", "2", choice, reads_choices=True),
+    Scorer("exact_match", "1", exact_match),
+)
+BUILT_IN = (
+    Scorer("token_f1", "1", token_f1),
+    # Its values are those of the others, so their versions are part of its own.
+    Scorer("accuracy", f"1-{digest([judge.key for judge in JUDGES])[:8]}", accuracy, True),
+    *JUDGES,
+)
+SCORERS: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN}
+
+
+def _given(response: str, references: Sequence[str]) -> float:
+    raise InputError(
+        f"no score was imported with the response {response!r:.40}; "
+        "take another --scorer, or import a file that has one for each answer"
+    )
+
+
+GIVEN = Scorer("given", "1", _given)
 
 
 EXCERPT = 40  # characters of a response in an error
@@ -158,79 +234,3 @@ def _number(value: Any) -> float:
 
 def _short(text: str) -> str:
     return text if len(text) <= EXCERPT else f"{text[:EXCERPT]}..."
-
-
-def _given(response: str, references: Sequence[str]) -> float:
-    raise InputError(
-        f"no score was imported with the response {response!r:.40}; "
-        "take another --scorer, or import a file that has one for each answer"
-    )
-
-
-GIVEN = Scorer("given", "1", _given)
-
-
-LABEL = re.compile(r"[A-J]")
-
-
-def accuracy(response: str, references: Sequence[str], choices: Choices = ()) -> float:
-    """1 where the response is right, by the scorer that each reference's form asks for."""
-    return max(_judged(response, reference, choices) for reference in references)
-
-
-def _judged(response: str, reference: str, choices: Choices) -> float:
-    judge = judged_by(reference)
-    if judge is choice:
-        return choice(response, [reference], choices)
-    return judge(response, [reference])
-
-
-def with_final(answers: Sequence[str], final: str) -> tuple[str, ...]:
-    """The references of a query whose result is `final`.
-
-    That is one reference more where no answer states its result in a form of its own.
-    """
-    if any(judged_by(answer) is not exact_match for answer in answers):
-        return tuple(answers)
-    return tuple(dict.fromkeys((*answers, final)))
-
-
-def judged_by(reference: str) -> ScoreFunction:
-    """The scorer that tells right from wrong for a reference of this form."""
-    if MARK in reference or plain_number(reference) is not None:
-        return numeric
-    if BOX.search(reference):
-        return boxed
-    return choice if LABEL.fullmatch(reference.strip()) else exact_match
-
-
-# Raise the number of a scorer whenever one of its values can change.
-JUDGES = (
-    Scorer("numeric", "1", numeric),
-    Scorer("boxed", f"1-math-verify-{version('math-verify')}", boxed),
-    Scorer("choice", "2", choice, reads_choices=True),
-    Scorer("exact_match", "1", exact_match),
-)
-BUILT_IN = (
-    Scorer("token_f1", "1", token_f1),
-    # Its values are those of the others, so their versions are part of its own.
-    Scorer("accuracy", f"1-{digest([judge.key for judge in JUDGES])[:8]}", accuracy, True),
-    *JUDGES,
-)
-SCORERS: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN}
-
-
-def scorer(name: str) -> Scorer:
-    """The scorer of this name, or the user's own function at `module:function`.
-
-    Raises:
-        InputError: nothing of this name, or a function that cannot be used.
-    """
-    if name == GIVEN.name:
-        return GIVEN
-    if name in SCORERS:
-        return SCORERS[name]
-    if ":" in name:
-        return own_scorer(name)
-    known = suggestion(name, [*SCORERS, GIVEN.name])
-    raise InputError(f"unknown scorer: {name}; {known}or give your own as module:function")
