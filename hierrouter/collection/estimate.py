@@ -383,13 +383,13 @@ class Survey:
 
     def seen_of(self, stage: Stage, dataset: str) -> Sums | None:
         """Calls like those of this stage, of the dataset where there are enough, else of all."""
-        own, everything = (self.seen.get((stage.label, name)) for name in (dataset, ""))
-        return own if own and own.calls >= ENOUGH else everything
+        own = self.seen.get((stage.label, dataset))
+        return own if own and own.calls >= ENOUGH else self.seen.get((stage.label, ""))
 
     def answered_of(self, level: int, dataset: str) -> Answered | None:
         """Contexts of this level, of the dataset where there are enough, else of all."""
-        own, everything = (self.answered.get((level, name)) for name in (dataset, ""))
-        return own if own and own.contexts >= ENOUGH else everything
+        own = self.answered.get((level, dataset))
+        return own if own and own.contexts >= ENOUGH else self.answered.get((level, ""))
 
     def walk(self, dataset: str, questions: Sequence[str], planned: bool) -> None:
         """Look at the trees of one dataset's questions, level by level."""

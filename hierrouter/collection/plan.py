@@ -122,12 +122,9 @@ def responses_to(stages: Sequence[Stage], context: str, responses: Mapping[str, 
 def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
     """One row of `calls`; `seconds` is what it took, None where nobody knows."""
     return {
-        "key": call.key,
-        "step": call.step,
-        "context": call.context,
+        **vars(call),
         "outcome": next_context(call.context, answer.text),
         "model": model,
-        "prompt": call.prompt,
         "response": answer.text,
         "tokens_in": answer.tokens_in,
         "tokens_out": answer.tokens_out,
@@ -145,15 +142,7 @@ def calls_table(model: str, answered: Sequence[tuple[Call, Response]], seconds: 
 def failures_table(model: str, failed: Sequence[tuple[Call, Failure]], attempts: int) -> pa.Table:
     """Rows of `failures`, after so many attempts at each."""
     rows = [
-        {
-            "key": call.key,
-            "step": call.step,
-            "context": call.context,
-            "model": model,
-            "status": failure.status,
-            "detail": failure.detail,
-            "attempts": attempts,
-        }
+        {**vars(call), "model": model, **vars(failure), "attempts": attempts}
         for call, failure in failed
     ]
     return pa.Table.from_pylist(rows, schema=FAILURES)
@@ -252,16 +241,10 @@ def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...
         CacheError: some are not there.
     """
     columns = ("id", "dataset", "question", "answers", "split", "choices")
-    return tuple(
-        Query(
-            **{
-                **row,
-                "answers": tuple(row["answers"]),
-                "choices": stored_choices(row["choices"]),
-            }
-        )
-        for row in reader.queries(keys, columns).to_pylist()
-    )
+    rows = reader.queries(keys, columns).to_pylist()
+    for row in rows:
+        row |= {"answers": tuple(row["answers"]), "choices": stored_choices(row["choices"])}
+    return tuple(Query(**row) for row in rows)
 
 
 def changed_queries(reader: CacheReader, queries: Sequence[Query]) -> list[str]:

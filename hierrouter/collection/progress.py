@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter
 
 from hierrouter_cache.errors import WorldError
@@ -177,19 +177,11 @@ class Summary:
 
     def __add__(self, other: Summary) -> Summary:
         """The summary of two shards of one plan; they ran side by side."""
-        return Summary(
-            queries=self.queries + other.queries,
-            wanted=self.wanted + other.wanted,
-            calls=self.calls + other.calls,
-            earlier=self.earlier + other.earlier,
-            tokens_in=self.tokens_in + other.tokens_in,
-            tokens_out=self.tokens_out + other.tokens_out,
-            seconds=max(self.seconds, other.seconds),
-            failed=self.failed + other.failed,
-            example=self.example or other.example,
-            missing=self.missing + other.missing,
-            incomplete=self.incomplete + other.incomplete,
-        )
+        names = [item.name for item in fields(self)]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        sums["seconds"] = max(self.seconds, other.seconds)
+        sums["example"] = self.example or other.example
+        return Summary(**sums)
 
 
 def require_answers(summary: Summary) -> None:

@@ -1,23 +1,43 @@
-"""What an estimate says, against the run that follows it."""
+"""What an estimate says, against the run that follows it, and what is refused without consent."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from hierrouter.collection.estimate import Amount, Estimate, estimate, exactly
+from hierrouter.collection.estimate import (
+    MOST_CALLS,
+    MOST_SECONDS,
+    Amount,
+    Answered,
+    Estimate,
+    StageEstimate,
+    by_dataset,
+    estimate,
+    exactly,
+    refuse_large,
+    require_consent,
+    survey,
+)
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.collection.scheduler import collect
+from hierrouter.engines import identify
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Generation, ModelSpec, Pool
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.testbed import FAMILIES
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.parts import CALLS
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.writer import PartWriter
 from tests.engines import Scripted
 from tests.models import ARCHITECTURES, save_random_model
 
 POOL = load_pool("testbed")
+SPEC = POOL.tree_spec(identify(POOL.everyone))
 
 
 def drawn(limit: int, *names: str) -> list[Query]:
@@ -203,3 +223,86 @@ def test_models_that_are_not_here_are_counted_and_named(tmp_path: Path) -> None:
     assert found.total.calls.most == 2 * 15
     assert "smollm2-360m" in found.notes[-1]
     assert "--limit 10" in found.notes[0]
+
+
+def test_equal_questions_belong_to_the_first_dataset() -> None:
+    found = by_dataset([("a", "same"), ("a", "same"), ("b", "same"), ("b", "other")])
+    assert found == {"a": ["same"], "b": ["other"]}
+
+
+def test_sums_are_those_of_the_stored_calls(testbed_cache: Path) -> None:
+    reader = CacheReader(testbed_cache)
+    found = survey(POOL, SPEC, drawn(20), reader)
+    [stored] = reader.sql(
+        "SELECT count(*) AS calls, sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out, "
+        "sum(strlen(prompt)) AS prompt_bytes, sum(latency_s) AS seconds FROM calls"
+    ).to_pylist()
+    whole = [seen for (_, dataset), seen in found.seen.items() if dataset == ""]
+    for name, value in stored.items():
+        assert sum(getattr(seen, name) for seen in whole) == pytest.approx(value)
+        parts = [seen for (_, dataset), seen in found.seen.items() if dataset]
+        assert sum(getattr(seen, name) for seen in parts) == pytest.approx(value)
+    assert sum(known.there for known in found.known.values()) == stored["calls"]
+
+
+def test_contexts_are_counted_with_their_different_answers(testbed_cache: Path) -> None:
+    reader = CacheReader(testbed_cache)
+    queries = drawn(20, "arith")
+    found = survey(POOL, SPEC, queries, reader)
+    roots = [query.question for query in queries]
+    rows = reader.sql(
+        "SELECT count(DISTINCT outcome) AS n FROM calls WHERE context IN "
+        "(SELECT context FROM queries WHERE dataset = 'arith')"
+    )
+    assert found.answered[0, "arith"] == Answered(len(set(roots)), rows["n"][0].as_py())
+    assert found.answered_of(0, "unheard of") == found.answered[0, ""]
+    assert found.answered[0, ""].contexts > 20
+
+
+def estimated(calls: Amount, seconds: Amount) -> Estimate:
+    return Estimate(7, 0, 0, (StageEstimate("hop 1 a", calls=calls, seconds=seconds),), ())
+
+
+@pytest.mark.parametrize(
+    ("calls", "seconds", "message"),
+    [
+        (exactly(MOST_CALLS + 1), Amount(None, None), "about 100,001 model calls are due for 7"),
+        (Amount(None, 2e6), Amount(None, None), "at most 2,000,000 model calls"),
+        (Amount(900, 2e6), Amount(MOST_SECONDS + 1, None), "about 900 model calls and 24 hours"),
+    ],
+)
+def test_what_is_large_needs_a_word(calls: Amount, seconds: Amount, message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        refuse_large(estimated(calls, seconds))
+    assert "--dry-run" in str(refused.value)
+    assert "--yes" in str(refused.value)
+
+
+def test_what_is_expected_counts_and_not_what_could_be() -> None:
+    refuse_large(estimated(Amount(MOST_CALLS, 2e6), Amount(MOST_SECONDS, 1e9)))
+
+
+def test_a_large_plan_is_refused_before_any_call(tmp_path: Path) -> None:
+    deep = replace(POOL, hops=7)
+    queries = drawn(40, "arith")
+    with pytest.raises(InputError, match=r"at most 131,160 model calls are due for 40 queries"):
+        require_consent(deep, queries, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_quickstart_is_small(tmp_path: Path) -> None:
+    require_consent(POOL, drawn(300), tmp_path)
+
+
+def test_a_few_very_slow_calls_are_large(tmp_path: Path) -> None:
+    collect(POOL, drawn(10, "arith"), tmp_path)
+    queries = drawn(60, "arith")
+    require_consent(POOL, queries, tmp_path)
+    calls = CacheReader(tmp_path).sql("SELECT * FROM calls").cast(CALLS)
+    for part in (tmp_path / "parts").glob("calls-*"):
+        part.unlink()
+    at = calls.schema.get_field_index("latency_s")
+    slow = calls.set_column(at, "latency_s", pa.array([600.0] * len(calls)))
+    PartWriter(tmp_path).append("calls", slow)
+    with pytest.raises(InputError, match=r"about \d+ model calls and \d+ hours"):
+        require_consent(POOL, queries, tmp_path)

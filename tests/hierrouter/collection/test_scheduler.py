@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collection import scheduler
+from hierrouter.collection.plan import last_plan, store_plan
 from hierrouter.collection.scheduler import collect
+from hierrouter.engines import identify
 from hierrouter.engines.generator import Answer, Generator, Stop, never
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import ModelSpec
@@ -25,7 +27,7 @@ from hierrouter_cache.errors import (
 )
 from hierrouter_cache.maintenance import quarantine
 from hierrouter_cache.mirror import note_arrivals
-from hierrouter_cache.parts import CALLS
+from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.engines import Counting
@@ -190,3 +192,13 @@ def test_impossible_values_are_refused(tmp_path: Path, queries: list[Query]) -> 
         open_tree(tmp_path)
     with pytest.raises(CacheError, match="value must be from 0 to 1"):
         verify_cache(tmp_path, rescore=True)
+
+
+def test_many_queries_make_many_parts(
+    tmp_path: Path, queries: list[Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hierrouter.collection.plan.QUERIES_A_PART", 7)
+    store_plan(PartWriter(tmp_path), None, POOL, identify(POOL.everyone), queries)
+    parts = [part.rows for part in list_parts(tmp_path) if part.kind == "queries"]
+    assert parts == [7, 7, 4]
+    assert last_plan(tmp_path) == (POOL, tuple(queries))

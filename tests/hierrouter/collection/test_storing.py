@@ -1,4 +1,4 @@
-"""What trees become of tables."""
+"""What trees become of tables, and what is said of questions that stand in two folds."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hierrouter.collection import transfer
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
+from hierrouter.collection.transfer import leak_line, receive
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
@@ -19,6 +21,7 @@ from tests.hierrouter.collection.examples import (
     answers_of,
     chains,
     keys,
+    save,
     single_answers,
     stored,
 )
@@ -226,3 +229,36 @@ def test_the_report_of_many_queries_tells_progress(tmp_path: Path) -> None:
     pool = pool_of(answers, 1)
     store_answers(answers, pool, {}, tmp_path / "cache", lambda *now: seen.append(now))
     assert seen == [("import", 1, 3), ("import", 2, 3), ("import", 3, 3)]
+
+
+def imported(folder: Path, questions: list[str]) -> Path:
+    """A cache of these questions, the first one of test and the others of train."""
+    rows = single_answers(len(questions))
+    for place, row in enumerate(rows):
+        asked = place // len(MODELS)
+        row |= {"question": questions[asked], "split": "train" if asked else "test"}
+    table = save(rows, folder / "table.parquet")
+    receive(table, folder / "cache", "table")
+    return folder / "cache"
+
+
+OTHERS = ["Name the river that runs through Paris.", "Which planet has the most moons?"]
+
+
+def test_a_question_in_two_folds_is_named(tmp_path: Path) -> None:
+    asked = "How many squares has a common chessboard?"
+    line = leak_line(imported(tmp_path, [asked, asked.upper(), *OTHERS]))
+    assert line.startswith("1 question of test is nearly the same as one in another fold: ")
+    assert "(1.00)" in line
+
+
+def test_nothing_is_said_where_folds_differ(tmp_path: Path) -> None:
+    assert leak_line(imported(tmp_path, ["How many squares has a chessboard?", *OTHERS])) == ""
+
+
+def test_too_many_questions_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "MOST", 2)
+    line = leak_line(imported(tmp_path, ["How many?", *OTHERS]))
+    assert "were not looked for" in line
