@@ -1,4 +1,4 @@
-"""A training from its folder to what it reached: resumed, saved, ready for live questions."""
+"""Train and sweep as a user calls them: in a folder, resumable, ready for live questions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,10 +45,6 @@ Progress = Callable[[str, int, int, float, float], None]
 Policy = TypeVar("Policy", TrainedRouter, TrainedSweep)
 
 
-def _alone(label: str, epochs: int, folder: Path) -> AbstractContextManager[OnEpoch]:
-    return nullcontext(Watch().on_epoch)
-
-
 @dataclass(frozen=True)
 class RunWatch:
     """Who is told of a run; nobody by default.
@@ -61,19 +58,16 @@ class RunWatch:
 
     on_folder: Callable[[Path], None] = lambda folder: None
     on_note: Callable[[str], None] = lambda line: None
-    training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = _alone
+    training: Callable[[str, int, Path], AbstractContextManager[OnEpoch]] = (
+        lambda label, epochs, folder: nullcontext(Watch().on_epoch)
+    )
 
     @classmethod
     def of(cls, progress: Progress | None) -> RunWatch:
         """One who is told of evaluations only."""
         if progress is None:
             return cls()
-        tell = progress
-
-        def training(label: str, epochs: int, folder: Path) -> AbstractContextManager[OnEpoch]:
-            return nullcontext(lambda *values: tell(label, *values))
-
-        return cls(training=training)
+        return cls(training=lambda label, *_: nullcontext(partial(progress, label)))
 
 
 @dataclass(frozen=True)
@@ -365,13 +359,9 @@ def train_router(
     watch: RunWatch,
 ) -> TrainedRouter:
     """Train for one alpha and save the checkpoint; what is there already is not done again."""
-    return _once(
-        f"train {objective.alpha:g}",
-        training_named(Origin.of(tree, config, seed), objective),
-        folder,
-        lambda told, resumed: train_once(tree, objective, config, seed, told, resumed),
-        watch,
-    )
+    named = training_named(Origin.of(tree, config, seed), objective)
+    start = partial(train_once, tree, objective, config, seed)
+    return _once(f"train {objective.alpha:g}", named, folder, start, watch)
 
 
 def train_alphas(
@@ -384,13 +374,9 @@ def train_alphas(
     watch: RunWatch,
 ) -> TrainedSweep:
     """Train one network for every alpha and save it; what is there is not done again."""
-    return _once(
-        f"train seed {seed}",
-        training_named(Origin.of(tree, config, seed), objective, alphas),
-        folder,
-        lambda told, resumed: train_sweep(tree, alphas, objective, config, seed, told, resumed),
-        watch,
-    )
+    named = training_named(Origin.of(tree, config, seed), objective, alphas)
+    start = partial(train_sweep, tree, alphas, objective, config, seed)
+    return _once(f"train seed {seed}", named, folder, start, watch)
 
 
 def _once(

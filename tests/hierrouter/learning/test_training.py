@@ -1,4 +1,4 @@
-"""Training: it repeats itself bit for bit, keeps the best, and looks at no test query."""
+"""Trainings are reproducible, watched and chosen on validation; enumeration and Adam by hand."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
-from hierrouter.learning.config import Objective, TrainConfig
+from hierrouter.evaluation.calls import measurable_optimum, observations
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.config import Objective, TrainConfig, preset, training_config
 from hierrouter.learning.featured import train_featured
-from hierrouter.learning.loop import TrainingFold, Watch, best_iterate, fold_pair, training_folds
-from hierrouter.learning.network import Router, shape_for
+from hierrouter.learning.loop import (
+    TrainingFold,
+    Watch,
+    adam_tensors,
+    best_iterate,
+    fold_pair,
+    make_adam,
+    restore_adam,
+    steps_made,
+    training_folds,
+)
+from hierrouter.learning.network import NEVER, Router, shape_for
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import ExactLearner, train
+from hierrouter.learning.training import ExactLearner, improvement_loss, train
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import Routes, RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.learning.runs import (
     ALPHA,
@@ -32,7 +45,7 @@ from tests.hierrouter.learning.runs import (
     small_tree,
     sweep_glimpse,
 )
-from tests.hierrouter.trees import planted_tree
+from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 Training = Callable[[RouteTree, int], TrainedRouter | TrainedSweep]
 
@@ -226,3 +239,138 @@ def test_an_objective_has_finite_numbers(value: float) -> None:
 def test_there_must_be_something_to_train_on(training: Training) -> None:
     with pytest.raises(InputError, match="train fold is empty"):
         training(small_tree().split("test"), 0)
+
+
+PAYS = 0.05  # alpha on random trees
+TEMPERATURE = 0.2
+some_actions = [Actions(Routes(3, 2)), Actions(Routes(2, 3)), Actions(Routes(2, 3), True)]
+each_actions = pytest.mark.parametrize("actions", some_actions, ids=["3x2", "2x3", "2x3 stop"])
+
+
+def settled(actions: Actions, legal: np.ndarray, reward: np.ndarray) -> np.ndarray:
+    """The policy that is softmax(Q / temperature) of its own Q, state by state from the leaves."""
+    routes = actions.routes
+    policy = np.zeros((len(reward), routes.states, actions.count))
+    value = reward.copy()  # of a node that is gone on from, its policy's
+    for state in reversed(range(routes.states)):
+        models = actions.model(np.arange(actions.count))
+        child = routes.child(state, models)
+        ends = actions.stops(np.arange(actions.count))
+        worth = np.where(ends, reward[:, child], value[:, child]) / TEMPERATURE
+        weight = np.where(legal[state], np.exp(worth - worth.max(axis=1, keepdims=True)), 0)
+        policy[:, state] = weight / weight.sum(axis=1, keepdims=True)
+        value[:, state] = (policy[:, state] * worth).sum(axis=1) * TEMPERATURE
+    return policy
+
+
+def problem(actions: Actions) -> tuple[Tensor, Tensor, np.ndarray]:
+    """Mask and rewards of four queries, and the policy that improvement leads to."""
+    reward = random_tree(actions.routes, 4, seed=1).node_reward(PAYS)
+    legal = actions.legal()
+    mask = torch.from_numpy(np.broadcast_to(legal, (4, *legal.shape)).copy())
+    return mask, torch.from_numpy(reward), settled(actions, legal, reward)
+
+
+@each_actions
+def test_the_loss_of_a_table_falls_to_that_of_the_settled_policy(actions: Actions) -> None:
+    legal, reward, policy = problem(actions)
+    free = torch.zeros(legal.shape, dtype=torch.float64, requires_grad=True)
+    adam, losses = torch.optim.Adam([free], lr=0.05), []
+    for _ in range(400):
+        logged = torch.log_softmax(free.masked_fill(~legal, NEVER), dim=2)
+        loss = improvement_loss(actions, logged, legal, reward, TEMPERATURE)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        losses.append(loss.item())
+    found = torch.softmax(free.masked_fill(~legal, NEVER), dim=2).detach().numpy()
+    np.testing.assert_allclose(found, policy, atol=2e-3)
+    chances = policy[policy > 0]
+    entropy = -(chances * np.log(chances)).sum() / np.prod(policy.shape[:2])
+    assert losses[0] > losses[100] > losses[-1] == pytest.approx(entropy, abs=1e-3)
+
+
+@each_actions
+def test_the_settled_policy_does_not_move(actions: Actions) -> None:
+    legal, reward, policy = problem(actions)
+    logits = torch.from_numpy(np.where(legal, np.log(np.where(policy > 0, policy, 1)), NEVER))
+    logits.requires_grad_()
+    logged = torch.log_softmax(logits, dim=2)
+    improvement_loss(actions, logged, legal, reward, TEMPERATURE).backward()
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits), atol=1e-12, rtol=0)
+
+
+def test_enumeration_reaches_what_sampling_reaches(planted: RouteTree) -> None:
+    fold = planted.split("test")
+    exact, sampled = (
+        train(planted, OBJECTIVE, training_config("default", algo, 12), seed=0).outcome(fold)
+        for algo in ("exact", "ppo")
+    )
+    one_query = 1 / len(fold)  # what another processor's rounding may decide
+    assert exact.reward(ALPHA).mean() >= sampled.reward(ALPHA).mean() - one_query
+
+
+def test_where_queries_look_alike_the_mean_decides() -> None:
+    """One first model is right in 40 % of queries, the other always by 0.3; nothing tells which."""
+    tree = two_step_tree(view="stage", models=2)
+    right = np.arange(len(tree)) % 5 < 2
+    score = np.full_like(tree.score, 0.3)
+    score[:, [1, 3, 4]] = right[:, None]
+    tree = replace(tree, score=score)
+    trained = train(tree, Objective(0.0), preset("default", "exact"), seed=0)
+    reached = trained.outcome(tree).reward(0.0).mean()
+    best = measurable_optimum(tree, observations(tree), 0.0).reward(0.0).mean()
+    assert best == pytest.approx(0.4)
+    assert reached == pytest.approx(best)
+
+
+STEPS = 200
+
+
+def some_layer() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def step(layer: nn.Linear, adam: torch.optim.Adam) -> float:
+    """One gradient step; returns the learning rate it was made with."""
+    adam.zero_grad()
+    layer(torch.ones(1, 3)).square().sum().backward()
+    adam.step()
+    return float(adam.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "factor"),
+    [
+        ("default", 0, 1.0),
+        ("default", STEPS // 2, 0.5),
+        ("default", STEPS - 1, 1 / STEPS),
+        ("default", STEPS + 5, 0.0),
+        ("paper", 0, 0.01),
+        ("paper", 99, 1.0),
+        ("paper", STEPS + 5, 1.0),
+    ],
+)
+def test_the_learning_rate_rises_and_falls(name: str, made: int, factor: float) -> None:
+    config: TrainConfig = preset(name)
+    layer = some_layer()
+    adam = make_adam(layer.parameters(), config, STEPS)
+    rates = [step(layer, adam) for _ in range(made + 1)]
+    assert rates[-1] == pytest.approx(config.learning_rate * factor)
+    assert steps_made(adam) == made + 1
+
+
+def test_adam_taken_up_again_makes_the_same_steps() -> None:
+    config = preset("default")
+    layer = some_layer()
+    adam = make_adam(layer.parameters(), config, 8)
+    assert adam_tensors(adam) == {}
+    for _ in range(3):
+        step(layer, adam)
+    other = some_layer()
+    other.load_state_dict({name: value.clone() for name, value in layer.state_dict().items()})
+    again = make_adam(other.parameters(), config, 8)
+    restore_adam(again, {name: value.clone() for name, value in adam_tensors(adam).items()})
+    assert [step(layer, adam) for _ in range(5)] == [step(other, again) for _ in range(5)]
+    assert torch.equal(layer.weight, other.weight)
