@@ -83,12 +83,12 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
     try:
         stored = json.loads(text)
         json.dumps(stored, ensure_ascii=False).encode()  # half a character can be no part of a key
+        sparse = _without_nulls(stored)
     except (ValueError, RecursionError):
         raise InputError(f"the pool of a plan is not JSON: {where}") from None
     if not isinstance(stored, dict):
         raise InputError(f"the pool of a plan must be an object: {where}")
-    raw = _without_nulls(stored.get("pool", {}))
-    pool = _checked(validated(Pool, raw, where, "pool"), where, STORED)
+    pool = _checked(validated(Pool, sparse.get("pool", {}), where, "pool"), where, STORED)
     identities = validated(dict[str, Any], stored.get("identities", {}), where, "identities")
     for name in (model.name for model in pool.everyone):
         identity = identities.get(name)
@@ -142,12 +142,9 @@ def _check_model(model: ModelSpec, place: str, backends: Sequence[str]) -> None:
     _check_device(model.device, place)
     if model.endpoint:
         model.endpoint.check(f"{place} endpoint")
-    rates = {"base_rate": model.base_rate, "in": model.rate_in, "out": model.rate_out}
-    if {name for name, rate in rates.items() if rate is not None} not in (
-        set(),
-        {"base_rate"},
-        {"in", "out"},
-    ):
+    given = (model.base_rate, model.rate_in, model.rate_out)
+    base, tokens_in, tokens_out = (rate is not None for rate in given)
+    if tokens_in != tokens_out or (base and tokens_in):
         raise InputError(f"give base_rate alone, or both rate_in and rate_out: {place}")
     model.price(place)
 

@@ -218,7 +218,10 @@ def test_a_spoilt_plan_is_named(spoil: Callable[[dict[str, Any]], Any], message:
     assert "line 3" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"pool": {}}'])
+DEEP = '{"pool": {"hops": ' + "[" * 900 + "]" * 900 + "}}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"pool": {}}', DEEP], ids=range(6))
 def test_a_plan_that_is_none(text: str) -> None:
     with pytest.raises(InputError, match="line 3"):
         stored_pool(text, "line 3")
