@@ -9,26 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierrouter.collection import peers, tables
-from hierrouter.collection.files import (
-    HEADER,
-    LINES,
-    export_jsonl,
-    import_jsonl,
-    read_header,
-    require_free,
-)
+from hierrouter.collection import files, peers, storing, tables
 from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
-from hierrouter.collection.peers import DirectTable, direct_table
-from hierrouter.collection.storing import (
-    Imported,
-    Merge,
-    OnProgress,
-    ignored,
-    pool_of,
-    store_answers,
-)
-from hierrouter.collection.tables import Answer, gather, read_rows
 from hierrouter.engines.encoders import BUILT_IN, load_encoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import given_prices
@@ -44,8 +26,8 @@ from hierrouter_cache.tree import Rate
 
 MOST = 20_000  # questions; so many take ten seconds, and time grows faster than they do
 # A file's answers and, where the format says what calls cost, the rate that gives that cost.
-Reader = Callable[[Path], tuple[Iterator[Answer], Rate | None]]
-Writer = Callable[[DirectTable, Path], None]
+Reader = Callable[[Path], tuple[Iterator[tables.Answer], Rate | None]]
+Writer = Callable[[peers.DirectTable, Path], None]
 
 READERS: Mapping[str, Reader] = {
     "table": lambda path: (tables.read_table(path), None),
@@ -74,8 +56,8 @@ class Received:
 
     cache: Path
     format: str
-    merge: Merge
-    imported: Imported | None = None
+    merge: storing.Merge
+    imported: storing.Imported | None = None
     digest_known: bool = True
     leak: str | None = None
 
@@ -117,7 +99,7 @@ def import_(
     hops: int | None = None,
     seed: int = PAPER_SEED,
     prices: str | Path | Mapping[str, Any] | None = None,
-    progress: OnProgress | None = None,
+    progress: storing.OnProgress | None = None,
 ) -> Received:
     """Add the answers in a file to a cache; nothing is written before all of it was checked.
 
@@ -138,7 +120,7 @@ def import_(
     if format is not None:
         _require_known(format, IMPORTS)
     rates = rates_of(given_prices(prices))
-    return receive(Path(file), Path(cache), format, hops, seed, rates, progress or ignored)
+    return receive(Path(file), Path(cache), format, hops, seed, rates, progress or storing.ignored)
 
 
 def receive(
@@ -148,7 +130,7 @@ def receive(
     hops: int | None = None,
     seed: int = PAPER_SEED,
     rates: Mapping[str, Rate] | None = None,
-    on_progress: OnProgress = ignored,
+    on_progress: storing.OnProgress = storing.ignored,
 ) -> Received:
     """As `import_`, with rates that were read already: cost of a token, by the pool's names."""
     name = format or guess_format(file)
@@ -157,18 +139,20 @@ def receive(
             raise InputError(
                 "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
             )
-        known = read_header(file).sha256 is not None
-        return Received(cache, name, import_jsonl(file, cache, on_progress), digest_known=known)
+        known = files.read_header(file).sha256 is not None
+        return Received(
+            cache, name, files.import_jsonl(file, cache, on_progress), digest_known=known
+        )
     found, rate = READERS[name](file)
     if rate and rates:
         raise InputError(
             f"a {name} file says what calls cost and has no token counts: --price; leave it out"
         )
-    answers = gather(found, seed)
-    pool = pool_of(answers, hops)
+    answers = tables.gather(found, seed)
+    pool = storing.pool_of(answers, hops)
     if rate:
         rates = dict.fromkeys((model.name for model in pool.models), rate)
-    imported = store_answers(answers, pool, rates or {}, cache, on_progress)
+    imported = storing.store_answers(answers, pool, rates or {}, cache, on_progress)
     return Received(cache, name, imported.merge, imported, leak=leak_line(cache))
 
 
@@ -180,12 +164,12 @@ def guess_format(path: Path) -> str:
     """
     if path.is_dir():
         return "llmrouter"
-    row = next(read_rows(path)).values
-    if row.get("kind") == HEADER:
+    row = next(tables.read_rows(path)).values
+    if row.get("kind") == files.HEADER:
         return OWN
-    if row.get("kind") in tuple(LINES):
+    if row.get("kind") in tuple(files.LINES):
         raise InputError(
-            f'the header line {{"kind": "{HEADER}", ...}} is gone: {path}; export again'
+            f'the header line {{"kind": "{files.HEADER}", ...}} is gone: {path}; export again'
         )
     if {"model_name", "task_name"} <= set(row):
         return "llmrouter"
@@ -223,7 +207,7 @@ def export(
     scorer: str = PAPER_SCORER,
     encoder: str | None = None,
     allow_incomplete: bool = False,
-    progress: OnProgress | None = None,
+    progress: storing.OnProgress | None = None,
 ) -> Written:
     """Write a cache as our JSON lines, or its direct calls in the format of another tool.
 
@@ -244,10 +228,10 @@ def export(
     """
     _require_known(format, EXPORTS)
     path = Path(out)
-    require_free(path)
+    files.require_free(path)
     if format != OWN:
         chosen, encodes = scorer_named(scorer), load_encoder(encoder or BUILT_IN)
-        table = direct_table(Path(cache), chosen, encodes, listed(models), allow_incomplete)
+        table = peers.direct_table(Path(cache), chosen, encodes, listed(models), allow_incomplete)
         WRITERS[format](table, path)
         counts: Counter[str] = Counter()
         return Written(counts, len(table.queries), len(table.models), table.left_out, table.scorer)
@@ -257,7 +241,7 @@ def export(
         )
     if path.suffix != ".jsonl":
         raise InputError(f"jsonl is written as .jsonl: --out {path}; name such a file")
-    return Written(export_jsonl(Path(cache), path, progress or ignored))
+    return Written(files.export_jsonl(Path(cache), path, progress or storing.ignored))
 
 
 def _require_known(name: str, known: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -57,6 +58,11 @@ def cluster() -> Iterator[None]:
         yield
 
 
+def collect(root: Path, **how: Any) -> Summary:
+    """The trees that all tests of clusters collect, by two workers unless told otherwise."""
+    return collect_on_ray(noted.pool(), noted.QUERIES, root, **{"workers": WORKERS, **how})
+
+
 def notes(tmp_path: Path, after: int = 0) -> noted.Noted:
     (tmp_path / "log").mkdir(exist_ok=True)
     return noted.Noted(tmp_path / "log", after, noted.die if after else None)
@@ -82,11 +88,8 @@ def test_a_killed_worker_costs_only_what_it_was_doing(
     tmp_path: Path, whole: Path, shared: bool
 ) -> None:
     told = []
-    summary = collect_on_ray(
-        noted.pool(),
-        noted.QUERIES,
+    summary = collect(
         tmp_path / "cache",
-        workers=WORKERS,
         remote=None if shared else f"file://{tmp_path}/mirror",
         progress=Progress(on_calls=lambda calls, tokens, cost: told.append((calls, cost))),
         engines=notes(tmp_path, after=30),
@@ -115,18 +118,11 @@ def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, who
         return bool(list(root.glob("parts/calls-*")))
 
     with pytest.raises(Interrupted, match=r"interrupted: \d+ calls committed; rerun the same"):
-        collect_on_ray(
-            noted.pool(),
-            noted.QUERIES,
-            root,
-            workers=WORKERS,
-            stop=some_are_there,
-            engines=noted.Slowly(engine.log),
-        )
+        collect(root, stop=some_are_there, engines=noted.Slowly(engine.log))
     there = len(noted.rows(root))
     assert 0 < there < len(noted.rows(whole))
     assert there == sum(count.total() for count in noted.answers(engine.log).values())
-    summary = collect_on_ray(noted.pool(), noted.QUERIES, root, workers=WORKERS, engines=engine)
+    summary = collect(root, engines=engine)
     assert (summary.calls, summary.earlier) == (len(noted.rows(whole)) - there, there)
     assert noted.rows(root) == noted.rows(whole)
 
@@ -163,14 +159,7 @@ def test_workers_of_two_kinds_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(
         WorldError, match=r"differ in versions or kind of device: .* no answer is lost"
     ):
-        collect_on_ray(
-            noted.pool(),
-            noted.QUERIES,
-            tmp_path / "cache",
-            workers=WORKERS,
-            remote=str(tmp_path / "mirror"),
-            engines=noted.Various(),
-        )
+        collect(tmp_path / "cache", remote=str(tmp_path / "mirror"), engines=noted.Various())
 
 
 def test_a_landmark_stands_for_days_and_goes_with_its_block(
@@ -202,15 +191,7 @@ def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole
     notes_said: list[str] = []
     engine = notes(tmp_path)
     for _ in range(2):
-        collect_on_ray(
-            noted.pool(),
-            noted.QUERIES,
-            root,
-            workers=WORKERS,
-            remote=str(mirror.root),
-            engines=engine,
-            on_note=notes_said.append,
-        )
+        collect(root, remote=str(mirror.root), engines=engine, on_note=notes_said.append)
     assert len(notes_said) == 2
     assert "1 parts of the mirror answer calls in other words" in notes_said[0]
     assert noted.rows(root) == noted.rows(whole)
@@ -255,9 +236,7 @@ def test_a_worker_with_a_mirror_says_what_went_wrong_before_the_first_part(tmp_p
 @pytest.mark.usefixtures("cluster")
 def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
     told: Counter[str] = Counter()
-    summary = collect_on_ray(
-        noted.pool(),
-        noted.QUERIES,
+    summary = collect(
         tmp_path / "cache",
         workers=1,
         progress=Progress(
@@ -297,7 +276,7 @@ def test_no_cluster_at_an_address_is_one_line(tmp_path: Path) -> None:
 def test_without_ray_another_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"ray is not installed.*hierrouter\[ray\].*--shard"):
-        collect_on_ray(noted.pool(), noted.QUERIES, tmp_path / "cache")
+        collect(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 

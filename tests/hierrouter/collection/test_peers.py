@@ -31,6 +31,7 @@ from hierrouter_cache.errors import IncompleteTree, InputError, WorldError
 from hierrouter_cache.tree import Rate
 from tests.hierrouter.collection.examples import (
     MODELS,
+    Rows,
     answers_of,
     keys,
     save,
@@ -48,6 +49,12 @@ def cache(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(cache: Path) -> DirectTable:
     return direct_table(cache, scorer("given"), HashedNgrams())
+
+
+def table_of(rows: Rows, folder: Path) -> DirectTable:
+    """The direct calls of a cache that these rows were imported into."""
+    stored(answers_of(rows, folder), folder / "cache")
+    return direct_table(folder / "cache", scorer("given"), HashedNgrams())
 
 
 def read(name: str, path: Path) -> list[Answer]:
@@ -135,8 +142,7 @@ def test_llmrouter_rows_have_its_fields(table: DirectTable, tmp_path: Path) -> N
 
 def test_llmrouter_breaks_a_tie_for_the_cheapest(tmp_path: Path) -> None:
     rows = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
-    stored(answers_of(rows, tmp_path), tmp_path / "cache")
-    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    table = table_of(rows, tmp_path)
     WRITERS["llmrouter"](table, tmp_path / "rows")
     assert table.models == MODELS[::-1]
     assert [row["model_name"] for row in lines(tmp_path / "rows" / TRAIN)] == list(MODELS)
@@ -239,8 +245,7 @@ def test_routerbench_comes_back_with_the_same_calls(
 
 def test_a_query_that_nobody_answers_has_no_oracle(tmp_path: Path) -> None:
     rows = [{**row, "score": 0.0} for row in single_answers(1)]
-    stored(answers_of(rows, tmp_path), tmp_path / "cache")
-    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    table = table_of(rows, tmp_path)
     WRITERS["routerbench"](table, tmp_path / "frame.parquet")
     oracle = pq.read_table(tmp_path / "frame.parquet")["oracle_model_to_route_to"]
     assert oracle.to_pylist() == ["no_model_correct"]
@@ -277,8 +282,7 @@ def test_a_list_stays_a_text_where_other_texts_of_its_column_are_none(tmp_path: 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
     rows = [{**row, "dataset": "=1+1", "model": "=cmd"} for row in single_answers(1)[:1]]
-    stored(answers_of(rows, tmp_path), tmp_path / "cache")
-    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    table = table_of(rows, tmp_path)
     WRITERS["routerbench"](table, tmp_path / "frame.csv")
     with (tmp_path / "frame.csv").open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
@@ -335,8 +339,7 @@ def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) ->
 
 def test_two_wrong_answers_are_a_bad_tie(tmp_path: Path) -> None:
     rows = [{**row, "score": 0.0} for row in single_answers(1)]
-    stored(answers_of(rows, tmp_path), tmp_path / "cache")
-    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
+    table = table_of(rows, tmp_path)
     WRITERS["routellm"](table, tmp_path / "battles")
     (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
     assert battle["winner"] == "tie (bothbad)"
