@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -153,16 +153,6 @@ class Interval:
 Cell = str | int | float | Interval | None
 
 
-class Ends(Protocol):
-    """What has an interval; an end may be unknown."""
-
-    @property
-    def low(self) -> float | None: ...
-
-    @property
-    def high(self) -> float | None: ...
-
-
 @dataclass(frozen=True)
 class Column:
     """How to read one column.
@@ -188,7 +178,8 @@ class Column:
         if isinstance(cell, Interval):
             return f"[{self.show(cell.low)}, {self.show(cell.high)}]"
         sign = "+" if self.signed else ""
-        return f"{_without_negative_zero(cell, self.digits):{sign}.{self.digits}f}"
+        rounded = round(cell, self.digits) + 0.0  # without a negative zero
+        return f"{rounded:{sign}.{self.digits}f}"
 
 
 @dataclass(frozen=True)
@@ -284,11 +275,6 @@ def interval(low: float | None, high: float | None) -> Interval | None:
     return None if low is None or high is None else Interval(low, high)
 
 
-def interval_of(found: Ends | None) -> Interval | None:
-    """The same of a value with its ends, such as an estimate; nothing where there is none."""
-    return None if found is None else interval(found.low, found.high)
-
-
 def numbered(tables: Iterable[Table]) -> tuple[Table, ...]:
     """The tables with their places, from 1, before their titles."""
     return tuple(
@@ -301,10 +287,6 @@ def digits_for(values: Iterable[float]) -> int:
     """Decimals that leave two figures to the smallest positive value; 3 to 9."""
     smallest = min((value for value in values if value > 0), default=1.0)
     return min(max(1 - math.floor(math.log10(smallest)), 3), 9)
-
-
-def _without_negative_zero(value: float, digits: int) -> float:
-    return round(value, digits) + 0.0
 
 
 GUTTER = 2  # characters between two columns

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.text import Text
 from rich.tree import Tree
 
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
-from hierrouter.evaluation.outcome import Actions, ending, greedy
+from hierrouter.evaluation.outcome import ending, greedy
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.tables import GROUPS
 from hierrouter.reports.values import Choice, Explained, Node, Routed
 from hierrouter.tables import (
+    Cell,
     Column,
     Line,
     Table,
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from hierrouter.learning.trained import TrainedRouter
 
 NOTHING = 1e-9  # a regret below it is rounding
+ROUTER, BEST, FIXED = "HierRouter", "best in hindsight", "best fixed route"
+LONGEST_ANSWER = 400  # characters of an answer on a terminal
+LONGEST_QUESTION = 60  # characters of a question in a list of queries
+EMPTY = "(empty)"
 
 
 def explain(
@@ -69,7 +73,7 @@ def explain(
     train = tree.split("train")
     fixed = best_ending(train, alpha, stop) if len(train) else None
     best = best_nodes(chosen, alpha, stop).tolist()
-    routed = _routed(chosen, alpha, trained) if trained else [None] * len(chosen)
+    routed = _routed(chosen, alpha, trained) if trained else None
     texts = load_texts(root, chosen, pool)
     return [
         Explained(
@@ -84,7 +88,7 @@ def explain(
             nodes=_nodes(chosen, row, alpha, texts[row]),
             best=best[row],
             fixed=fixed,
-            router=routed[row],
+            router=routed[row] if routed else None,
         )
         for row in range(len(chosen))
     ]
@@ -154,59 +158,38 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
     )
 
 
-def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Routed | None]:
-    """The greedy way of a router through each query's tree."""
+def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Routed]:
+    """The greedy route of a router through each query's tree, choice by choice."""
     # Each query alone: in float32 the last digits depend on how many are computed together.
     alone = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
     actions, probabilities = trained.actions, np.concatenate(alone)
+    names, models = actions.names(tree.models), len(tree.models)
     one_hot = greedy(probabilities, tree.base_rate)
     lost = split_regret(tree, alpha, ending(actions, one_hot), actions.allow_stop).parts
-    taken = one_hot.argmax(axis=2)
-    return [
-        _way(tree.models, actions, probabilities[row], taken[row].tolist(), lost[row].tolist())
-        for row in range(len(tree))
-    ]
-
-
-def _way(
-    models: tuple[str, ...],
-    actions: Actions,
-    probabilities: NDArray[np.float64],
-    taken: Sequence[int],
-    lost: Sequence[float],
-) -> Routed:
-    """From the question to where the router ends.
-
-    Args:
-        probabilities: float64[states, A].
-        taken: the action at each state.
-        lost: regret by hop.
-    """
-    names = actions.names(models)
-    state, node, choices = 0, 0, []
-    for regret in lost:
-        action = taken[state]
-        made = tuple(probabilities[state].tolist())
-        choices.append(Choice(state, names, made, names[action], regret))
-        node = actions.routes.child(state, action % len(models))
-        if node >= actions.routes.states or action >= len(models):
-            break
-        state = node
-    return Routed(node, tuple(choices))
-
-
-ROUTER, BEST, FIXED = "HierRouter", "best in hindsight", "best fixed route"
-LONGEST_ANSWER = 400  # characters of an answer on a terminal
-LONGEST_QUESTION = 60  # characters of a question in a list of queries
-EMPTY = "(empty)"
+    taken, found = one_hot.argmax(axis=2).tolist(), []
+    for row in range(len(tree)):
+        state, node, choices = 0, 0, []
+        for regret in lost[row].tolist():
+            action, chances = taken[row][state], tuple(probabilities[row, state].tolist())
+            choices.append(Choice(state, names, chances, names[action], regret))
+            node = tree.routes.child(state, action % models)
+            if node >= tree.routes.states or action >= models:
+                break
+            state = node
+        found.append(Routed(node, tuple(choices)))
+    return found
 
 
 def as_text(found: Explained, width: int, colour: bool = False) -> str:
     """The query for a terminal of `width` characters."""
     sink = io.StringIO()
     page = Console(file=sink, width=width, force_terminal=colour)
-    for part in (_head(found), _tree(found)):
-        page.print(part)
+    head = Text(one_line(found.name), style="bold")
+    head.append(f"  {one_line(facts(found))}", style="dim not bold")
+    asked = Text.assemble(("Question   ", "dim"), safe_text(found.question))
+    right = Text.assemble(("Reference  ", "dim"), safe_text(" | ".join(found.references)))
+    page.print(Group(head, Text(), asked, right, Text()))
+    page.print(_tree(found))
     for table in tables(found):
         page.print(Text(), as_rich(table, width))
     return sink.getvalue()
@@ -219,8 +202,8 @@ def as_markdown(found: Explained) -> str:
     lines += [f"**Reference** {markdown_text(' | '.join(found.references))}", ""]
     lines += [
         f"{'  ' * (len(found.on_way(node.number)) - 1)}- **{markdown_text(node.model)}** "
-        f"{_marked(found, node)}{markdown_text(numbers(found, node))}: "
-        f"{markdown_text(node.answer) or EMPTY}"
+        f"{''.join(f'*{mark}* ' for mark in marks(found, node.number))}"
+        f"{markdown_text(numbers(found, node))}: {markdown_text(node.answer) or EMPTY}"
         for node in in_order(found)
     ]
     return "\n".join([*lines, "", *(table_as_markdown(table) for table in tables(found))])
@@ -242,15 +225,23 @@ def worst_table(found: Sequence[Explained], split: str) -> Table:
         Column(BEST),
         Column("Question"),
     )
-    lines = tuple(_worst_line(query) for query in found)
+    lines = tuple(Line(split, _worst_cells(query)) for query in found)
     title = f"The largest regrets of {ROUTER} on the {split} fold"
     note = "Regret is R of the best route in hindsight less R of the router's, hop by hop."
     return Table(title, columns, lines, note if lines else f"No regret on the {split} fold.")
 
 
+def _worst_cells(found: Explained) -> tuple[Cell, ...]:
+    assert found.router
+    lost = [choice.regret for choice in found.router.choices]
+    lost += [0.0] * (found.hops - len(lost))
+    ends = (found.route(found.router.node), found.route(found.best))
+    return (found.name, found.regret, *lost, *ends, one_line(found.question, LONGEST_QUESTION))
+
+
 def tables(found: Explained) -> list[Table]:
     """The routes to compare, and what the router chose on its own."""
-    return [_routes_table(found), *([_choices_table(found)] if found.router else [])]
+    return [_routes_table(found), *([_choices_table(found, found.router)] if found.router else [])]
 
 
 def facts(found: Explained) -> str:
@@ -262,7 +253,9 @@ def numbers(found: Explained, node: Node) -> str:
     """What a call gave and took, in one line; C and R are of the route so far."""
     tokens = f"{node.tokens_in:,}+{node.tokens_out:,} tokens"
     cost = f"C {node.cost:.{_cost_digits(found)}f}"
-    return f"Q {node.quality:.3f}, {_verdict(node)}, {tokens}, {cost}, R {node.reward:.4f}"
+    # Imported scores may lie between right and wrong.
+    right = {1.0: "right", 0.0: "wrong"}.get(node.accuracy, f"{node.accuracy:.2f} right")
+    return f"Q {node.quality:.3f}, {right}, {tokens}, {cost}, R {node.reward:.4f}"
 
 
 def marks(found: Explained, number: int) -> tuple[str, ...]:
@@ -280,33 +273,20 @@ def in_order(found: Explained, number: int = 0) -> list[Node]:
     return [item for node in found.below(number) for item in (node, *in_order(found, node.number))]
 
 
-def _head(found: Explained) -> Group:
-    head = Text(one_line(found.name), style="bold")
-    head.append(f"  {one_line(facts(found))}", style="dim not bold")
-    asked = Text.assemble(("Question   ", "dim"), safe_text(found.question))
-    right = Text.assemble(("Reference  ", "dim"), safe_text(" | ".join(found.references)))
-    return Group(head, Text(), asked, right, Text())
-
-
 def _tree(found: Explained) -> Tree:
-    taken = set(found.on_way(found.router.node)) if found.router else set()
+    """Two lines a call: whose it is and what it is worth; what it said."""
+    taken = found.on_way(found.router.node) if found.router else ()
     root = Tree(Text("question", style="dim"), guide_style="dim")
     branches = {0: root}
     for node in in_order(found):
-        label = _label(found, node, node.number in taken)
+        label = Text(one_line(node.model), style="bold" if node.number in taken else "")
+        label.append(f"  {numbers(found, node)}", style="dim")
+        for mark in marks(found, node.number):
+            label.append(f"  < {mark}", style="bold")
+        label.append("\n")
+        label.append(one_line(node.answer, LONGEST_ANSWER) or EMPTY, style="not bold")
         branches[node.number] = branches[node.parent].add(label)
     return root
-
-
-def _label(found: Explained, node: Node, taken: bool) -> Text:
-    """Two lines: whose call it is and what it is worth; what it said."""
-    label = Text(one_line(node.model), style="bold" if taken else "")
-    label.append(f"  {numbers(found, node)}", style="dim")
-    for mark in marks(found, node.number):
-        label.append(f"  < {mark}", style="bold")
-    label.append("\n")
-    label.append(one_line(node.answer, LONGEST_ANSWER) or EMPTY, style="not bold")
-    return label
 
 
 def _routes_table(found: Explained) -> Table:
@@ -323,54 +303,31 @@ def _routes_table(found: Explained) -> Table:
         ends["router"] = (ROUTER, found.router.node)
     if found.fixed is not None:
         ends["route"] = (FIXED, found.fixed)
-    lines = tuple(_route_line(found, kind, *ends[kind]) for kind in GROUPS if kind in ends)
+    best, lines = found.node(found.best).reward, []
+    for kind, group in GROUPS.items():
+        if kind in ends:
+            name, number = ends[kind]
+            node, route = found.node(number), found.route(number)
+            cells = (name, route, node.quality, node.cost, node.reward, best - node.reward)
+            lines.append(Line(group, cells))
     fixed = "The fixed route is the best one on the train fold." if found.fixed else ""
-    return Table(f"Routes for {found.name}", columns, lines, fixed)
+    return Table(f"Routes for {found.name}", columns, tuple(lines), fixed)
 
 
-def _route_line(found: Explained, kind: str, name: str, number: int) -> Line:
-    node, best = found.node(number), found.node(found.best)
-    regret = best.reward - node.reward
-    cells = (name, found.route(number), node.quality, node.cost, node.reward, regret)
-    return Line(GROUPS[kind], cells)
-
-
-def _choices_table(found: Explained) -> Table:
-    assert found.router
-    actions = found.router.choices[0].actions
+def _choices_table(found: Explained, router: Routed) -> Table:
+    actions = router.choices[0].actions
     columns = (
         Column("After"),
         *(Column(f"p({action})") for action in actions),
         Column("Chosen"),
         Column("Regret", 4),
     )
-    lines = tuple(_choice_line(found, choice) for choice in found.router.choices)
+    lines = []
+    for choice in router.choices:
+        after = found.node(choice.state).route if choice.state else "the question"
+        lines.append(Line(ROUTER, (after, *choice.probabilities, choice.chosen, choice.regret)))
     note = "Regret by hop: R that can no longer be reached after the choice."
-    return Table(f"What {ROUTER} chose", columns, lines, note)
-
-
-def _choice_line(found: Explained, choice: Choice) -> Line:
-    after = found.node(choice.state).route if choice.state else "the question"
-    return Line(ROUTER, (after, *choice.probabilities, choice.chosen, choice.regret))
-
-
-def _worst_line(found: Explained) -> Line:
-    assert found.router
-    lost = [choice.regret for choice in found.router.choices]
-    lost += [0.0] * (found.hops - len(lost))
-    ends = (found.route(found.router.node), found.route(found.best))
-    question = one_line(found.question, LONGEST_QUESTION)
-    return Line(found.split, (found.name, found.regret, *lost, *ends, question))
-
-
-def _marked(found: Explained, node: Node) -> str:
-    return "".join(f"*{mark}* " for mark in marks(found, node.number))
-
-
-def _verdict(node: Node) -> str:
-    """Right or wrong; imported scores may lie between."""
-    known = {1.0: "right", 0.0: "wrong"}
-    return known.get(node.accuracy, f"{node.accuracy:.2f} right")
+    return Table(f"What {ROUTER} chose", columns, tuple(lines), note)
 
 
 def _cost_digits(found: Explained) -> int:

@@ -1,4 +1,4 @@
-"""A page that lets a person play with a cache."""
+"""A page that lets a person play with a cache: what is on it, and how it is packed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import oracle_break_points
-from hierrouter.evaluation.outcome import single_calls
+from hierrouter.evaluation.outcome import Floats, Integers, single_calls
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
@@ -35,6 +35,27 @@ BETWEEN = 100  # positions beside those that somebody has asked for
 TAILS = 0.01  # share of the oracle's changes that lies below the range, and above it
 ROOM = 2.0  # the range reaches so many times further
 DIGITS = 3  # significant digits of a position
+TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
+LONGEST_TEXT = 4_000  # characters of one answer
+CUT = " […]"
+SCRIPTS = (
+    "data.js",
+    "routes.js",
+    "value.js",
+    "scene.js",
+    "dom.js",
+    "frontier.js",
+    "tables.js",
+    "shares.js",
+    "list.js",
+    "tree.js",
+    "controls.js",
+    "main.js",
+)
+# What ends a script element or starts a comment in it, as JSON says it otherwise.
+INERT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+OnDone = Callable[[int, int], None]
 
 
 def positions(
@@ -52,10 +73,8 @@ def positions(
         ascending.
     """
     asked = {0.0, PAPER_ALPHA} | ({trained.alpha} if trained else set())
-    if sweep is None:
-        return tuple(sorted(asked | _between(tree, split, trained)))
-    wanted = asked | set(sweep.alphas) | _between(tree, split, trained)
-    return tuple(alpha for alpha in sorted(wanted) if sweep.has(alpha))
+    wanted = asked | set(sweep.alphas if sweep else ()) | _between(tree, split, trained)
+    return tuple(alpha for alpha in sorted(wanted) if sweep is None or sweep.has(alpha))
 
 
 def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
@@ -68,39 +87,6 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
     low, high = np.quantile(changes, (TAILS, 1 - TAILS))
     spread = np.geomspace(low / ROOM, min(high * ROOM, MAX_ALPHA), BETWEEN)
     return {float(f"{alpha:.{DIGITS}g}") for alpha in spread}
-
-
-TYPES = ("<u1", "<u2", "<u4", "<f8")  # little-endian, as browsers read them
-
-
-def whole_numbers(values: NDArray[np.int64]) -> dict[str, str]:
-    """Numbers >= 0 in the smallest type; those of 2**32 and more as float64, exact up to 2**53.
-
-    Returns:
-        `type` and `data`, the values in C order.
-    """
-    largest = int(values.max(initial=0))
-    kind = TYPES[sum(largest >= limit for limit in (2**8, 2**16, 2**32))]
-    return _packed(values, kind)
-
-
-def numbers(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Floats, each to the last bit: the distinct ones, and for each value which of them it is.
-
-    Returns:
-        `values` and `code`, both packed.
-    """
-    distinct, code = np.unique(values, return_inverse=True)
-    return {"values": _packed(distinct, "<f8"), "code": whole_numbers(code.reshape(values.shape))}
-
-
-def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
-    data = np.ascontiguousarray(values, dtype=kind).tobytes()
-    return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
-
-
-Integers = NDArray[np.int64]
-OnDone = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -180,7 +166,7 @@ def of_sweep(
 
     def endings() -> Iterator[Integers]:
         for done, alpha in enumerate(alphas, start=1):
-            yield _endings(sweep.at(alpha)[0], fold)
+            yield sweep.at(alpha)[0].endings(fold).argmax(axis=1)
             on_done(done, len(alphas))
 
     low, high = sweep.alphas[0], sweep.alphas[-1]
@@ -194,15 +180,10 @@ def of_run(trained: TrainedRouter, fold: RouteTree, count: int) -> Learned:
     Raises:
         InputError: a router of another tree.
     """
-    endings = _endings(trained, fold)
+    endings = trained.endings(fold).argmax(axis=1)
     note = f"trained at alpha {trained.alpha:g}, and the same router at every alpha"
     stop = trained.objective.allow_stop
     return _along("HierRouter, one alpha", note, stop, (endings for _ in range(count)))
-
-
-def _endings(router: TrainedRouter, fold: RouteTree) -> Integers:
-    found: Integers = router.endings(fold).argmax(axis=1)
-    return found
 
 
 def _along(name: str, note: str, allow_stop: bool, endings: Iterator[Integers]) -> Learned:
@@ -279,18 +260,21 @@ def explored(
     # A sweep's router that stands for a run is the sweep's anyway.
     trained = shown.trained if shown.run != shown.sweep_run else None
     alphas = positions(tree, split, shown.sweep, trained)
-    learned = _learned(fold, alphas, trained, shown, on_done)
+    # The sweep's network first: it is the one that moves with alpha.
+    learned = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
+    learned += [of_run(trained, fold, len(alphas))] if trained else []
     swept = shown.sweep.like(None, shown.alpha) if shown.sweep else None
     stop = any(router.allow_stop for router in learned)
     brought = tuple(of_policy(one, fold, shown.alpha, stop) for one in policies)
     rows = _with_texts(tree, split, shown.alpha, swept or trained, texts)
+    loaded = load_texts(cache, fold.select(rows), pool) if len(rows) else []
     return Explored(
         tree=tree,
         split=split,
         alphas=alphas,
         start=int(np.abs(np.array(alphas) - shown.alpha).argmin()),
-        learned=learned,
-        texts=dict(zip(rows, _load(cache, fold, rows, pool), strict=True)),
+        learned=tuple(learned),
+        texts=dict(zip(rows.tolist(), loaded, strict=True)),
         notes=(
             *data_notes(tree),
             *_differences(tree, trained, shown),
@@ -308,37 +292,16 @@ def _differences(tree: RouteTree, trained: TrainedRouter | None, shown: Selected
     return [f"{line[:1].upper()}{line[1:]}." for line in dict.fromkeys(said)]
 
 
-def _learned(
-    fold: RouteTree,
-    alphas: tuple[float, ...],
-    trained: TrainedRouter | None,
-    shown: SelectedRun,
-    on_done: OnDone,
-) -> tuple[Learned, ...]:
-    """The sweep's network first: it is the one that moves with alpha."""
-    found = [of_sweep(shown.sweep, fold, alphas, on_done)] if shown.sweep else []
-    return (*found, *([of_run(trained, fold, len(alphas))] if trained else []))
-
-
 def _with_texts(
     tree: RouteTree, split: str, alpha: float, trained: TrainedRouter | None, count: int
-) -> list[int]:
-    """Positions in the fold of the queries that come with their texts."""
+) -> Integers:
+    """int64[n], ascending: positions in the fold of the queries that come with their texts."""
     of_fold = np.flatnonzero(np.array(tree.splits) == split)
     worst = worst_queries(tree, split, alpha, trained, count) if trained else []
     others = np.setdiff1d(of_fold, worst)[: count - len(worst)]
     rows = np.array([*worst, *others], dtype=np.int64)
-    found: list[int] = np.sort(np.searchsorted(of_fold, rows)).tolist()
+    found: Integers = np.sort(np.searchsorted(of_fold, rows))
     return found
-
-
-def _load(cache: Path, fold: RouteTree, rows: list[int], pool: str | None) -> list[Texts]:
-    chosen = fold.select(np.array(rows, dtype=np.int64))
-    return load_texts(cache, chosen, pool) if rows else []
-
-
-LONGEST_TEXT = 4_000  # characters of one answer
-CUT = " […]"
 
 
 def as_object(explored: Explored) -> dict[str, Any]:
@@ -371,7 +334,14 @@ def as_object(explored: Explored) -> dict[str, Any]:
             {"name": safe_text(one.name), "node": whole_numbers(one.node)}
             for one in explored.brought
         ],
-        "texts": {str(row): _texts(texts) for row, texts in explored.texts.items()},
+        "texts": {
+            str(row): {
+                "question": _cut(texts.question),
+                "references": [_cut(reference) for reference in texts.references],
+                "answers": [_cut(answer) for answer in texts.answers],
+            }
+            for row, texts in explored.texts.items()
+        },
         "notes": [safe_text(note) for note in explored.notes],
     }
 
@@ -393,17 +363,14 @@ def _train(train: RouteTree, datasets: list[str]) -> dict[str, Any]:
     Enough to choose a fixed route at any alpha and price. A dataset without queries has null.
     """
     rows = columns_of(train.datasets)
-    return {"columns": [_means(train, rows.get(name)) for name in (*datasets, ALL)]}
-
-
-def _means(train: RouteTree, rows: NDArray[np.int64] | None) -> dict[str, Any] | None:
-    if rows is None:
-        return None
-    return {
-        "score": train.score[rows].mean(axis=0).tolist(),
-        "tokensIn": train.tokens_in[rows].mean(axis=0).tolist(),
-        "tokensOut": train.tokens_out[rows].mean(axis=0).tolist(),
-    }
+    parts = {"score": train.score, "tokensIn": train.tokens_in, "tokensOut": train.tokens_out}
+    columns = [
+        {key: values[rows[name]].mean(axis=0).tolist() for key, values in parts.items()}
+        if name in rows
+        else None
+        for name in (*datasets, ALL)
+    ]
+    return {"columns": columns}
 
 
 def _router(learned: Learned) -> dict[str, Any]:
@@ -418,35 +385,9 @@ def _router(learned: Learned) -> dict[str, Any]:
     }
 
 
-def _texts(texts: Texts) -> dict[str, Any]:
-    return {
-        "question": _cut(texts.question),
-        "references": [_cut(reference) for reference in texts.references],
-        "answers": [_cut(answer) for answer in texts.answers],
-    }
-
-
 def _cut(text: str) -> str:
     safe = safe_text(text)
     return safe if len(safe) <= LONGEST_TEXT else safe[:LONGEST_TEXT] + CUT
-
-
-SCRIPTS = (
-    "data.js",
-    "routes.js",
-    "value.js",
-    "scene.js",
-    "dom.js",
-    "frontier.js",
-    "tables.js",
-    "shares.js",
-    "list.js",
-    "tree.js",
-    "controls.js",
-    "main.js",
-)
-# What ends a script element or starts a comment in it, as JSON says it otherwise.
-INERT = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
 def as_html(explored: Explored) -> str:
@@ -475,6 +416,32 @@ def _absent(explored: Explored) -> set[str]:
     found |= set() if explored.learned else {"router"}
     found |= set() if explored.brought else {"brought"}
     return found if "train" in explored.tree.splits else found | {"informed"}
+
+
+def whole_numbers(values: Integers) -> dict[str, str]:
+    """Numbers >= 0 in the smallest type; those of 2**32 and more as float64, exact up to 2**53.
+
+    Returns:
+        `type` and `data`, the values in C order.
+    """
+    largest = int(values.max(initial=0))
+    kind = TYPES[sum(largest >= limit for limit in (2**8, 2**16, 2**32))]
+    return _packed(values, kind)
+
+
+def numbers(values: Floats) -> dict[str, Any]:
+    """Floats, each to the last bit: the distinct ones, and for each value which of them it is.
+
+    Returns:
+        `values` and `code`, both packed.
+    """
+    distinct, code = np.unique(values, return_inverse=True)
+    return {"values": _packed(distinct, "<f8"), "code": whole_numbers(code.reshape(values.shape))}
+
+
+def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
+    data = np.ascontiguousarray(values, dtype=kind).tobytes()
+    return {"type": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
 def inert_json(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,13 @@ from hierrouter.tables import Cell, Column, Line, Table
 HERE, PARTLY, ABSENT, SERVED = "here", "in part", "not here", "served"
 NO_URL = "no base_url"
 WINDOWS = ("max_position_embeddings", "n_positions")
+POOL_COLUMNS = ("model", "parameters", "price", "max new", "window", "weights", "source")
+ESTIMATE_COLUMNS = ("model", "there", "calls", "tokens in", "tokens out", "time", "cost", "disk")
+UNKNOWN = "unknown"
+THOUSANDS = ("", "k", "M", "G", "T")
+DAYS, HOURS, MINUTES = 86_400, 3_600, 60
+
+Show = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,12 @@ def listed(pool: Pool) -> list[Listed]:
 
 def _listed(model: ModelSpec, role: str) -> Listed:
     price = model.price()
-    served = model.backend == OPENAI
-    folder = None if served else _saved(model)
+    if model.backend == OPENAI:
+        folder = None
+        weights = SERVED if model.endpoint and model.endpoint.base_url else NO_URL
+    else:
+        folder = _saved(model)
+        weights = _weights(folder)
     return Listed(
         name=model.name,
         role=role,
@@ -69,12 +80,8 @@ def _listed(model: ModelSpec, role: str) -> Listed:
         price_source=price.source,
         max_new_tokens=model.generation.max_new_tokens,
         window=_window(folder) if folder else None,
-        weights=_served(model) if served else _weights(folder),
+        weights=weights,
     )
-
-
-def _served(model: ModelSpec) -> str:
-    return SERVED if model.endpoint and model.endpoint.base_url else NO_URL
 
 
 def _saved(model: ModelSpec) -> Path | None:
@@ -98,26 +105,46 @@ def _weights(folder: Path | None) -> str:
 
 
 def _window(folder: Path) -> int | None:
-    config = _read(folder / "config.json")
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(config, dict):
+        return None
     text = config.get("text_config") or config
     return next((text[key] for key in WINDOWS if key in text), None)
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    """A JSON object; an empty one where there is none."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def pool_table(name: str, pool: Pool, models: Sequence[Listed], instructions: bool) -> Table:
+    """A row a model.
+
+    Args:
+        name: of the pool.
+        pool: the pool.
+        models: what is known of each, see `hierrouter.reports.plans.listed`.
+        instructions: whether to say what the models are told at each hop.
+    """
+    told = [f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}" for hop in range(pool.hops)]
+    return Table(
+        title=f"{name}: {len(pool.models)} models, {pool.hops} hops",
+        columns=tuple(Column(title) for title in POOL_COLUMNS),
+        rows=tuple(_row(model) for model in models),
+        note="  ".join(told) if instructions else "",
+    )
 
 
-ESTIMATE_COLUMNS = ("model", "there", "calls", "tokens in", "tokens out", "time", "cost", "disk")
-UNKNOWN = "unknown"
-THOUSANDS = ("", "k", "M", "G", "T")
-DAYS, HOURS, MINUTES = 86_400, 3_600, 60
-
-Show = Callable[[float], str]
+def _row(model: Listed) -> Line:
+    rates = dict.fromkeys((model.rate_in, model.rate_out))
+    cells = (
+        model.name,
+        "unknown" if model.parameters is None else short(model.parameters).replace("G", "B"),
+        "/".join(f"{rate:g}" for rate in rates),
+        model.max_new_tokens,
+        model.window,
+        model.weights,
+        model.model,
+    )
+    return Line(f"{model.role}s", cells)
 
 
 def estimate_table(estimate: Estimate) -> Table:
@@ -200,38 +227,3 @@ def duration(seconds: float) -> str:
     if seconds >= HOURS:
         return f"{seconds // HOURS:.0f} h {seconds % HOURS // MINUTES:.0f} min"
     return f"{seconds / MINUTES:.0f} min" if seconds >= 10 * MINUTES else f"{seconds:.0f} s"
-
-
-POOL_COLUMNS = ("model", "parameters", "price", "max new", "window", "weights", "source")
-
-
-def pool_table(name: str, pool: Pool, models: Sequence[Listed], instructions: bool) -> Table:
-    """A row a model.
-
-    Args:
-        name: of the pool.
-        pool: the pool.
-        models: what is known of each, see `hierrouter.reports.plans.listed`.
-        instructions: whether to say what the models are told at each hop.
-    """
-    told = [f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}" for hop in range(pool.hops)]
-    return Table(
-        title=f"{name}: {len(pool.models)} models, {pool.hops} hops",
-        columns=tuple(Column(title) for title in POOL_COLUMNS),
-        rows=tuple(_row(model) for model in models),
-        note="  ".join(told) if instructions else "",
-    )
-
-
-def _row(model: Listed) -> Line:
-    rates = dict.fromkeys((model.rate_in, model.rate_out))
-    cells = (
-        model.name,
-        "unknown" if model.parameters is None else short(model.parameters).replace("G", "B"),
-        "/".join(f"{rate:g}" for rate in rates),
-        model.max_new_tokens,
-        model.window,
-        model.weights,
-        model.model,
-    )
-    return Line(f"{model.role}s", cells)
