@@ -62,6 +62,6 @@ def compare(
     with console.bar("fit") as on_fitted, contextlib.redirect_stdout(sys.stderr):
         found = compared(tree, shown, chosen, wanted, answers, split, seed, on_fitted, policies)
     log_looks("compare", tree, split, [shown.run], found.look)
-    console.put_as(format, found.result, as_json, long_table, contest_tables)
+    console.put_as(format, found, as_json, long_table, contest_tables)
     if out or format == "text":
         console.say(f"compare: {found.write(new_run('compare', out))}")

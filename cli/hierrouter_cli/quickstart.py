@@ -41,7 +41,7 @@ def quickstart(
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import POOL
     from hierrouter.replay.opening import training_tree
-    from hierrouter.reports.report import FinishedReport, made_of
+    from hierrouter.reports.report import FinishedReport, ReportRequest
 
     folders, watching = quickstart_folders(out), watch()
     console.say("1/4 collect: every route of every question, each model call once")
@@ -61,9 +61,9 @@ def quickstart(
     console.put(sweep_table(swept, learned_from) + "\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
     shown = select_run(tree, alpha, folders.train, folders.sweep, with_sweep=True)
-    reported = made_of({POOL: tree}, shown, "test")
-    say_what(reported)
-    finished = FinishedReport.of(reported)
+    request = ReportRequest({POOL: tree}, shown)
+    say_what(request)
+    finished = FinishedReport.of(request)
     folders.report.mkdir(parents=True, exist_ok=True)
     page = finished.write(folders.report)
     console.put_tables([finished.table("quality"), finished.table("summary")])

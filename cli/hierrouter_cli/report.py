@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hierrouter.evaluation.policies import OwnPolicy
     from hierrouter.learning.selection import SelectedRun
     from hierrouter.pools.pool import Pool
-    from hierrouter.reports.report import Reported
+    from hierrouter.reports.report import ReportRequest
     from hierrouter.reports.results import Report
     from hierrouter_cache.tree import RouteTree
 
@@ -73,16 +73,16 @@ def report(
     # What needs torch comes after all that can be refused without it.
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
-    from hierrouter.reports.report import FinishedReport, made_of
+    from hierrouter.reports.report import FinishedReport, ReportRequest
 
     page = out is not None or format == "text" or bool(files)
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
     by_name = dict(zip(lists, trees, strict=True))
     defer = DeferTo(defer_to, share) if defer_to is not None else None
-    reported = made_of(by_name, shown, split, defer, policies, with_worst=page)
-    say_what(reported)
+    request = ReportRequest(by_name, shown, split, defer, policies, with_worst=page)
+    say_what(request)
     with contextlib.redirect_stdout(sys.stderr):  # what a user's policy prints is no result
-        finished = FinishedReport.of(reported)
+        finished = FinishedReport.of(request)
     show(finished.result, format, all_tables)
     if page:
         folder = new_run("report", out)
@@ -94,18 +94,18 @@ def report(
         console.say(f"report: {count} figures in {folder}")
 
 
-def say_what(reported: Reported) -> None:
+def say_what(request: ReportRequest) -> None:
     """What is shown, and of which runs; a look at the test fold is logged."""
-    tree, shown = reported.tree, reported.shown
-    say_if_few(tree, reported.split, "every figure rests on them")
-    say_shown("report", shown, reported.split, with_alpha=True, with_sweep=True)
+    tree, shown = request.tree, request.shown
+    say_if_few(tree, request.split, "every figure rests on them")
+    say_shown("report", shown, request.split, with_alpha=True, with_sweep=True)
     look = {
         "alpha": shown.alpha,
-        "defer": asdict(reported.defer) if reported.defer else None,
-        "price_lists": [priced.fingerprint for priced in reported.lists.values()],
-        **looks_at(reported.policies),
+        "defer": asdict(request.defer) if request.defer else None,
+        "price_lists": [priced.fingerprint for priced in request.lists.values()],
+        **looks_at(request.policies),
     }
-    log_looks("report", tree, reported.split, reported.runs, look)
+    log_looks("report", tree, request.split, request.runs, look)
 
 
 def show(result: Report, format: str, all_tables: bool = False) -> None:

@@ -29,15 +29,12 @@ def ladder_table(report: Report) -> Table:
         Column(report.bootstrap.interval_title, 4),
     )
 
-    def line(group: str, name: str, chosen: str | None, row: Row) -> Line:
-        return Line(
-            group, (name, chosen, row.quality, row.cost, row.reward, row.interval("reward"))
-        )
-
-    lines = [
-        line(RUNGS, row.rung, row.policy if row.policy != row.rung else None, row) for row in rungs
-    ]
-    lines += [line(LEARNED, router.policy, None, router)] if router else []
+    figures, lines = "quality cost reward [reward]", []
+    for row in rungs:
+        chosen = row.policy if row.policy != row.rung else None
+        lines.append(Line(RUNGS, (row.rung, chosen, *row.cells(figures))))
+    if router:
+        lines.append(Line(LEARNED, (router.policy, None, *router.cells(figures))))
     return Table(
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
@@ -132,11 +129,8 @@ def regret_table(report: Report) -> Table:
 
 
 def _regret_line(row: Row) -> Line:
-    figures = (row.whole, row.interval("whole"), row.plan, row.adaptivity)
-    more = (row.more_whole, row.interval("more_whole"))
-    return Line(
-        "HierRouter" if row.policy == ROUTER else row.policy, (row.dataset, *figures, *more)
-    )
+    figures = "dataset whole [whole] plan adaptivity more_whole [more_whole]"
+    return Line(LEARNED if row.policy == ROUTER else row.policy, row.cells(figures))
 
 
 def calls_table(report: Report) -> Table:
@@ -186,12 +180,9 @@ def frontier_table(report: Report, found: CostRange) -> Table:
 
 
 def _hull_line(row: Row) -> Line:
-    figures = ("mean_quality", "cost_save", "perf_gain")
-    cells = [cell for name in figures for cell in (getattr(row, name), row.interval(name))]
-    return Line(
-        "Knowing all answers" if row.kind == "oracle" else "Policies",
-        (row.policy, row.n, *cells, row.pareto_distance),
-    )
+    figures = "mean_quality [mean_quality] cost_save [cost_save] perf_gain [perf_gain]"
+    group = "Knowing all answers" if row.kind == "oracle" else "Policies"
+    return Line(group, row.cells(f"policy n {figures} pareto_distance"))
 
 
 def repair_table(report: Report) -> Table:
@@ -207,6 +198,7 @@ def repair_table(report: Report) -> Table:
         Column(level, signed=True),
         Column("C of the call", digits_for(row.cost for row in rows)),
     )
+    figures = "before model right repair damage quality [quality] cost"
     most = sorted(rows, key=lambda row: -abs(row.quality))[:PAIRS_SHOWN]
     shown = [row for row in rows if row in most]
     cut = ""
@@ -215,16 +207,11 @@ def repair_table(report: Report) -> Table:
     return Table(
         title="When a further call helps: repair and damage by model before and model called",
         columns=columns,
-        rows=tuple(_repair_line(row) for row in shown),
+        rows=tuple(Line(f"Hop {row.hop}", row.cells(figures)) for row in shown),
         note="Repair is the share of all queries whose wrong answer became right, damage that of "
         "right ones that became wrong. Every route counts alike, so this describes the models, "
         f"not a router.{cut}",
     )
-
-
-def _repair_line(row: Row) -> Line:
-    figures = (row.right, row.repair, row.damage, row.quality, row.interval("quality"), row.cost)
-    return Line(f"Hop {row.hop}", (row.before, row.model, *figures))
 
 
 def models_table(report: Report) -> Table:
@@ -253,13 +240,9 @@ def models_table(report: Report) -> Table:
 
 
 def _model_line(row: Row) -> Line:
-    worths = [
-        cell
-        for name in ("reward_lost", "reward_shapley")
-        for cell in (getattr(row, name), row.interval(name))
-    ]
-    prices = (_factor(row.below_5_percent), _factor(row.leaves))
-    return Line("Pool", (row.model, *worths, row.area_lost, row.area_shapley, row.share, *prices))
+    reward = "reward_lost [reward_lost] reward_shapley [reward_shapley]"
+    worth = row.cells(f"model {reward} area_lost area_shapley share")
+    return Line("Pool", (*worth, _factor(row.below_5_percent), _factor(row.leaves)))
 
 
 def _factor(factor: float | None) -> str:

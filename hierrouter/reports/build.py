@@ -23,7 +23,7 @@ from hierrouter.evaluation.intervals import (
     smallest_difference,
 )
 from hierrouter.evaluation.outcome import Outcome, mean_outcome
-from hierrouter.reports.results import Power, Report, best_of_kind
+from hierrouter.reports.results import Power, Report
 from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, finite
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -185,7 +185,7 @@ def _gap_intervals(
             continue
         intervals[column] = None
         if gaps[column] is not None:
-            best = (best_of_kind(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
+            best = (_best_of_kind(outcomes, kind, alpha, queries) for kind in IN_THE_RATIO)
             router, fixed, oracle = (one.reward(alpha)[queries] for one in best if one is not None)
             n, level = found.bootstrap.n, found.bootstrap.level
             rng = found.bootstrap.draws(stream)
@@ -214,7 +214,7 @@ def at_once(differences: Values, found: Estimates) -> list[Estimate]:
 
 def _add_comparisons(found: Estimates, outcomes: Sequence[Outcome], alpha: float) -> None:
     """The router against every other policy but oracles; none where there is no router."""
-    router = best_of_kind(outcomes, "router", alpha)
+    router = _best_of_kind(outcomes, "router", alpha)
     rivals = [one for one in outcomes if one.kind not in ("router", "oracle")]
     if router is None or not rivals or len(router.quality) < 2:
         return
@@ -230,7 +230,7 @@ def _power(outcomes: Sequence[Outcome], alpha: float, level: float) -> Power | N
     queries to tell how much they vary.
     """
     router, *rivals = (
-        best_of_kind(outcomes, kind, alpha) for kind in ("router", "route", "single")
+        _best_of_kind(outcomes, kind, alpha) for kind in ("router", "route", "single")
     )
     rival = next((one for one in rivals if one is not None), None)
     if router is None or rival is None or len(router.quality) < FEWEST:
@@ -337,3 +337,22 @@ def _depth_ends(means: NDArray[np.float64], tail: float) -> list[tuple[float | N
     return [
         (finite(one), finite(other)) for one, other in zip(low.tolist(), high.tolist(), strict=True)
     ]
+
+
+def _best_of_kind(
+    outcomes: Sequence[Outcome],
+    kind: str,
+    alpha: float,
+    queries: NDArray[np.int64] | slice = slice(None),
+) -> Outcome | None:
+    """The policy of a kind with the highest mean R, the cheaper on a tie; None without one.
+
+    Args:
+        alpha: weight of cost in R.
+        queries: int64[n], positions of the queries that count; all if not given.
+    """
+
+    def worth(one: Outcome) -> tuple[float, float]:
+        return float(one.reward(alpha)[queries].mean()), -float(one.cost[queries].mean())
+
+    return max((one for one in outcomes if one.kind == kind), key=worth, default=None)

@@ -58,9 +58,80 @@ from hierrouter.tables import (
 from hierrouter_cache.writer import write_atomically
 
 
-@dataclass(frozen=True)
+def compare(
+    tree: Tree,
+    run: str | os.PathLike[str] | None = None,
+    *,
+    alpha: float | None = None,
+    split: str = "test",
+    baselines: str | Sequence[str] | None = None,
+    sets: str | Sequence[str] = ("A", "B"),
+    policies: Sequence[Any] = (),
+    seed: int = PAPER_SEED,
+    progress: OnFitted | None = None,
+) -> Standings:
+    """Fit the baselines on the train fold, and compare them with the learned router.
+
+    Looks at the test fold are logged by the command line only.
+
+    Args:
+        tree: all folds.
+        run: of `train`, or its folder; default: the newest that learned from the tree.
+        alpha: price of cost; default: the one that the router was trained for.
+        split: the fold to compare on.
+        baselines: names, or `module:Class`, as a list or as "a,b"; None is all of ours.
+        sets: what they choose from: "A" one direct call, "B" whole routes.
+        policies: of your own, to be valued beside them; see `hierrouter.evaluation.policies`.
+        seed: of what baselines draw.
+        progress: told (done, total, name) after each fit.
+
+    Raises:
+        InputError: something does not fit together, or there is nothing to compare on.
+        CacheError: the cache that the tree was opened from is gone or damaged.
+    """
+    chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
+    own = own_policies(policies)
+    answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
+    shown = select_run(tree, alpha, None if run is None else Path(run))
+    return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
+
+
+def compared(
+    tree: Tree,
+    shown: SelectedRun,
+    chosen: Sequence[Baseline],
+    sets: Sequence[str],
+    answers: Mapping[str, Answers] | None,
+    split: str,
+    seed: int,
+    on_fitted: OnFitted | None = None,
+    policies: Sequence[OwnPolicy] = (),
+) -> Standings:
+    """Hold the contest, and work out its intervals; see `contest` for the arguments and errors."""
+    held = contest(
+        tree,
+        shown.alpha,
+        chosen,
+        sets,
+        shown.trained,
+        split,
+        seed,
+        answers,
+        on_fitted or _nobody,
+        policies,
+    )
+    source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
+    look = look_details(held, chosen, policies)
+    return standings(held, tree.scorer, source, cost_unit=cost_unit([tree]), look=look)
+
+
+def _nobody(done: int, total: int, name: str) -> None:
+    """Whoever is not told."""
+
+
+@dataclass(frozen=True, repr=False)
 class Standings:
-    """Everything there is to show of a contest.
+    """What a comparison found.
 
     Attributes:
         contest: where it comes from.
@@ -73,6 +144,7 @@ class Standings:
         scorer: name of Q.
         cost_unit: what C is counted in.
         provenance: where data and router come from; JSON values.
+        look: what was looked at, for the log of looks at the test fold; JSON values.
     """
 
     contest: Contest
@@ -83,6 +155,7 @@ class Standings:
     scorer: str
     cost_unit: str
     provenance: Mapping[str, Any]
+    look: Mapping[str, Any]
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -97,6 +170,43 @@ class Standings:
             row.entry = entry
         return rows
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a reader must not miss."""
+        return self.contest.notes
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        """Every table by name; "rows" is the long one, a line for each router and set of arms."""
+        return {**named_tables(self), ROWS: long_table(self)}
+
+    def table(self, name: str = "reward") -> Table:
+        """One of `tables`.
+
+        Raises:
+            InputError: there is none of this name.
+        """
+        return table_named(name, self.tables)
+
+    def to_arrow(self) -> pa.Table:
+        """Every figure with its interval, one line each; see `hierrouter.reports.values.SCHEMA`."""
+        return self.estimates
+
+    def to_json(self) -> str:
+        """The comparison as one JSON object; its keys are a contract, see docs/compare.md."""
+        return as_json(self)
+
+    def write(self, folder: Path) -> Path:
+        """The JSON and the tables as Markdown in `folder`; returns the JSON."""
+        tables = "\n".join(as_markdown(table) for table in contest_tables(self))
+        write_atomically(folder / "compare.md", tables.encode())
+        page = folder / "compare.json"
+        write_atomically(page, self.to_json().encode())
+        return page
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
 
 def standings(
     contest: Contest,
@@ -104,12 +214,14 @@ def standings(
     provenance: Mapping[str, Any],
     bootstrap: Bootstrap | None = None,
     cost_unit: str = COST_UNIT,
+    look: Mapping[str, Any] | None = None,
 ) -> Standings:
     """Means, paired intervals, and the values of a second hop and of adaptivity.
 
     Args:
         contest: at least one query.
         bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
+        look: see `Standings`.
     """
     found, reward = Estimates(contest.datasets, bootstrap), _rewards(contest)
     _add_entries(found, contest, reward)
@@ -122,6 +234,7 @@ def standings(
         scorer=scorer,
         cost_unit=cost_unit,
         provenance=provenance,
+        look=look or {},
     )
 
 
@@ -350,19 +463,8 @@ def reward_table(standings: Standings) -> Table:
         Column(level, 4, signed=True),
         Column("all at once", 4, signed=True),
     ]
-    lines = [
-        _line(
-            row,
-            row.quality,
-            row.cost,
-            row.reward,
-            row.interval("reward"),
-            row.difference,
-            row.interval("difference"),
-            row.interval("simultaneous"),
-        )
-        for row in standings.rows
-    ]
+    figures = "quality cost reward [reward] difference [difference] [simultaneous]"
+    lines = [_line(row, *row.cells(figures)) for row in standings.rows]
     title = (
         f"Net reward R = Q - {contest.alpha:g} C on {standings.queries} queries "
         f"({contest.split} fold), Q is {standings.scorer}, C in {standings.cost_unit}"
@@ -385,17 +487,8 @@ def quality_table(standings: Standings) -> Table:
         Column("C", digits, best="lowest"),
         Column(level, digits),
     )
-    lines = [
-        _line(
-            row,
-            row.quality,
-            row.interval("quality"),
-            row.accuracy,
-            row.cost,
-            row.interval("cost"),
-        )
-        for row in standings.rows
-    ]
+    figures = "quality [quality] accuracy cost [cost]"
+    lines = [_line(row, *row.cells(figures)) for row in standings.rows]
     return Table("Quality, share of right answers, cost per query", columns, tuple(lines))
 
 
@@ -411,13 +504,7 @@ def value_table(standings: Standings) -> Table:
     lines = [
         Line(
             BROUGHT if value.value == "regret" else f"Best as the {value.chosen_on} fold has it",
-            (
-                VALUES[value.value],
-                value.first,
-                value.second,
-                value.difference,
-                value.interval("difference"),
-            ),
+            (VALUES[value.value], *value.cells("first second difference [difference]")),
         )
         for value in standings.values
     ]
@@ -460,120 +547,3 @@ def _line(row: Row, *cells: Cell) -> Line:
 
 def _cost_digits(standings: Standings) -> int:
     return digits_for(row.cost for row in standings.rows)
-
-
-@dataclass(frozen=True, repr=False)
-class Compared:
-    """What a comparison found.
-
-    Attributes:
-        result: every figure, as plain values.
-        look: what was looked at, for the log of looks at the test fold; JSON values.
-    """
-
-    result: Standings
-    look: Mapping[str, Any]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences that a reader must not miss."""
-        return self.result.contest.notes
-
-    @cached_property
-    def tables(self) -> dict[str, Table]:
-        """Every table by name; "rows" is the long one, a line for each router and set of arms."""
-        return {**named_tables(self.result), ROWS: long_table(self.result)}
-
-    def table(self, name: str = "reward") -> Table:
-        """One of `tables`.
-
-        Raises:
-            InputError: there is none of this name.
-        """
-        return table_named(name, self.tables)
-
-    def to_json(self) -> str:
-        """The comparison as one JSON object; its keys are a contract, see docs/compare.md."""
-        return as_json(self.result)
-
-    def write(self, folder: Path) -> Path:
-        """The JSON and the tables as Markdown in `folder`; returns the JSON."""
-        tables = "\n".join(as_markdown(table) for table in contest_tables(self.result))
-        write_atomically(folder / "compare.md", tables.encode())
-        page = folder / "compare.json"
-        write_atomically(page, self.to_json().encode())
-        return page
-
-    def __repr__(self) -> str:
-        return repr(self.table())
-
-
-def compare(
-    tree: Tree,
-    run: str | os.PathLike[str] | None = None,
-    *,
-    alpha: float | None = None,
-    split: str = "test",
-    baselines: str | Sequence[str] | None = None,
-    sets: str | Sequence[str] = ("A", "B"),
-    policies: Sequence[Any] = (),
-    seed: int = PAPER_SEED,
-    progress: OnFitted | None = None,
-) -> Compared:
-    """Fit the baselines on the train fold, and compare them with the learned router.
-
-    Looks at the test fold are logged by the command line only.
-
-    Args:
-        tree: all folds.
-        run: of `train`, or its folder; default: the newest that learned from the tree.
-        alpha: price of cost; default: the one that the router was trained for.
-        split: the fold to compare on.
-        baselines: names, or `module:Class`, as a list or as "a,b"; None is all of ours.
-        sets: what they choose from: "A" one direct call, "B" whole routes.
-        policies: of your own, to be valued beside them; see `hierrouter.evaluation.policies`.
-        seed: of what baselines draw.
-        progress: told (done, total, name) after each fit.
-
-    Raises:
-        InputError: something does not fit together, or there is nothing to compare on.
-        CacheError: the cache that the tree was opened from is gone or damaged.
-    """
-    chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
-    own = own_policies(policies)
-    answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
-    shown = select_run(tree, alpha, None if run is None else Path(run))
-    return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
-
-
-def compared(
-    tree: Tree,
-    shown: SelectedRun,
-    chosen: Sequence[Baseline],
-    sets: Sequence[str],
-    answers: Mapping[str, Answers] | None,
-    split: str,
-    seed: int,
-    on_fitted: OnFitted | None = None,
-    policies: Sequence[OwnPolicy] = (),
-) -> Compared:
-    """Hold the contest, and work out its intervals; see `contest` for the arguments and errors."""
-    held = contest(
-        tree,
-        shown.alpha,
-        chosen,
-        sets,
-        shown.trained,
-        split,
-        seed,
-        answers,
-        on_fitted or _nobody,
-        policies,
-    )
-    source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
-    result = standings(held, tree.scorer, source, cost_unit=cost_unit([tree]))
-    return Compared(result, look_details(held, chosen, policies))
-
-
-def _nobody(done: int, total: int, name: str) -> None:
-    """Whoever is not told."""

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
 from hierrouter.learning.checkpoint import SUMMARY, router_at
 from hierrouter.learning.selection import SelectedRun, provenance, run_by_enumeration, select_run
@@ -21,36 +23,39 @@ from hierrouter.reports.results import Report, as_json
 from hierrouter.reports.tables import long_table, named_tables
 from hierrouter.tables import Table
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
 
 
 @dataclass(frozen=True)
-class Reported:
-    """What a report is made of.
+class ReportRequest:
+    """What a report is to be made of; what does not fit is refused before anything is evaluated.
 
     Attributes:
-        cache: the folder that the trees were opened from.
         lists: the tree under each price list, by the list's name; the first is the main one.
         shown: the router, on the first of them.
         split: the fold to evaluate on.
         defer: where the router hands over what it doubts.
-        worst: how many of the router's largest regrets to show with their answers, at most.
-        pool: that the trees were opened with, for these answers.
         policies: the user's own.
+        with_worst: show the router's largest regrets with their answers.
+
+    Raises:
+        InputError: a model to hand over to that is not there, or no router that could.
     """
 
-    cache: Path
-    lists: Mapping[str, RouteTree]
+    lists: Mapping[str, Tree]
     shown: SelectedRun
     split: str = "test"
     defer: DeferTo | None = None
-    worst: int = 0
-    pool: str | None = None
     policies: tuple[OwnPolicy, ...] = ()
+    with_worst: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be handed over."""
+        if self.defer:
+            require_deferrable(self.tree, self.shown.trained, self.defer)
 
     @property
-    def tree(self) -> RouteTree:
+    def tree(self) -> Tree:
         """The tree under the first price list."""
         return next(iter(self.lists.values()))
 
@@ -67,7 +72,7 @@ class Reported:
         """Every run whose routers are evaluated, that of the router shown first."""
         return self.shown.run, self.shown.sweep_run, self.exact_run
 
-    def under(self, tree: RouteTree) -> Report:
+    def under(self, tree: Tree) -> Report:
         """The report under the prices of one of the trees, without the largest regrets.
 
         Raises:
@@ -75,7 +80,7 @@ class Reported:
         """
         shown = self.shown
         several = self.lists if len(self.lists) > 1 else {}
-        source = provenance(tree, self.cache, shown.run, shown.trained, shown.sweep_run, several)
+        source = provenance(tree, tree.root, shown.run, shown.trained, shown.sweep_run, several)
         return report_on(
             tree,
             shown.alpha,
@@ -99,38 +104,32 @@ class FinishedReport:
     """What a report found.
 
     Attributes:
-        made_of: which router on which trees.
+        request: which router on which trees.
         result: every figure, as plain values.
     """
 
-    made_of: Reported
+    request: ReportRequest
     result: Report
 
     @classmethod
-    def of(cls, made_of: Reported) -> FinishedReport:
+    def of(cls, request: ReportRequest) -> FinishedReport:
         """Evaluate everything under the first price list.
 
         Raises:
             InputError: something does not fit together, or there is nothing to report on.
         """
-        result, shown = made_of.under(made_of.tree), made_of.shown
-        if shown.trained is None or not made_of.worst:
-            return cls(made_of, result)
-        worst = explain_worst(
-            made_of.cache,
-            made_of.tree,
-            made_of.split,
-            shown.alpha,
-            shown.trained,
-            made_of.worst,
-            made_of.pool,
-        )
-        return cls(made_of, replace(result, worst=tuple(worst)))
+        tree, shown, result = request.tree, request.shown, request.under(request.tree)
+        if shown.trained is not None and request.with_worst:
+            worst = explain_worst(
+                tree.root, tree, request.split, shown.alpha, shown.trained, CASES, tree.pool
+            )
+            result = replace(result, worst=tuple(worst))
+        return cls(request, result)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that a reader must not miss, those on the choice of the router first."""
-        return (*self.made_of.shown.remarks, *self.result.notes)
+        return (*self.request.shown.remarks, *self.result.notes)
 
     @cached_property
     def tables(self) -> dict[str, Table]:
@@ -145,6 +144,10 @@ class FinishedReport:
         """
         return table_named(name, self.tables)
 
+    def to_arrow(self) -> pa.Table:
+        """Every figure with its interval, one line each; see `hierrouter.reports.values.SCHEMA`."""
+        return self.result.estimates
+
     def to_json(self) -> str:
         """The report as one JSON object; its keys are a contract, see docs/report.md."""
         return as_json(self.result)
@@ -158,8 +161,8 @@ class FinishedReport:
         # Figures need matplotlib, which tables do not.
         from hierrouter.reports.page import as_html
 
-        page, others = Path(path), list(self.made_of.lists.items())[1:]
-        under = {name: self.made_of.under(tree) for name, tree in others}
+        page, others = Path(path), list(self.request.lists.items())[1:]
+        under = {name: self.request.under(tree) for name, tree in others}
         write_atomically(page, as_html(self.result, others=under).encode())
         return page
 
@@ -211,39 +214,7 @@ def report(
     shown = select_run(tree, alpha, folder, swept, with_sweep=True)
     defer = DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
-    return FinishedReport.of(made_of(lists, shown, split, defer, own))
-
-
-def made_of(
-    lists: Mapping[str, Tree],
-    shown: SelectedRun,
-    split: str,
-    defer: DeferTo | None = None,
-    policies: tuple[OwnPolicy, ...] = (),
-    with_worst: bool = True,
-) -> Reported:
-    """What a report is made of, refused before anything is evaluated.
-
-    Args:
-        lists: the tree under each price list, by the list's name; the first is the main one.
-        with_worst: show the largest regrets with their answers.
-
-    Raises:
-        InputError: a model to hand over to that is not there, or no router that could.
-    """
-    tree = next(iter(lists.values()))
-    if defer:
-        require_deferrable(tree, shown.trained, defer)
-    return Reported(
-        cache=tree.root,
-        lists=lists,
-        shown=shown,
-        split=split,
-        defer=defer,
-        worst=CASES if with_worst else 0,
-        pool=tree.pool,
-        policies=policies,
-    )
+    return FinishedReport.of(ReportRequest(lists, shown, split, defer, own))
 
 
 def table_named(name: str, tables: Mapping[str, Table]) -> Table:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.outcome import ROUTER, STOP, Outcome
+from hierrouter.evaluation.outcome import ROUTER, STOP
 from hierrouter.reports.values import Bootstrap, Explained, Row, pivot
 from hierrouter.tables import json_text
 from hierrouter_cache.tree import RouteTree
@@ -51,7 +51,7 @@ class Power:
 
 @dataclass(frozen=True)
 class PairFigures:
-    """The router as the weak model of a pair, see `evaluate.pairs`; None where Q hardly differs.
+    """The router as the weak model of a pair, see `metrics.PairCurve`; None where Q hardly differs.
 
     Attributes:
         apgr: average share of the gap in Q that is recovered; chance has 0.5.
@@ -262,7 +262,7 @@ class Report:
         estimates: every mean with its interval, one line each; see `values.SCHEMA`. The rows below
             are read off it.
         gap_closed: share of the distance from the best fixed route to the oracle, by dataset;
-            None where that is below `evaluate.bounds.SMALLEST_GAP`; empty without a router.
+            None where that is below `bounds.SMALLEST_GAP`; empty without a router.
         provenance: where data and policy came from; JSON values.
         gap_closed_intervals: low and high of each `gap_closed`; None where it has no bounds.
         price_gaps: `gap_closed` under each price list, the report's own one first; empty where
@@ -478,30 +478,11 @@ def _ends(row: Row) -> Row:
     return Row(**{name: (row.estimate(name).low, row.estimate(name).high) for name in figures})
 
 
-def best_of_kind(
-    outcomes: Sequence[Outcome],
-    kind: str,
-    alpha: float,
-    queries: NDArray[np.int64] | slice = slice(None),
-) -> Outcome | None:
-    """The policy of a kind with the highest mean R, the cheaper on a tie; None without one.
-
-    Args:
-        alpha: weight of cost in R.
-        queries: int64[n], positions of the queries that count; all if not given.
-    """
-
-    def worth(one: Outcome) -> tuple[float, float]:
-        return float(one.reward(alpha)[queries].mean()), -float(one.cost[queries].mean())
-
-    return max((one for one in outcomes if one.kind == kind), key=worth, default=None)
-
-
 FORMAT = 1  # of the object; goes up where a key leaves or changes its meaning
 
 
 def as_json(report: Report) -> str:
-    """The contract's object as text; see `plain_json.json_text` for the errors."""
+    """The contract's object as text; see `tables.json_text` for the errors."""
     return json_text(as_object(report), "report")
 
 

@@ -91,17 +91,9 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
         Column("HierRouter - policy", 4, signed=True),
         Column(level, 4, signed=True),
     )
+    figures = "quality cost reward [reward] difference [difference]"
     lines = tuple(
-        _policy_line(
-            row.kind,
-            row.policy,
-            row.quality,
-            row.cost,
-            row.reward,
-            row.interval("reward"),
-            row.difference,
-            row.interval("difference"),
-        )
+        _policy_line(row.kind, *row.cells(f"policy {figures}"))
         for (*_, row) in _in_order(report, routes)
     )
     title = (
@@ -154,7 +146,7 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     lines = []
     for row in _in_order_by_any_price(report, routes):
         priced = [rows[row.kind, row.policy] for rows in under]
-        cells = [c for one in priced for c in (one.cost, one.reward, one.interval("reward"))]
+        cells = [cell for one in priced for cell in one.cells("cost reward [reward]")]
         lines.append(_policy_line(row.kind, row.policy, *cells))
     note = _routes_note(report, routes)
     closed = [
@@ -374,21 +366,8 @@ def depth_table(report: Report) -> Table:
         Column("R", 4),
         Column(level, 4),
     )
-    lines = tuple(
-        Line(
-            "HierRouter",
-            (
-                str(row.hop),
-                row.share,
-                row.quality,
-                row.interval("quality"),
-                row.cost,
-                row.reward,
-                row.interval("reward"),
-            ),
-        )
-        for row in report.depths
-    )
+    figures = "share quality [quality] cost reward [reward]"
+    lines = tuple(Line("HierRouter", (str(row.hop), *row.cells(figures))) for row in report.depths)
     return Table(
         title=f"Where HierRouter stops, C in {report.cost_unit}",
         columns=columns,

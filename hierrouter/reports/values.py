@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import STOP
-from hierrouter.tables import Interval, interval
+from hierrouter.tables import Cell, interval_of
 
 ALL = "all"
 SCHEMA = pa.schema(
@@ -196,10 +196,12 @@ class Row(SimpleNamespace):
         value, low, high = (getattr(self, metric + end) for end in ("", "_low", "_high"))
         return Estimate(value, low, high)
 
-    def interval(self, metric: str) -> Interval | None:
-        """The cell of a metric's interval; nothing where an end is not known."""
-        found = self.estimate(metric)
-        return interval(found.low, found.high)
+    def cells(self, names: str) -> tuple[Cell, ...]:
+        """Cells of a table: `"quality reward [reward]"` is two values and an interval."""
+        return tuple(
+            interval_of(self.estimate(name[1:-1])) if name[0] == "[" else getattr(self, name)
+            for name in names.split()
+        )
 
 
 def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:

@@ -14,7 +14,9 @@ from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import select_run
 from hierrouter.learning.training import train
-from hierrouter.reports.report import FinishedReport, Reported
+from hierrouter.replay.tree import Tree
+from hierrouter.reports.report import FinishedReport, ReportRequest
+from hierrouter.reports.values import SCHEMA
 from hierrouter_cli.report import show
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
@@ -22,10 +24,13 @@ from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_
 
 def reported(objective: Objective, folder: Path) -> dict[str, Any]:
     """What `report` writes of a router trained for this objective, and prints as text."""
-    tree, config = small_tree(), GLIMPSE if objective.max_cost else EXACT_GLIMPSE
-    save_checkpoint(train(tree, objective, config, 0), folder / "router")
+    plain, config = small_tree(), GLIMPSE if objective.max_cost else EXACT_GLIMPSE
+    save_checkpoint(train(plain, objective, config, 0), folder / "router")
+    parts = {name: getattr(plain, name) for name in plain.__dataclass_fields__}
+    tree = Tree(**parts, root=folder / "cache")
     shown = select_run(tree, None, folder / "router")
-    finished = FinishedReport.of(Reported(folder / "cache", {"pool": tree}, shown))
+    finished = FinishedReport.of(ReportRequest({"pool": tree}, shown, with_worst=False))
+    assert finished.to_arrow().column_names == SCHEMA.names
     page = finished.write(folder)
     show(finished.result, "text")
     found: dict[str, Any] = json.loads((folder / "report.json").read_text())

@@ -213,6 +213,7 @@ def test_json_and_csv_hold_every_row():
         "values",
     }
     assert [row["router"] for row in told["rows"]] == [r.entry.outcome.name for r in found.rows]
+    assert found.to_arrow().num_rows == len(found.rows) * 6  # metrics
     assert told["rows"][0]["settings"] == {"k": 3}
     assert told["rows"][4]["reads_answers"] is True
     table = list(csv.DictReader(io.StringIO(as_csv(long_table(found)))))
