@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,7 +143,8 @@ async def _one(
                 console.put("\n")
             _say_hop(hop)
 
-        result = await router.aroute(question, route_options, on_text=on_text, on_hop=on_hop)
+        told = replace(route_options, on_text=on_text, on_hop=on_hop)
+        result = await router.aroute(question, told)
         if not shown:
             console.put("\n")
         console.say(_summary(result))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from sklearn.base import RegressorMixin
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
@@ -26,7 +26,10 @@ LEVEL = 0.95
 SURE = 0.999  # level of the interval that decides whether weights average 1
 SMALLEST_SHARE = 0.001  # of the episodes; what is rarer is not worth a warning
 FOLDS = 10
-PENALTIES = np.logspace(-3, 3, 7)
+
+Make = Callable[[], RegressorMixin]  # a new regression of scikit-learn
+# Linear, with a penalty that leave-one-out errors choose.
+RIDGE: Make = partial(RidgeCV, np.logspace(-3, 3, 7))
 
 
 @dataclass(frozen=True)
@@ -450,27 +453,6 @@ def jackknife(value: float, replicates: NDArray[np.float64]) -> Clustered:
     return Clustered(value, math.sqrt(variance), groups - 1)
 
 
-class Regression(Protocol):
-    """A regression of scikit-learn."""
-
-    def fit(self, inputs: NDArray[np.float32], target: NDArray[np.float64]) -> Any:
-        """Learn from inputs float32[n, d] and targets float64[n]."""
-        ...
-
-    def predict(self, inputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """float64[n]."""
-        ...
-
-
-Make = Callable[[], Regression]
-
-
-def ridge() -> Regression:
-    """A linear regression whose penalty leave-one-out errors choose."""
-    made: Regression = RidgeCV(PENALTIES)
-    return made
-
-
 @dataclass(frozen=True)
 class FittedValues:
     """Expected returns at the states of a log, from all of it and across folds of its questions.
@@ -492,7 +474,7 @@ class FittedValues:
 
 
 def fitted_values(
-    log: Log, states: LoggedStates, reward: NDArray[np.float64], make: Make = ridge
+    log: Log, states: LoggedStates, reward: NDArray[np.float64], make: Make = RIDGE
 ) -> FittedValues:
     """Fit on all episodes, and without each of at most `FOLDS` folds of questions.
 
@@ -529,7 +511,7 @@ def fit(
     states: LoggedStates,
     reward: NDArray[np.float64],
     learn_from: NDArray[np.bool_],
-    make: Make = ridge,
+    make: Make = RIDGE,
 ) -> NDArray[np.float64]:
     """float64[episodes, L, A]: expected returns, learned from some of the episodes.
 
@@ -546,33 +528,18 @@ def fit(
     ahead = np.zeros(len(log))
     for hop in reversed(range(log.length.max())):
         here = log.alive[:, hop]
-        inputs, learned = states.features[states.row[here, hop]], learn_from[here]
-        target = (reward[:, hop] + ahead)[here]
-        action = log.action[here, hop]
-        columns = _columns(inputs, action, target, learned, log.actions.count, make)
-        values[here, hop] = np.stack(list(columns), axis=1)
+        inputs, action = states.features[states.row[here, hop]], log.action[here, hop]
+        target, learned = (reward[:, hop] + ahead)[here], learn_from[here]
+        for number in range(log.actions.count):
+            chosen = learned & (action == number)
+            regression = make() if chosen.sum() > 1 else DummyRegressor()
+            if not chosen.any():  # what was never taken is expected to earn the mean
+                chosen = learned
+            if chosen.any():
+                regression.fit(inputs[chosen], target[chosen])
+                values[here, hop, number] = regression.predict(inputs)
         ahead = np.einsum("ea,ea->e", chances[:, hop], values[:, hop])
     return values
-
-
-def _columns(
-    inputs: NDArray[np.float32],
-    action: NDArray[np.int64],
-    target: NDArray[np.float64],
-    learned: NDArray[np.bool_],
-    count: int,
-    make: Make,
-) -> Iterator[NDArray[np.float64]]:
-    """float64[states] for each action; what was never taken is expected to earn the mean."""
-    for number in range(count):
-        chosen = learned & (action == number)
-        regression = make() if chosen.sum() > 1 else DummyRegressor()
-        fallback = chosen if chosen.any() else learned
-        if fallback.any():
-            regression.fit(inputs[fallback], target[fallback])
-            yield regression.predict(inputs)
-        else:
-            yield np.zeros(len(inputs))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from time import perf_counter
@@ -43,12 +43,17 @@ class RouteOptions:
         rng: draw actions from the stochastic policy, for logs that other policies can be judged
             on; None takes the likeliest.
         reroute: where a model gives no answer, take the next likeliest action instead of failing.
+        on_text: told the answer as it grows: the text of the last call, once it is known that it is
+            the last; called in the router's event loop, like `on_hop`.
+        on_hop: told each call when it is answered.
     """
 
     alpha: float | None = None
     max_cost: float | None = None
     rng: np.random.Generator | None = None
     reroute: bool = False
+    on_text: OnText | None = None
+    on_hop: Callable[[Hop], None] = lambda hop: None
 
 
 @dataclass(frozen=True)
@@ -102,9 +107,6 @@ class Hop:
         }
         failed = [{"model": model, "reason": reason} for model, reason in self.instead_of]
         return {**found, "instead_of": failed} if failed else found
-
-
-OnHop = Callable[[Hop], None]
 
 
 @dataclass(frozen=True)
@@ -178,10 +180,7 @@ class Routing:
     Attributes:
         question: as the models see it.
         trained: who decides.
-        options: how it is routed.
-        on_text: told the answer as it grows: the text of the last call, once it is known that it is
-            the last.
-        on_hop: told each call when it is answered.
+        options: how it is routed, and who is told.
         pool: the models, in the order of the policy's actions.
         models: the same, ready to be asked, by name.
         batcher: works out decisions, for many questions together.
@@ -191,8 +190,6 @@ class Routing:
     question: str
     trained: TrainedRouter
     options: RouteOptions
-    on_text: OnText | None
-    on_hop: OnHop | None
     pool: Pool
     models: Mapping[str, LiveModel]
     batcher: DecisionBatcher
@@ -209,8 +206,7 @@ class Routing:
         while True:
             hop = await self._hop()
             self.hops.append(hop)
-            if self.on_hop:
-                self.on_hop(hop)
+            self.options.on_hop(hop)
             if hop.stops or len(self.hops) == self.pool.hops:
                 limit = self.trained.objective.max_cost
                 return RouteResult(self.question, self.trained.alpha, tuple(self.hops), limit)
@@ -264,7 +260,7 @@ class Routing:
         """
         spec, stops = self._model(action), action >= len(self.pool.models)
         is_last = stops or len(self.hops) + 1 == self.pool.hops
-        on_text, was_begun = self.on_text, False
+        on_text, was_begun = self.options.on_text, False
 
         def followed(text: str) -> None:
             nonlocal was_begun
@@ -418,6 +414,8 @@ class LivePolicy:
     def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
         """The next action at each of some live states, worked out together.
 
+        It is the greedy one, or one that is drawn where the state has a generator.
+
         Args:
             states: any number.
             embedded: float32[n, dim], see `embed`.
@@ -425,28 +423,22 @@ class LivePolicy:
         decisions: dict[int, Decision] = {}
         for trained in {id(state.trained): state.trained for state in states}.values():
             places = [place for place, state in enumerate(states) if state.trained is trained]
-            mine = [states[place] for place in places]
             chances = trained.decide_each(
                 embedded[places],
-                [state.path for state in mine],
-                [state.cost for state in mine],
-                [state.prompts for state in mine],
+                [states[place].path for place in places],
+                [states[place].cost for place in places],
+                [states[place].prompts for place in places],
             )
-            decisions.update(zip(places, self._decisions(mine, chances), strict=True))
+            likeliest = greedy(chances, self.origin.base_rate).argmax(axis=1).tolist()
+            orders = np.argsort(-chances, axis=1, kind="stable").tolist()
+            for place, action, row, order in zip(places, likeliest, chances, orders, strict=True):
+                propensity, rng = 1.0, states[place].rng
+                if rng is not None:
+                    action = int(rng.choice(len(row), p=row / row.sum()))
+                    propensity = float(row[action])
+                legal = tuple(action for action in order if row[action] > 0)
+                decisions[place] = Decision(action, propensity, row, legal)
         return [decisions[place] for place in range(len(states))]
-
-    def _decisions(
-        self, states: Sequence[LiveState], chances: NDArray[np.float64]
-    ) -> Iterator[Decision]:
-        """The greedy action of each state, or one that is drawn, where it has a generator."""
-        likeliest = greedy(chances, self.origin.base_rate).argmax(axis=1).tolist()
-        orders = np.argsort(-chances, axis=1, kind="stable").tolist()
-        for state, action, row, order in zip(states, likeliest, chances, orders, strict=True):
-            propensity = 1.0
-            if state.rng is not None:
-                action = int(state.rng.choice(len(row), p=row / row.sum()))
-                propensity = float(row[action])
-            yield Decision(action, propensity, row, tuple(a for a in order if row[a] > 0))
 
     def _at(self, alpha: float | None, max_cost: float | None) -> TrainedRouter:
         """The router for one alpha, with a limit on the cost of a query.

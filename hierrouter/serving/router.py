@@ -8,7 +8,6 @@ import select
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from types import TracebackType
@@ -27,12 +26,11 @@ from hierrouter.learning.run_folders import finished_runs
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
 from hierrouter.questions.files import MAX_LINE
 from hierrouter.questions.query import storable
-from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
+from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel
 from hierrouter.serving.route import (
     Decision,
     DecisionBatcher,
     LivePolicy,
-    OnHop,
     RouteOptions,
     RouteResult,
     Routing,
@@ -122,45 +120,27 @@ class Router:
             bundle.require_same_weights(self.pool, self._bundle, self._engines)
         self.models = {spec.name: _live_model(spec, self._engines) for spec in self.pool.models}
 
-    async def aroute(
-        self,
-        question: Question,
-        options: RouteOptions | None = None,
-        *,
-        on_text: OnText | None = None,
-        on_hop: OnHop | None = None,
-    ) -> RouteResult:
+    async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
 
         Args:
             question: its text, or messages as OpenAI's chat completions have them.
-            options: how it is to be routed.
-            on_text: told the answer as it grows: the text of the last call, once it is known that
-                it is the last; called in the router's event loop, like `on_hop`.
-            on_hop: told each call when it is answered.
+            options: how it is to be routed, and who is told on the way.
 
         Raises:
             InputError: no question, or an alpha or limit that the policy cannot be asked for.
             CallFailed: a model gave no answer.
         """
-        return await self._routing(question, options, on_text, on_hop).run()
+        return await self._routing(question, options).run()
 
-    def route(
-        self,
-        question: Question,
-        options: RouteOptions | None = None,
-        *,
-        on_text: OnText | None = None,
-        on_hop: OnHop | None = None,
-    ) -> RouteResult:
+    def route(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """As `aroute`, from a thread without an event loop; any number of threads may call it."""
         with self._lock:
             if self._portal is None:
                 self._portal = self._loop.enter_context(
                     start_blocking_portal("asyncio", name="router")
                 )
-        call = partial(self.aroute, question, options, on_text=on_text, on_hop=on_hop)
-        return self._portal.call(call)
+        return self._portal.call(self.aroute, question, options)
 
     async def first(self, question: Question, options: RouteOptions | None = None) -> Decision:
         """What the policy would do first; no model is called."""
@@ -194,23 +174,15 @@ class Router:
     ) -> None:
         self.close()
 
-    def _routing(
-        self,
-        question: Question,
-        options: RouteOptions | None,
-        on_text: OnText | None = None,
-        on_hop: OnHop | None = None,
-    ) -> Routing:
+    def _routing(self, question: Question, options: RouteOptions | None) -> Routing:
         options = options or RouteOptions()
         return Routing(
-            question_of(question),
-            self.policy.at(options.alpha, options.max_cost),
-            options,
-            on_text,
-            on_hop,
-            self.pool,
-            self.models,
-            self._batcher,
+            question=question_of(question),
+            trained=self.policy.at(options.alpha, options.max_cost),
+            options=options,
+            pool=self.pool,
+            models=self.models,
+            batcher=self._batcher,
         )
 
 

@@ -85,7 +85,8 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
     Args:
         log: where a line a question goes; None is nowhere.
     """
-    server = Server(router, settings, log or RequestLog(None))
+    rng = None if settings.seed is None else np.random.default_rng(settings.seed)
+    server = Server(router, settings, log or RequestLog(None), rng)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -113,13 +114,8 @@ class Server:
     router: Router
     settings: Settings
     log: RequestLog
-    metrics: Metrics = field(init=False)
-    rng: np.random.Generator | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        seed = self.settings.seed
-        self.metrics = Metrics()
-        self.rng = None if seed is None else np.random.default_rng(seed)
+    rng: np.random.Generator | None
+    metrics: Metrics = field(default_factory=lambda: Metrics())
 
 
 def _add_routes(app: FastAPI, server: Server) -> None:
@@ -148,7 +144,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
         request.require_text()
         question = question_of(request.messages)
         name = f"chatcmpl-{secrets.token_hex(12)}"
-        return await Answer(server, name, request, question, http).response()
+        return await ChatAnswer(server, name, request, question, http).response()
 
 
 def _model(name: str) -> dict[str, Any]:
@@ -298,7 +294,7 @@ def _limited(receive: Receive) -> Receive:
 
 
 @dataclass
-class Answer:
+class ChatAnswer:
     """One completion, from the request to the last byte.
 
     Attributes:
@@ -339,11 +335,11 @@ class Answer:
         server, model = self.server, self.request.model
         settings, wanted = server.settings, self.request.hierrouter
         alpha = settings.names.alpha(model) if wanted.alpha is None else wanted.alpha
-        options = RouteOptions(alpha, wanted.max_cost, server.rng, settings.reroute)
+        options = RouteOptions(
+            alpha, wanted.max_cost, server.rng, settings.reroute, on_text, self._on_hop
+        )
         try:
-            result = await server.router.aroute(
-                self.question, options, on_text=on_text, on_hop=self._on_hop
-            )
+            result = await server.router.aroute(self.question, options)
         except InputError:  # refused before any call
             raise
         except CallFailed as error:

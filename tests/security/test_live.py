@@ -157,7 +157,7 @@ def test_a_run_of_others_does_not_decide_where_a_key_goes(
     monkeypatch.setenv("SOME_SECRET", KEY)
     run = shutil.copytree(live_run, tmp_path / "run")
     with serving(Server()) as server:
-        pool = with_server(run, "calc", server, api_key_env="SOME_SECRET")
+        pool = with_server(run, server, "calc", api_key_env="SOME_SECRET")
         bundle = load_bundle(run)
         assert bundle
         save_bundle(replace(bundle, pool=pool), run)

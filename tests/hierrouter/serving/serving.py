@@ -1,4 +1,4 @@
-"""A router on 127.0.0.1, in a thread of the test."""
+"""A router on 127.0.0.1, in a thread of the test, and who asks it."""
 
 import socket
 import threading
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import uvicorn
 
 from hierrouter.learning.bundle import load_bundle
@@ -40,18 +41,28 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
             thread.join()
 
 
-def with_server(
-    run: Path, name: str, upstream: Server, pool: Pool | None = None, **endpoint: Any
-) -> Pool:
-    """The run's pool, or another one, one of its models answered for by a server."""
+def with_server(run: Path, upstream: Server, *names: str, **endpoint: Any) -> Pool:
+    """The run's pool, some of its models, or all of them, answered for by a server."""
     bundle = load_bundle(run)
     assert bundle
-    pool = pool or bundle.pool
     where = Endpoint(upstream.url, **endpoint)
     models = tuple(
         replace(model, model=MODEL, backend="openai", endpoint=where)
-        if model.name == name
+        if not names or model.name in names
         else model
-        for model in pool.models
+        for model in bundle.pool.models
     )
-    return replace(pool, models=models)
+    return replace(bundle.pool, models=models)
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+QUESTION = "compute 12+7"
+GOOD = {"model": "hierrouter", "messages": user(QUESTION)}
+
+
+def ask(url: str, timeout: float = 60, **changed: object) -> httpx2.Response:
+    """The response to a good request with some of its keys changed."""
+    return httpx2.post(f"{url}/v1/chat/completions", json={**GOOD, **changed}, timeout=timeout)

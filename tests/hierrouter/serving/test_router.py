@@ -67,7 +67,7 @@ def test_questions_under_way_together_get_their_own_answers(router: Router) -> N
 def test_the_last_answer_grows(router: Router) -> None:
     texts: list[str] = []
     hops: list[Hop] = []
-    routed = router.route(QUESTION, on_text=texts.append, on_hop=hops.append)
+    routed = router.route(QUESTION, RouteOptions(on_text=texts.append, on_hop=hops.append))
     assert "".join(texts) == routed.answer
     assert tuple(hops) == routed.hops
     assert len(hops) == 2

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,15 +21,10 @@ from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.serving.router import Router
 from tests.conftest import Run
-from tests.hierrouter.serving.serving import served, with_server
+from tests.hierrouter.serving.serving import GOOD, QUESTION, ask, served, user, with_server
 from tests.servers import HTML, Reply, Server, completion, good, late, refusal, serving
 
-QUESTION = "compute 12+7"
 KEY = "sk-CANARY-1234"
-
-
-def user(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +137,6 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("gpt")
 
 
-GOOD = {"model": "hierrouter", "messages": user(QUESTION)}
-
-
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -184,7 +175,7 @@ def test_a_bad_request_gets_an_error_as_openai_has_it(
     assert error["type"] == "invalid_request_error"
     assert re.search(said, error["message"]), error
     assert "\n" not in error["message"]
-    after = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
+    after = ask(url)
     assert after.status_code == 200
 
 
@@ -260,13 +251,12 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
 ) -> None:
     log = tmp_path / "requests.jsonl"
     with serving(Server(lambda prompt, before: fault or good(prompt))) as upstream:
-        pool = with_server(live_run, "calc", upstream, timeout_s=0.5, attempts=2)
+        pool = with_server(live_run, upstream, "calc", timeout_s=0.5, attempts=2)
         router = Router(live_run, pool)
         if fault is None:
             upstream.stop()
         with served(router, log=log) as url:
-            body = {**GOOD, "stream": stream}
-            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            found = ask(url, stream=stream)
             after = httpx2.get(f"{url}/health")
             metrics = httpx2.get(f"{url}/metrics").text
     assert found.status_code == 502, found.text
@@ -283,9 +273,9 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
 
 def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path) -> None:
     with serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream:
-        pool = with_server(live_run, "calc", upstream, attempts=1)
+        pool = with_server(live_run, upstream, "calc", attempts=1)
         with served(Router(live_run, pool), reroute=True) as url:
-            found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60).json()
+            found = ask(url).json()
     assert "calc" not in found["hierrouter"]["route"].split(">")
     [failed] = found["hierrouter"]["steps"][0]["instead_of"]
     assert failed["model"] == "calc"
@@ -305,10 +295,9 @@ def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
         return broken if streams else Reply(completion(first.response))
 
     with serving(Server(script)) as upstream:
-        pool = with_server(live_run, last.model, upstream, attempts=1)
+        pool = with_server(live_run, upstream, last.model, attempts=1)
         with served(Router(live_run, pool), reroute=reroute) as url:
-            body = {**GOOD, "stream": True}
-            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            found = ask(url, stream=True)
     events = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
     assert found.status_code == 200  # its first words were out by then
     assert json.loads(events[1])["choices"][0]["delta"]["content"] == "one "
@@ -341,10 +330,9 @@ def test_a_server_that_streams_junk_ends_in_an_error(
         return Reply(body.decode(), headers={"Content-Type": "text/event-stream"})
 
     with serving(Server(script)) as upstream:
-        pool = with_server(live_run, last.model, upstream, attempts=2)
+        pool = with_server(live_run, upstream, last.model, attempts=2)
         with served(Router(live_run, pool)) as url:
-            body = {**GOOD, "stream": True}
-            found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            found = ask(url, stream=True)
             after = httpx2.get(f"{url}/health")
     assert found.status_code == (200 if begun else 502), found.text
     lines = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
@@ -357,23 +345,14 @@ def test_a_server_that_streams_junk_ends_in_an_error(
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool) -> None:
     """The first call takes a second; nobody waits for it, so the second one is not made."""
-    with serving(Server(lambda prompt, before: late(good(prompt), 1.0))) as upstream:
-        pool = with_server(live_run, "calc", upstream)
-        for name in ("text", "facts"):
-            where = with_server(live_run, name, upstream)
-            pool = replace(
-                pool,
-                models=tuple(
-                    other if other.name == name else mine
-                    for mine, other in zip(pool.models, where.models, strict=True)
-                ),
-            )
-        with served(Router(live_run, pool)) as url:
-            with pytest.raises(httpx2.ReadTimeout):
-                body = {**GOOD, "stream": stream}
-                httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=0.4)
-            time.sleep(2)
-            text = httpx2.get(f"{url}/metrics").text
+    with (
+        serving(Server(lambda prompt, before: late(good(prompt), 1.0))) as upstream,
+        served(Router(live_run, with_server(live_run, upstream))) as url,
+    ):
+        with pytest.raises(httpx2.ReadTimeout):
+            ask(url, timeout=0.4, stream=stream)
+        time.sleep(2)
+        text = httpx2.get(f"{url}/metrics").text
     assert sum(upstream.asked.values()) == 1
     assert 'hierrouter_requests_total{status="499"} 1.0' in text
 
@@ -388,7 +367,7 @@ def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool) -> No
     ],
 )
 def test_what_asks_for_nothing_is_taken(url: str, extra: dict[str, object]) -> None:
-    found = httpx2.post(f"{url}/v1/chat/completions", json={**GOOD, **extra}, timeout=60)
+    found = ask(url, **extra)
     assert found.status_code == 200, found.text
     assert "set-cookie" not in found.headers
     assert len(found.headers.get("x-hierrouter-ignored", "")) < 3_000
@@ -396,7 +375,7 @@ def test_what_asks_for_nothing_is_taken(url: str, extra: dict[str, object]) -> N
 
 def test_a_disk_that_is_full_takes_no_answer_away(live_run: Path) -> None:
     with served(Router(live_run), log=Path("/dev/full")) as url:
-        found = httpx2.post(f"{url}/v1/chat/completions", json=GOOD, timeout=60)
+        found = ask(url)
     assert found.status_code == 200
 
 
@@ -422,14 +401,13 @@ def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Ru
     with (
         serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream,
         served(
-            Router(live_run, with_server(live_run, "facts", upstream, attempts=1)),
+            Router(live_run, with_server(live_run, upstream, "facts", attempts=1)),
             log=log,
             seed=3,
         ) as url,
     ):
         for n in range(12):
-            body = {**GOOD, "messages": user(f"compute {n}+{n}")}
-            httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            ask(url, messages=user(f"compute {n}+{n}"))
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     answered = [line for line in lines if line["status"] == 200]
     assert len(lines) == 12
@@ -450,26 +428,24 @@ def test_who_comes_when_all_places_are_taken_is_told_to_come_again(live_run: Pat
         assert go.wait(60)
         return good(prompt)
 
-    with serving(Server(held)) as upstream, ThreadPoolExecutor(1) as other:
-        every = with_server(live_run, "facts", upstream)
-        every = with_server(live_run, "text", upstream, pool=every)
-        pool = with_server(live_run, "calc", upstream, pool=every)
-        with served(Router(live_run, pool), max_requests=1) as url:
-            client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+    with (
+        ThreadPoolExecutor(1) as other,
+        serving(Server(held)) as upstream,
+        served(Router(live_run, with_server(live_run, upstream)), max_requests=1) as url,
+    ):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
 
-            def ask() -> str:
-                found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
-                return found.choices[0].message.content
+        def said() -> str:
+            found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
+            return found.choices[0].message.content
 
-            first = other.submit(ask)
-            assert come.wait(60)
-            with pytest.raises(
-                openai.InternalServerError, match="1 requests are under way"
-            ) as busy:
-                ask()
-            assert busy.value.status_code == 503
-            assert busy.value.code == "overloaded"
-            assert busy.value.response.headers["Retry-After"] == "1"
-            assert httpx2.get(f"{url}/health").status_code == 200
-            go.set()
-            assert first.result() == ask()
+        first = other.submit(said)
+        assert come.wait(60)
+        with pytest.raises(openai.InternalServerError, match="1 requests are under way") as busy:
+            said()
+        assert busy.value.status_code == 503
+        assert busy.value.code == "overloaded"
+        assert busy.value.response.headers["Retry-After"] == "1"
+        assert httpx2.get(f"{url}/health").status_code == 200
+        go.set()
+        assert first.result() == said()
