@@ -72,8 +72,6 @@ def datasets(
 
 
 def _list(data: Path, format: str) -> None:
-    from dataclasses import asdict
-
     from hierrouter.questions.datasets import known_datasets
     from hierrouter.questions.sources import hub_installed
 
@@ -89,8 +87,6 @@ def _list(data: Path, format: str) -> None:
 
 
 def _as_object(described: list[Described], pairs: list[Pair]) -> dict[str, Any]:
-    from dataclasses import asdict
-
     shown = [
         {"test": _name(pair.test), "other": _name(pair.other), "similarity": pair.similarity}
         for pair in pairs

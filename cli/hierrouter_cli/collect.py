@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hierrouter.collection.collect import Machines, Planned
     from hierrouter.collection.plan import Shard
     from hierrouter.collection.progress import Progress, Summary
-    from hierrouter.pools.pool import ModelSpec, Pool
+    from hierrouter.pools.pool import Pool
     from hierrouter.questions.query import Query
     from hierrouter.replay.tree import Tree
 
@@ -94,15 +94,14 @@ def _announce(found: Planned) -> None:
         f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
         f"{len(pool.everyone)} direct calls), equal prompts once, into {found.cache}"
     )
-    names_of = ", ".join(f"{model.name} ({_place(model)})" for model in pool.everyone)
-    console.say(f"collect: {pool.hops} hops, {names_of}")
+    called = []
+    for model in pool.everyone:
+        on_server = model.backend == "openai" and model.endpoint
+        server = f" at {on_server.address}" if on_server else ""
+        called.append(f"{model.name} ({model.model}{server})")
+    console.say(f"collect: {pool.hops} hops, {', '.join(called)}")
     if not any(query.split == "test" for query in queries):
         console.say("note: no test query among these, and reports need some; take a larger --limit")
-
-
-def _place(model: ModelSpec) -> str:
-    server = f" at {model.endpoint.address}" if model.backend == "openai" and model.endpoint else ""
-    return f"{model.model}{server}"
 
 
 def say_note(note: str) -> None:

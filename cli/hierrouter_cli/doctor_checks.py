@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 
@@ -52,10 +52,37 @@ class Finding:
     text: str
     error: HierRouterError | None = None
 
-    @classmethod
-    def of_error(cls, subject: str, error: HierRouterError) -> Finding:
-        """The problem that this error is."""
-        return cls(subject, "problem", str(error), error)
+
+def examine(cache: Path) -> Iterator[Finding]:
+    """Look at everything, each thing when the one before was told.
+
+    Args:
+        cache: its folder, there or not.
+    """
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "packages": packages,
+        "extras": extras,
+        "devices": devices,
+        "testbed": shipped_models,
+        "paper's encoder": paper_encoder,
+        "hub": hub,
+        "disk": lambda: disk(cache),
+        "cache": lambda: cache_health(cache),
+        "router": router,
+    }
+    for subject, check in checks.items():
+        try:
+            yield from check()
+        except HierRouterError as error:
+            yield Finding(subject, "problem", str(error), error)
+        except ImportError as error:
+            broken = WorldError(f"broken package: {reason_of(error, 160)}; install it again")
+            yield Finding(subject, "problem", str(broken), broken)
+        except OSError as error:
+            hidden = WorldError(
+                f"cannot look: {reason_of(error, 160)}; check the disk and its permissions"
+            )
+            yield Finding(subject, "problem", str(hidden), hidden)
 
 
 NAME = "hierrouter"
@@ -152,8 +179,6 @@ def hub() -> Iterator[Finding]:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    from hierrouter.engines.encoders import PAPER_ENCODER
-
     try:
         HfApi().model_info(PAPER_ENCODER, timeout=TIMEOUT_S)
     except OfflineModeIsEnabled:
@@ -246,10 +271,6 @@ def cache_health(folder: Path) -> Iterator[Finding]:
         text = f"none at {folder}; `hierrouter quickstart` or `hierrouter collect` makes one"
         yield Finding("cache", "note", text)
         return
-    yield _standing(folder, info)
-
-
-def _standing(folder: Path, info: dict[str, Any]) -> Finding:
     lacking = info["missing_nodes"] + info["missing_direct"]
     whole = (
         f"{folder}: {info['complete_queries']:,} of {info['queries']:,} queries complete, "
@@ -258,8 +279,9 @@ def _standing(folder: Path, info: dict[str, Any]) -> Finding:
     if lacking:
         failed = f", {sum(info['failed_calls'].values()):,} failed" if info["failed_calls"] else ""
         remedy = f"`hierrouter collect --cache {folder}` makes them"
-        return Finding("cache", "note", f"{whole}; {lacking:,} calls missing{failed}; {remedy}")
-    return Finding("cache", "ok", f"{whole}; `hierrouter cache verify` reads every row")
+        yield Finding("cache", "note", f"{whole}; {lacking:,} calls missing{failed}; {remedy}")
+    else:
+        yield Finding("cache", "ok", f"{whole}; `hierrouter cache verify` reads every row")
 
 
 def router() -> Iterator[Finding]:
@@ -307,7 +329,6 @@ DIGESTS = {
 }
 MODELS = testbed.model_path("calc").parent
 WEIGHTS = "model.safetensors"
-SHA256_DIGITS = 64
 
 
 def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
@@ -319,19 +340,18 @@ def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
     Raises:
         WorldError: a file is missing or altered.
     """
-    damaged = [name for name, digest in DIGESTS.items() if _digest(folder / name) != digest]
+    damaged = []
+    for name, digest in DIGESTS.items():
+        try:
+            whole = folder_digest(folder / name) == digest
+        except InputError:  # no weights there
+            whole = False
+        damaged += [] if whole else [name]
     if damaged:
         raise WorldError(
             f"damaged or missing: {', '.join(damaged)} in {folder}; install the package again"
         )
     yield Finding("testbed", "ok", f"{', '.join(DIGESTS)}: every byte as shipped")
-
-
-def _digest(folder: Path) -> str | None:
-    try:
-        return folder_digest(folder)
-    except InputError:  # no weights there
-        return None
 
 
 def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
@@ -351,52 +371,9 @@ def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
         yield Finding("paper's encoder", "note", text)
         return
     file = Path(found).resolve()
-    if len(file.name) == SHA256_DIGITS and _sha256(file) != file.name:
-        raise WorldError(f"damaged weights: {file}; remove the file, it is fetched again")
+    if len(file.name) == 2 * hashlib.sha256().digest_size:
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if digest != file.name:
+            raise WorldError(f"damaged weights: {file}; remove the file, it is fetched again")
     yield Finding("paper's encoder", "ok", "on this machine, every byte as on the hub")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-Check = Callable[[], Iterator[Finding]]
-
-
-def examine(cache: Path) -> Iterator[Finding]:
-    """Look at everything, each thing when the one before was told.
-
-    Args:
-        cache: its folder, there or not.
-    """
-
-    checks: dict[str, Check] = {
-        "packages": packages,
-        "extras": extras,
-        "devices": devices,
-        "testbed": shipped_models,
-        "paper's encoder": paper_encoder,
-        "hub": hub,
-        "disk": lambda: disk(cache),
-        "cache": lambda: cache_health(cache),
-        "router": router,
-    }
-    for subject, check in checks.items():
-        yield from _found(subject, check)
-
-
-def _found(subject: str, check: Check) -> Iterator[Finding]:
-    """What a check finds; what it raises is found, too."""
-    try:
-        yield from check()
-    except HierRouterError as error:
-        yield Finding.of_error(subject, error)
-    except ImportError as error:
-        broken = WorldError(f"broken package: {reason_of(error, 160)}; install it again")
-        yield Finding.of_error(subject, broken)
-    except OSError as error:
-        hidden = WorldError(
-            f"cannot look: {reason_of(error, 160)}; check the disk and its permissions"
-        )
-        yield Finding.of_error(subject, hidden)

@@ -68,6 +68,8 @@ def off_policy(
     """
     from hierrouter.collection.files import require_free
     from hierrouter.serving.logs import has_texts, write_log
+    from hierrouter.serving.off_policy_result import as_json, long_table, result_tables
+    from hierrouter.serving.off_policy_study import value_by_simulation
 
     only_simulated = {
         "--split": split,
@@ -91,14 +93,27 @@ def off_policy(
         assert log is not None
         result = _from_log(log, selected, shown, None if texts else tree)
     else:
-        fold, size = split or SPLIT, (episodes, repeats or 1, seed)
+        fold = split or SPLIT
         look_at("off-policy", tree, fold, shown)
+        say_if_few(tree, fold, "every figure rests on them")
+        played = tree.split(fold)
         source = _provenance(selected, tree, run, trained)
-        result, first = _simulated(trained, tree, fold, shown.alpha, logging, size, source)
+        with console.bar("logs", repeats or 1) as on_log:
+            result, first = value_by_simulation(
+                trained,
+                played,
+                shown.alpha,
+                logging,
+                {**source, "split": fold, "log_seed": seed},
+                episodes=episodes or max(len(played), FEWEST),
+                repeats=repeats or 1,
+                seed=seed,
+                on_log=on_log,
+            )
         if keep:
             write_log(first, tree.models, keep)
             console.say(f"off-policy: log {keep}, {len(first):,} episodes")
-    show(result, format)
+    console.put_as(format, result, as_json, long_table, result_tables)
 
 
 def _logging_policy(
@@ -166,39 +181,6 @@ def _is_tested(episodes: Iterable[Episode], tree: RouteTree) -> bool:
     return any((episode.query, episode.dataset) in tested for episode in episodes)
 
 
-def _simulated(
-    trained: TrainedRouter,
-    tree: RouteTree,
-    split: str,
-    alpha: float,
-    logging: LoggingPolicy,
-    size: tuple[int | None, int, int],
-    source: Mapping[str, Any],
-) -> tuple[Result, list[Episode]]:
-    """From logs played on a fold, with a bar over them; and the episodes of the first.
-
-    Args:
-        size: episodes of each log, None for one a question; number of logs; seed.
-    """
-    from hierrouter.serving.off_policy_study import value_by_simulation
-
-    fold, (episodes, repeats, seed) = tree.split(split), size
-    say_if_few(tree, split, "every figure rests on them")
-    source = {**source, "split": split, "log_seed": seed}
-    with console.bar("logs", repeats) as on_log:
-        return value_by_simulation(
-            trained,
-            fold,
-            alpha,
-            logging,
-            source,
-            episodes=episodes or max(len(fold), FEWEST),
-            repeats=repeats,
-            seed=seed,
-            on_log=on_log,
-        )
-
-
 def _provenance(
     selected: Selected, tree: RouteTree | None, run: Path, trained: TrainedRouter
 ) -> dict[str, Any]:
@@ -214,10 +196,3 @@ def _provenance(
         "seed": trained.origin.seed,
         "trained_on": trained.origin.fingerprint,
     }
-
-
-def show(result: Result, format: str) -> None:
-    """The estimates on stdout."""
-    from hierrouter.serving.off_policy_result import as_json, long_table, result_tables
-
-    console.put_as(format, result, as_json, long_table, result_tables)
