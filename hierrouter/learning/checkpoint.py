@@ -35,6 +35,7 @@ HEADER = "hierrouter"
 CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
+AS_WRITTEN = ("hops", "encoder", "view", "seed", "fingerprint", "version")  # of an origin
 RETRAIN = "train again"
 Network = TypeVar("Network", Router, AlphaRouter)
 Member = TypeVar("Member", TrainedRouter, TrainedSweep)
@@ -109,17 +110,11 @@ def describe(policy: Policy) -> dict[str, Any]:
     """Everything but the tensors, as JSON values."""
     origin = policy.origin
     found = {
+        **asdict(origin),
         "format": FORMAT,
         "models": list(origin.models),
         "rate": [list(pair) for pair in origin.rate],
-        "hops": origin.hops,
-        "encoder": origin.encoder,
-        "view": origin.view,
         "algo": origin.config.algo,
-        "config": asdict(origin.config),
-        "seed": origin.seed,
-        "fingerprint": origin.fingerprint,
-        "version": origin.version,
         "objective": asdict(policy.objective),
         "history": list(policy.history),
         **({} if policy.kept is None else {"kept": policy.kept}),
@@ -180,16 +175,11 @@ def _policy(found: dict[str, Any], objective: Objective, tensors: dict[str, Tens
         ceilings = Ceilings(*(tensors.pop(name).numpy() for name in CEILINGS))
     origin = Origin(
         models=tuple(found["models"]),
-        hops=found["hops"],
         rate=tuple(
             (float(tokens_in), float(tokens_out)) for tokens_in, tokens_out in found["rate"]
         ),
-        encoder=found["encoder"],
-        view=found["view"],
         config=ALGORITHMS[found["algo"]](**found["config"]),
-        seed=found["seed"],
-        fingerprint=found["fingerprint"],
-        version=found["version"],
+        **{name: found[name] for name in AS_WRITTEN},
     )
     shape, history = RouterShape(**found["shape"]), tuple(map(float, found["history"]))
     _check_fit(origin, objective, shape, ceilings)
