@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import STOP
-from hierrouter.tables import Cell, interval_of
+from hierrouter.tables import Cell, interval
 
 ALL = "all"
 SCHEMA = pa.schema(
@@ -198,10 +198,14 @@ class Row(SimpleNamespace):
 
     def cells(self, names: str) -> tuple[Cell, ...]:
         """Cells of a table: `"quality reward [reward]"` is two values and an interval."""
-        return tuple(
-            interval_of(self.estimate(name[1:-1])) if name[0] == "[" else getattr(self, name)
-            for name in names.split()
-        )
+        found: list[Cell] = []
+        for name in names.split():
+            if name.startswith("["):
+                ends = self.estimate(name.strip("[]"))
+                found.append(interval(ends.low, ends.high))
+            else:
+                found.append(getattr(self, name))
+        return tuple(found)
 
 
 def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:
