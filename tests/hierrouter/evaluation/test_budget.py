@@ -1,27 +1,161 @@
-"""Optima under a budget against a linear programme and against enumeration."""
+"""Hulls, optima within budgets, ceilings and price mixes."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
+from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import (
+    Ceilings,
+    Hulls,
+    PriceMix,
+    affordable,
+    affordable_at,
+    exact_frontier,
     masked_optimum,
     optimum_at_mean_cost,
     optimum_under_budget,
+    oracle_break_points,
+    price_mix,
     share_over,
 )
-from hierrouter.evaluation.outcome import Actions, ending, policy_outcome
+from hierrouter.evaluation.metrics import frontier
+from hierrouter.evaluation.outcome import Actions, ending, mean_points, policy_outcome
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.test_exact import random_table, trees
+from tests.hierrouter.evaluation.enumeration import (
+    Path,
+    alphas,
+    best_path,
+    cost,
+    mean,
+    paths,
+    quality,
+    reward,
+    seeds,
+    unhurried,
+)
+from tests.hierrouter.evaluation.test_outcome import random_table, shapes, trees
 from tests.hierrouter.trees import random_tree
+
+clouds = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 5), st.integers(1, 8), st.just(2)),
+    elements=st.integers(0, 6),
+    fill=st.nothing(),
+)
+tiny_shapes = st.sampled_from([Routes(1, 2), Routes(2, 1), Routes(2, 2), Routes(3, 1)])
+tiny_trees = st.builds(random_tree, tiny_shapes, st.integers(1, 3), seeds)
+
+
+def best_at_most(points: list[tuple[float, float]], budget: float) -> float | None:
+    """The best mean quality of one policy, or of two that are mixed, within a mean cost."""
+    reached = [worth for spent, worth in points if spent <= budget + 1e-9]
+    for (low, poor), (high, good) in itertools.permutations(points, 2):
+        if low <= budget < high:
+            reached.append(poor + (good - poor) * (budget - low) / (high - low))
+    return max(reached, default=None)
+
+
+def every_policy(tree: RouteTree, stop: bool) -> list[tuple[float, float]]:
+    """Mean cost and mean quality of every way to give each query a route."""
+    queries = range(len(tree))
+    options = [
+        {(cost(tree, query, path), quality(tree, query, path)) for path in paths(tree, stop)}
+        for query in queries
+    ]
+    points = {
+        (mean([spent for spent, _ in chosen]), mean([worth for _, worth in chosen]))
+        for chosen in itertools.product(*options)
+    }
+    best: dict[float, float] = {}
+    for spent, worth in points:
+        best[spent] = max(worth, best.get(spent, worth))
+    return sorted(best.items())
+
+
+@unhurried
+@given(clouds)
+def test_each_hull_is_that_of_its_own_points(cloud: np.ndarray) -> None:
+    spent, worth = cloud[..., 0], cloud[..., 1]
+    hulls = Hulls.of(spent, worth)
+    assert (np.diff(hulls.slope) <= 0).all()
+    for query, (row_cost, row_quality) in enumerate(zip(spent, worth, strict=True)):
+        mine = hulls.query == query
+        hull = [hulls.start[query], *hulls.after[mine]]
+        assert hull == frontier(row_cost, row_quality).tolist()
+        assert hulls.before[mine].tolist() == hull[:-1]
+        np.testing.assert_array_equal(hulls.cost[mine], np.diff(row_cost[hull]))
+        np.testing.assert_array_equal(hulls.quality[mine], np.diff(row_quality[hull]))
+
+
+def test_points_on_an_edge_are_left_out() -> None:
+    spent, worth = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[0.0, 1.0, 2.0, 2.5]])
+    assert Hulls.of(spent, worth).after.tolist() == [2, 3]
+
+
+def test_points_can_be_left_out() -> None:
+    spent, worth = np.array([[1.0, np.inf, 3.0]]), np.array([[0.0, -np.inf, 1.0]])
+    hulls = Hulls.of(spent, worth)
+    assert (hulls.start.tolist(), hulls.after.tolist(), hulls.slope.tolist()) == ([0], [2], [0.5])
+
+
+@unhurried
+@given(tiny_trees, st.booleans(), st.floats(0, 1.2))
+def test_the_frontier_and_the_mean_budget_are_those_of_all_policies(
+    tree: RouteTree, stop: bool, part: float
+) -> None:
+    policies = every_policy(tree, stop)
+    spent, worth = exact_frontier(tree, stop)
+    assert spent[0] == pytest.approx(policies[0][0])
+    budget = spent[0] + part * (policies[-1][0] - spent[0])
+    expected = best_at_most(policies, budget)
+    assert np.interp(budget, spent, worth) == pytest.approx(expected)
+    best = optimum_at_mean_cost(tree, budget, stop)
+    assert best.quality.mean() == pytest.approx(expected)
+
+
+@unhurried
+@given(trees, st.booleans(), alphas)
+def test_the_oracle_at_any_alpha_is_on_the_frontier(
+    tree: RouteTree, stop: bool, alpha: float
+) -> None:
+    spent, worth = exact_frontier(tree, stop)
+    best = oracle(tree, alpha, stop).reward(alpha).mean()
+    assert (worth - alpha * spent).max() == pytest.approx(best, abs=1e-9)
+    slopes = np.diff(worth) / np.diff(spent)
+    np.testing.assert_allclose(slopes[::-1], oracle_break_points(tree, stop))
+
+
+@unhurried
+@given(trees, st.booleans())
+def test_the_oracle_changes_at_its_break_points_and_nowhere_else(
+    tree: RouteTree, stop: bool
+) -> None:
+    points = oracle_break_points(tree, stop)
+    if not stop:  # as where nothing is said
+        np.testing.assert_array_equal(oracle_break_points(tree), points)
+    turns = np.unique(points.round(9))
+    edges = np.concatenate([[0], turns, [turns.max(initial=0) + 1]])
+    for low, high in itertools.pairwise(edges):
+        early, late = (oracle(tree, low + share * (high - low), stop) for share in (0.25, 0.75))
+        np.testing.assert_array_equal(early.cost, late.cost)
+    changes = [oracle(tree, (low + high) / 2, stop) for low, high in itertools.pairwise(edges)]
+    cost, quality = mean_points(changes)
+    assert (np.diff(cost) < 0).all()
+    assert (np.diff(quality) < 0).all()
+
 
 ROUNDING = 1e-9
 shares = st.floats(0, 1.2)
@@ -75,8 +209,8 @@ def test_a_hand_made_mean_budget() -> None:
         tokens_out=np.zeros((2, 3), dtype=np.int64),
         rate=np.ones((2, 2)),
     )
-    for budget, quality in [(1, 0), (1.5, 0.25), (2, 0.5), (2.5, 0.625)]:
-        assert optimum_at_mean_cost(tree, budget).quality.mean() == pytest.approx(quality)
+    for budget, wanted in [(1, 0), (1.5, 0.25), (2, 0.5), (2.5, 0.625)]:
+        assert optimum_at_mean_cost(tree, budget).quality.mean() == pytest.approx(wanted)
     enough = optimum_at_mean_cost(tree, 10)
     assert (enough.quality.mean(), enough.cost.mean()) == (0.75, 3)
 
@@ -163,3 +297,302 @@ def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
     at_the_end = np.array([[0, 0, 0, 1.0]])
     assert share_over(tree, at_the_end, 0.3) == 0
     assert share_over(tree, at_the_end, 0.29) == 1
+
+
+def fold(routes: Routes, queries: int, seed: int) -> RouteTree:
+    """A random tree whose prompts grow; a token out costs more than a token in."""
+    tree = random_tree(routes, queries, seed)
+    rng = np.random.default_rng(seed)
+    tokens_in = rng.integers(1, 9, tree.tokens_in.shape) + 6 * routes.depth()
+    rate = 0.25 * rng.integers(1, 4, tree.rate.shape)
+    return replace(tree, tokens_in=tokens_in, rate=rate)
+
+
+folds = st.builds(fold, shapes, st.integers(1, 5), seeds)
+
+
+def budget_of(tree: RouteTree, share: float) -> float:
+    return share * tree.cost.max()
+
+
+def to_the_end(
+    chosen_on: RouteTree, tree: RouteTree, actions: Actions, node: int, stop: bool, prompt: int
+) -> float:
+    """Ceiling of the call that leads to a node and of the cheapest calls that must follow."""
+    rate_in, rate_out = tree.rate[tree.routes.action(node)]
+    total = rate_in * prompt + rate_out * chosen_on.tokens_out[:, node].max()
+    if stop or node >= tree.routes.states:
+        return total
+    options = []
+    for model in range(tree.routes.models):
+        child = tree.routes.child(node, model)
+        growth = (chosen_on.tokens_in[:, child] - chosen_on.tokens_in[:, node]).max()
+        for last in {False, actions.allow_stop}:
+            options.append(to_the_end(chosen_on, tree, actions, child, last, prompt + growth))
+    return total + min(options)
+
+
+def totals(chosen_on: RouteTree, tree: RouteTree, actions: Actions) -> np.ndarray:
+    """What was spent and the ceiling of the rest, for each action one by one; inf: illegal."""
+    total = np.full((len(tree), tree.routes.states, actions.count), np.inf)
+    for query, state, action in np.ndindex(*total.shape):
+        if actions.legal()[state, action]:
+            node = int(tree.routes.child(state, actions.model(action)))
+            total[query, state, action] = tree.cost[query, state] + to_the_end(
+                chosen_on, tree, actions, node, actions.stops(action), tree.tokens_in[query, node]
+            )
+    return total
+
+
+@given(shapes, st.integers(1, 3), st.integers(1, 3), st.booleans(), shares, seeds)
+def test_what_is_affordable_is_what_an_enumeration_of_ceilings_says(
+    routes: Routes, trained: int, queries: int, stop: bool, share: float, seed: int
+) -> None:
+    chosen_on, tree = fold(routes, trained, seed), fold(routes, queries, seed + 1)
+    actions, budget = Actions(routes, stop), budget_of(tree, share)
+    total = totals(chosen_on, tree, actions)
+    allowed = affordable(Ceilings.of(chosen_on), tree, budget, actions)
+    for query, state in np.ndindex(*allowed.shape[:2]):
+        fits = total[query, state] <= budget + ROUNDING
+        if fits.any():
+            np.testing.assert_array_equal(allowed[query, state], fits)
+        else:
+            assert np.flatnonzero(allowed[query, state]).tolist() == [total[query, state].argmin()]
+
+
+@given(folds, st.booleans(), shares)
+def test_a_query_that_could_start_stays_within_while_the_ceilings_hold(
+    tree: RouteTree, stop: bool, share: float
+) -> None:
+    actions, budget = Actions(tree.routes, stop), budget_of(tree, share)
+    allowed = affordable(Ceilings.of(tree), tree, budget, actions)
+    could_start = (totals(tree, tree, actions)[:, 0] <= budget).any(axis=1)
+    reached = ending(actions, allowed.astype(float)) > 0
+    assert (reached & (tree.cost > budget + ROUNDING))[could_start].sum() == 0
+
+
+@given(shapes, st.booleans(), shares, seeds, seeds)
+def test_nothing_is_used_that_is_not_known_before_the_call(
+    routes: Routes, stop: bool, share: float, seed: int, other: int
+) -> None:
+    chosen_on, tree = fold(routes, 3, seed), fold(routes, 3, seed + 1)
+    actions, budget = Actions(routes, stop), budget_of(tree, share)
+    allowed = affordable(Ceilings.of(chosen_on), tree, budget, actions)
+    changed = fold(routes, 3, other)
+    for level in range(routes.hops):
+        later = routes.level_start(level + 1)
+        tokens_out, tokens_in = tree.tokens_out.copy(), tree.tokens_in.copy()
+        tokens_out[:, later:] = changed.tokens_out[:, later:]
+        beyond = routes.level_start(level + 2)
+        tokens_in[:, beyond:] = changed.tokens_in[:, beyond:]
+        another = replace(tree, tokens_out=tokens_out, tokens_in=tokens_in, score=changed.score)
+        states = routes.level(level)
+        unchanged = affordable(Ceilings.of(chosen_on), another, budget, actions)[:, states]
+        np.testing.assert_array_equal(unchanged, allowed[:, states])
+
+
+@given(folds, st.booleans())
+def test_without_a_limit_all_that_is_legal_is_affordable(tree: RouteTree, stop: bool) -> None:
+    actions = Actions(tree.routes, stop)
+    allowed = affordable(Ceilings.of(tree), tree, np.inf, actions)
+    np.testing.assert_array_equal(allowed, np.broadcast_to(actions.legal(), allowed.shape))
+
+
+@given(folds, st.booleans())
+def test_without_money_one_legal_action_stays(tree: RouteTree, stop: bool) -> None:
+    actions = Actions(tree.routes, stop)
+    allowed = affordable(Ceilings.of(tree), tree, 0.0, actions)
+    assert (allowed.sum(axis=2) == 1).all()
+    assert not (allowed & ~actions.legal()).any()
+
+
+@given(shapes, st.booleans(), shares, seeds)
+def test_a_live_state_is_allowed_what_the_tree_says(
+    routes: Routes, stop: bool, share: float, seed: int
+) -> None:
+    ceilings, tree = Ceilings.of(fold(routes, 3, seed)), fold(routes, 3, seed + 1)
+    actions, budget = Actions(routes, stop), budget_of(tree, share)
+    allowed = affordable(ceilings, tree, budget, actions)
+    for query, state in np.ndindex(*allowed.shape[:2]):
+        prompts = tree.tokens_in[query, routes.child(state, np.arange(routes.models))]
+        path, cost = routes.path(state), float(tree.cost[query, state])
+        live = affordable_at(ceilings, actions, tree.rate, budget, path, prompts, cost)
+        np.testing.assert_array_equal(live, allowed[query, state])
+
+
+def test_a_live_state_needs_the_prompt_of_every_model() -> None:
+    tree = fold(Routes(3, 2), 2, seed=0)
+    ceilings, actions = Ceilings.of(tree), Actions(tree.routes)
+    with pytest.raises(ValueError, match="3 models need as many prompts"):
+        affordable_at(ceilings, actions, tree.rate, 1.0, (), np.array([5]), 0.0)
+
+
+def test_a_long_question_closes_the_dear_model_for_itself_only() -> None:
+    """Answers of at most 2 tokens; model 1 costs twice as much as model 0."""
+    chosen_on = random_tree(Routes(2, 1), 2, 0)
+    chosen_on = replace(
+        chosen_on,
+        tokens_in=np.array([[0, 5, 5], [0, 9, 9]]),
+        tokens_out=np.array([[0, 1, 2], [0, 2, 1]]),
+        rate=np.array([[1.0, 1.0], [2.0, 2.0]]),
+    )
+    allowed = affordable(Ceilings.of(chosen_on), chosen_on, 14.0, Actions(chosen_on.routes))
+    assert allowed.tolist() == [[[True, True]], [[True, False]]]
+
+
+MODEL = 0
+rivals = st.builds(Routes, st.integers(2, 3), st.integers(1, 2))
+rival_trees = st.builds(random_tree, rivals, st.integers(1, 3), seeds)
+
+
+def dearer(tree: RouteTree, factor: float) -> RouteTree:
+    """The tree with the first model's rates multiplied."""
+    rate = tree.rate.copy()
+    rate[MODEL] *= factor
+    return replace(tree, rate=rate)
+
+
+def share_of(chosen: Sequence[Path]) -> float:
+    made = [model for path in chosen for model in path]
+    return made.count(MODEL) / len(made)
+
+
+def best_paths(tree: RouteTree, alpha: float, stop: bool) -> list[Path]:
+    """The oracle's routes: the best, of these the cheapest, of these the first."""
+    return [best_path(tree, [query], alpha, paths(tree, stop)) for query in range(len(tree))]
+
+
+def exact_best(tree: RouteTree, factor: Fraction, alpha: float, stop: bool) -> list[Path]:
+    """The same in fractions, so that ties are ties at any price factor."""
+    free = dearer(tree, 0.0)
+
+    def rank(query: int, path: Path) -> tuple[Fraction, Fraction]:
+        rest = Fraction(cost(free, query, path))
+        spent = rest + factor * (Fraction(cost(tree, query, path)) - rest)
+        score = Fraction(reward(tree, query, path, 0.0))
+        return Fraction(alpha) * spent - score, spent
+
+    queries = range(len(tree))
+    return [min(paths(tree, stop), key=lambda path: rank(query, path)) for query in queries]
+
+
+def corners(tree: RouteTree, alpha: float, stop: bool) -> list[Fraction]:
+    """Every price factor above 0 at which two routes of a query tie."""
+    free, found = dearer(tree, 0.0), set()
+    for query in range(len(tree)):
+        lines = set()
+        for path in paths(tree, stop):
+            rest, whole = cost(free, query, path), cost(tree, query, path)
+            worth = reward(tree, query, path, 0.0)
+            lines.add((Fraction(whole) - Fraction(rest), Fraction(rest), Fraction(worth)))
+        for own, rest, worth in lines:
+            for own2, rest2, worth2 in lines:
+                if own == own2:
+                    continue
+                if alpha == 0:
+                    found.add((rest2 - rest) / (own - own2))
+                else:
+                    fixed = (worth - worth2) / Fraction(alpha) + rest2 - rest
+                    found.add(fixed / (own - own2))
+    return sorted(factor for factor in found if factor > 0)
+
+
+@unhurried
+@given(rival_trees, alphas, st.booleans())
+def test_between_any_two_ties_the_mix_is_that_of_an_enumeration(
+    tree: RouteTree, alpha: float, stop: bool
+) -> None:
+    mix = price_mix(tree, tree.models[MODEL], alpha, stop)
+    edges = [Fraction(0), *corners(tree, alpha, stop)]
+    edges.append(edges[-1] + 1)
+    last, lowest = Fraction(0), Fraction(0)
+    for low, high in itertools.pairwise(edges):
+        middle = (low + high) / 2
+        share = share_of(exact_best(tree, middle, alpha, stop))
+        assert mix.at(np.array(float(middle))) == pytest.approx(share, abs=1e-12)
+        last, lowest = (high if share > 0 else last), (high if share >= 0.5 else lowest)
+    for found, expected in ((mix.leaves, last), (mix.last_at(0.5), lowest)):
+        if expected == edges[-1]:
+            assert found == np.inf
+        else:
+            assert found == pytest.approx(float(expected))
+
+
+@unhurried
+@given(rival_trees, alphas, st.booleans(), st.integers(1, 7))
+def test_at_a_price_it_is_the_oracle_of_a_tree_with_that_price(
+    tree: RouteTree, alpha: float, stop: bool, eighths: int
+) -> None:
+    factor = eighths / 8
+    mix = price_mix(tree, tree.models[MODEL], alpha, stop)
+    if np.abs(mix.factor - factor).min() > 1e-9:
+        chosen = best_paths(dearer(tree, factor), alpha, stop)
+        assert mix.at(np.array([factor]))[0] == pytest.approx(share_of(chosen))
+
+
+def two_models() -> RouteTree:
+    """Model 0 is right where model 1 is half right; costs 1 and 1, alpha 1/4 makes it worth 3."""
+    tree = random_tree(Routes(2, 1), 2, 0)
+    return replace(
+        tree,
+        score=np.array([[0, 1.0, 0.5], [0, 0.75, 0.5]]),
+        tokens_in=np.ones((2, 3), dtype=np.int64),
+        tokens_out=np.zeros((2, 3), dtype=np.int64),
+        rate=np.ones((2, 2)),
+    )
+
+
+def test_a_hand_made_price() -> None:
+    mix = price_mix(two_models(), "model-0", 0.25)
+    assert mix.factor.tolist() == [0, 2, 3]
+    assert mix.share.tolist() == [1, 0.5, 0]
+    assert (mix.leaves, mix.last_at(0.5), mix.last_at(0.9), mix.last_at(0)) == (3, 3, 2, np.inf)
+    assert mix.at(np.array([0, 1, 2.5, 3, 9])).tolist() == [1, 1, 0.5, 0, 0]
+
+
+def test_a_model_that_no_price_lets_in() -> None:
+    worse = replace(two_models(), score=np.array([[0, 0.0, 0.5], [0, 0.0, 0.5]]))
+    mix = price_mix(worse, "model-0", 0.25)
+    assert (mix.leaves, mix.last_at(0.05)) == (0, 0)
+
+
+def test_a_model_that_would_enter_below_its_price() -> None:
+    dear = replace(two_models(), rate=np.array([[8.0, 8.0], [1.0, 1.0]]))
+    mix = price_mix(dear, "model-0", 0.25)
+    assert mix.at(np.array(1.0)) == 0
+    assert mix.leaves == 3 / 8
+
+
+def test_at_alpha_0_a_price_decides_among_equally_good_routes_only() -> None:
+    tree = replace(two_models(), score=np.array([[0, 0.5, 0.5], [0, 1.0, 0.5]]))
+    mix = price_mix(tree, "model-0", 0.0)
+    assert (mix.factor.tolist(), mix.share.tolist()) == ([0, 1], [1, 0.5])
+    assert mix.leaves == np.inf
+
+
+def test_the_only_model_never_leaves() -> None:
+    assert price_mix(random_tree(Routes(1, 2), 3, 0), "model-0", 1.0).leaves == np.inf
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(InputError, match="no such model in the pool: calc; known: model-0"):
+        price_mix(two_models(), "calc", 0.1)
+
+
+def test_of_routes_worth_the_same_at_any_price_the_cheapest_counts() -> None:
+    """0>0 costs 2 and is right, 0>1 costs 1 and is wrong: the same R, and model 1 is free there."""
+    tree = random_tree(Routes(2, 2), 1, 0)
+    tokens = np.array([[0, 1, 9, 1, 0, 9, 9]])
+    tree = replace(
+        tree,
+        score=np.array([[0, 0, 0, 1.0, 0.0, 0.0, 0.0]]),
+        tokens_in=tokens,
+        tokens_out=np.zeros_like(tokens),
+        rate=np.ones((2, 2)),
+    )
+    assert price_mix(tree, "model-1", 1.0).at(np.array(1.0)) == 0.5
+
+
+def test_the_last_piece_that_holds_counts_even_if_shares_rise_and_are_small() -> None:
+    mix = PriceMix("x", np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5, 0.01, 0.0]))
+    assert (mix.leaves, mix.last_at(0.05), mix.last_at(0.6)) == (3, 2, 0)

@@ -19,7 +19,7 @@ from hierrouter.evaluation.deferral import (
 )
 from hierrouter.evaluation.outcome import Actions, Outcome, ending, policy_outcome, single_calls
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.evaluation.test_exact import random_table, trees
+from tests.hierrouter.evaluation.test_outcome import random_table, trees
 
 ALPHA = 0.1
 seeds = st.integers(0, 2**16)

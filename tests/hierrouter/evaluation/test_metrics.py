@@ -1,4 +1,4 @@
-"""Metrics against their definitions, on points that can be worked out by hand."""
+"""Frontiers, their figures, and the figures of a pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.evaluation.metrics import call_mix, cost_save, hull_area, pareto_distance, perf_gain
+from hierrouter.evaluation.metrics import (
+    PairCurve,
+    apgr,
+    call_mix,
+    call_performance_threshold,
+    cost_save,
+    frontier,
+    hull_area,
+    pareto_distance,
+    perf_gain,
+)
 from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import (
@@ -20,8 +30,58 @@ from tests.hierrouter.evaluation.enumeration import (
     small_trees,
     unhurried,
 )
-from tests.hierrouter.evaluation.test_exact import random_table
-from tests.hierrouter.evaluation.test_hulls import best_at_most
+from tests.hierrouter.evaluation.test_budget import best_at_most
+from tests.hierrouter.evaluation.test_outcome import random_table
+
+# Small whole numbers tie and line up often; sums of products of them are exact.
+clouds = arrays(np.float64, st.tuples(st.integers(1, 12), st.just(2)), elements=st.integers(0, 6))
+
+
+@given(clouds, st.integers(0, 8))
+def test_the_best_point_at_any_alpha_is_on_the_frontier(cloud: np.ndarray, alpha: int) -> None:
+    cost, quality = cloud.T
+    hull = frontier(cost, quality)
+    reward = quality - alpha * cost
+    assert reward[hull].max() == reward.max()
+
+
+@given(clouds)
+def test_the_frontier_rises_and_flattens(cloud: np.ndarray) -> None:
+    cost, quality = cloud.T
+    hull = frontier(cost, quality)
+    assert (np.diff(cost[hull]) > 0).all()
+    assert (np.diff(quality[hull]) > 0).all()
+    assert cost[hull[0]] == cost.min()
+    assert quality[hull[-1]] == quality.max()
+    slopes = np.diff(quality[hull]) / np.diff(cost[hull])
+    assert (np.diff(slopes) < 0).all()
+
+
+def test_the_frontier_is_that_of_an_enumeration() -> None:
+    rng = np.random.default_rng(0)
+    for roof in [1.0, 0.5] * 60:  # below a line, on which many lie; below a curve, with many steps
+        cost = rng.integers(0, 30, 12).astype(float)
+        quality = np.floor(30 * (cost / 30) ** roof) - rng.integers(0, 3, 12)
+        on_top = [point for point in range(12) if not beaten(point, cost, quality)]
+        hull = frontier(cost, quality).tolist()
+        assert hull == sorted(on_top, key=lambda point: cost[point])
+
+
+def beaten(point: int, cost: np.ndarray, quality: np.ndarray) -> bool:
+    """By another point, or by what lies between two others."""
+    across, up = cost - cost[point], quality - quality[point]
+    same = np.flatnonzero((across == 0) & (up == 0))
+    if same[0] < point or ((across <= 0) & (up >= 0) & ((across != 0) | (up != 0))).any():
+        return True
+    left, right = np.flatnonzero(across < 0), np.flatnonzero(across > 0)
+    return any(up[a] * across[b] >= up[b] * across[a] for a in left for b in right)
+
+
+def test_a_hand_made_frontier() -> None:
+    cost = np.array([1.0, 2, 3, 4, 2])
+    quality = np.array([0.0, 3, 4, 4, 1])
+    assert frontier(cost, quality).tolist() == [0, 1, 2]
+
 
 points = arrays(
     np.float64,
@@ -136,3 +196,36 @@ def test_the_call_mix_is_what_counting_along_the_routes_gives(
     mix = call_mix(tree.routes, endings)
     np.testing.assert_allclose(mix, expected)
     np.testing.assert_allclose(mix[:, 0].sum(axis=1), 1)
+
+
+STEP = PairCurve(np.array([0, 0.5, 1]), np.array([0.2, 0.6, 0.6]))
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 1])
+def test_a_router_without_an_opinion_is_chance(share: float) -> None:
+    chance = PairCurve(np.array([0.0, 1]), np.array([0.2, 0.9]))
+    assert apgr(chance) == pytest.approx(0.5)
+    assert call_performance_threshold(chance, share) == pytest.approx(share)
+
+
+def test_a_step_by_hand() -> None:
+    """All of the gap with half of the calls: the triangle and the square."""
+    assert apgr(STEP) == pytest.approx(0.25 + 0.5)
+    assert call_performance_threshold(STEP, 0.5) == pytest.approx(0.25)
+    assert call_performance_threshold(STEP, 0.8) == pytest.approx(0.4)
+    assert call_performance_threshold(STEP, 1.0) == pytest.approx(0.5)
+
+
+def test_the_least_share_counts_where_more_calls_do_harm() -> None:
+    curve = PairCurve(np.array([0, 0.25, 0.5, 1]), np.array([0.2, 0.7, 0.4, 0.6]))
+    assert call_performance_threshold(curve, 1.0) == pytest.approx(0.2)
+    recovered = curve.recovered()
+    assert recovered is not None
+    assert recovered.tolist() == pytest.approx([0, 1.25, 0.5, 1])
+
+
+@pytest.mark.parametrize("strong", [0.2, 0.1, 0.204], ids=["equal", "worse", "hardly better"])
+def test_without_a_gap_nothing_is_defined(strong: float) -> None:
+    curve = PairCurve(np.array([0.0, 1]), np.array([0.2, strong]))
+    assert apgr(curve) is None
+    assert call_performance_threshold(curve, 0.5) is None

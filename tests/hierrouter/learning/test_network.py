@@ -26,7 +26,7 @@ from hierrouter.learning.network import (
     state_table,
 )
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.test_exact import every_episode, random_table
+from tests.hierrouter.evaluation.test_outcome import every_episode, random_table
 from tests.hierrouter.learning.runs import GLIMPSE, OBJECTIVE, glimpse, small_tree
 from tests.hierrouter.trees import random_tree, two_step_tree
 

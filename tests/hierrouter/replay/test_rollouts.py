@@ -20,7 +20,7 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.ppo import to_buffer
 from hierrouter.replay.env import QueryStream, ReplayEnv, Rollouts, walk
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.test_exact import all_actions
+from tests.hierrouter.evaluation.test_outcome import all_actions
 from tests.hierrouter.trees import random_tree
 
 ALPHA = 0.05

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.test_exact import all_actions
+from tests.hierrouter.evaluation.test_outcome import all_actions
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
 ALPHA = 0.05

@@ -13,7 +13,7 @@ from hierrouter.serving.logs import states_in_tree
 from hierrouter.serving.off_policy import Clustered, Log, LoggedStates, Weights
 from hierrouter.serving.off_policy_study import Setting
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.test_exact import random_table
+from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.trees import one_part, random_tree
 
 ALPHA = 0.05
