@@ -1,8 +1,8 @@
 """The trajectory cache: every route, computed once.
 
-`routes` numbers the nodes of a tree, `writer` appends immutable Parquet parts, `reader` serves
-them through DuckDB, `tree` hands everybody downstream dense arrays. Knows numpy, pyarrow and
-duckdb; no torch, and nothing of policies.
+`writer` appends immutable Parquet parts, `reader` serves them through DuckDB, `walk` finds the
+calls of each query's tree, and `tree` holds them as dense arrays. Knows numpy, pyarrow and duckdb;
+no torch, and nothing of policies.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from hierrouter_cache.errors import reason_of
 from hierrouter_cache.parts import CHOICES, KINDS, NULLABLE, Part, part_batches
 
 Choices = Sequence[tuple[str, str]]  # (label, text) of each
+Row = Mapping[str, Any]
 
 DIGEST_LENGTH = 32
 # Bump when the text of a prompt is laid out in another way: old answers then stop matching.
@@ -21,6 +22,8 @@ PROMPT_LAYOUT = 1
 CANONICAL = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
+INT32 = range(2**31)
+EXACT = 2**53  # Arrow takes no greater whole number for a float
 
 
 def digest(value: Any) -> str:
@@ -80,16 +83,11 @@ def plan_key(pool: str, queries: Sequence[str]) -> str:
     return digest(["plan", pool, list(queries)])
 
 
-Row = Mapping[str, Any]
-INT32 = range(2**31)
-EXACT = 2**53  # Arrow takes no greater whole number for a float
-
-
 def row_fault(kind: str, row: Row) -> str | None:
     """What is wrong with a row of this kind, or None.
 
     Args:
-        kind: one of `schema.KINDS`.
+        kind: one of `parts.KINDS`.
         row: has all its columns, and perhaps others.
     """
     for field in KINDS[kind]:
@@ -101,8 +99,7 @@ def row_fault(kind: str, row: Row) -> str | None:
     if kind == "scores":
         value = row["value"]
         return None if 0 <= value <= 1 else f"value must be from 0 to 1, got {value!r:.40}"
-    computed = _KEYS[kind](row)
-    broken = next((name for name, key in computed.items() if row[name] != key), None)
+    broken = next((name for name, key in _keys(kind, row).items() if row[name] != key), None)
     return broken and f"{broken} is not that of the row's content"
 
 
@@ -163,14 +160,11 @@ def _are_texts(value: object) -> bool:
 
 def _are_choices(value: object) -> bool:
     """One or more; none at all are null, so that a row can be written in one way only."""
-    return isinstance(value, list) and bool(value) and all(_is_choice(item) for item in value)
-
-
-def _is_choice(value: object) -> bool:
     return (
-        isinstance(value, dict)
-        and value.keys() == {"label", "text"}
-        and all(_is_text(text) for text in value.values())
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and item.keys() == {"label", "text"} for item in value)
+        and all(_is_text(text) for item in value for text in item.values())
     )
 
 
@@ -183,7 +177,17 @@ _TYPES: Mapping[pa.DataType, Callable[[object], bool]] = {
 }
 
 
-def _keys_of_query(row: Row) -> dict[str, str]:
+def _keys(kind: str, row: Row) -> dict[str, str]:
+    """What the columns that are digests of other columns must hold."""
+    if kind == "calls":
+        return {
+            "key": call_key(row["step"], row["context"]),
+            "outcome": next_context(row["context"], row["response"]),
+        }
+    if kind == "failures":
+        return {"key": call_key(row["step"], row["context"])}
+    if kind == "plans":
+        return {"plan": plan_key(row["pool"], row["queries"])}
     choices = [(choice["label"], choice["text"]) for choice in row["choices"] or ()]
     return {
         "query": query_key(
@@ -192,26 +196,3 @@ def _keys_of_query(row: Row) -> dict[str, str]:
         "context": root_context(row["question"]),
         "references": references_key(row["answers"], choices),
     }
-
-
-def _keys_of_call(row: Row) -> dict[str, str]:
-    return {
-        "key": call_key(row["step"], row["context"]),
-        "outcome": next_context(row["context"], row["response"]),
-    }
-
-
-def _keys_of_failure(row: Row) -> dict[str, str]:
-    return {"key": call_key(row["step"], row["context"])}
-
-
-def _keys_of_plan(row: Row) -> dict[str, str]:
-    return {"plan": plan_key(row["pool"], row["queries"])}
-
-
-_KEYS: Mapping[str, Callable[[Row], dict[str, str]]] = {
-    "queries": _keys_of_query,
-    "calls": _keys_of_call,
-    "failures": _keys_of_failure,
-    "plans": _keys_of_plan,
-}

@@ -23,8 +23,7 @@ SHARD = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
 
-@contextlib.contextmanager
-def collector_lock(root: Path) -> Iterator[None]:
+def collector_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the cache alone.
 
     Raises:
@@ -32,12 +31,10 @@ def collector_lock(root: Path) -> Iterator[None]:
         CacheError: the cache is not writable.
         WorldError: the disk is full or has no locks.
     """
-    with _locked(root / WHOLE, fcntl.LOCK_EX, "another collector"):
-        yield
+    return _locked(root / WHOLE, fcntl.LOCK_EX, "another collector")
 
 
-@contextlib.contextmanager
-def folder_lock(folder: Path, who: str) -> Iterator[None]:
+def folder_lock(folder: Path, who: str) -> contextlib.AbstractContextManager[None]:
     """Hold any folder alone.
 
     Args:
@@ -47,20 +44,17 @@ def folder_lock(folder: Path, who: str) -> Iterator[None]:
         CacheLocked: another process is at work there.
         CacheError, WorldError: as `collector_lock`.
     """
-    with _locked(folder / RUN, fcntl.LOCK_EX, who):
-        yield
+    return _locked(folder / RUN, fcntl.LOCK_EX, who)
 
 
-@contextlib.contextmanager
-def shared_lock(root: Path) -> Iterator[None]:
+def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the cache together with others that only add parts.
 
     Raises:
         CacheLocked: somebody holds it alone.
         CacheError, WorldError: as `collector_lock`.
     """
-    with _locked(root / WHOLE, fcntl.LOCK_SH, "another collector"):
-        yield
+    return _locked(root / WHOLE, fcntl.LOCK_SH, "another collector")
 
 
 @contextlib.contextmanager
@@ -85,27 +79,23 @@ def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def start_lock(root: Path) -> Iterator[None]:
+def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Wait until no other shard is starting here, then be the one that does.
 
     Raises:
         CacheError, WorldError: as `collector_lock`.
     """
-    with _locked(root / START, fcntl.LOCK_EX, "another shard", wait=True):
-        yield
+    return _locked(root / START, fcntl.LOCK_EX, "another shard", wait=True)
 
 
-@contextlib.contextmanager
-def pull_lock(root: Path, wait: bool = True) -> Iterator[None]:
+def pull_lock(root: Path, wait: bool = True) -> contextlib.AbstractContextManager[None]:
     """Be the one that copies parts into the cache.
 
     Raises:
         CacheLocked: another pull is at work there, and `wait` is false.
         CacheError, WorldError: as `collector_lock`.
     """
-    with _locked(root / PULL, fcntl.LOCK_EX, "another pull", wait):
-        yield
+    return _locked(root / PULL, fcntl.LOCK_EX, "another pull", wait)
 
 
 def shards_at_work(root: Path) -> list[tuple[int, int]]:
@@ -149,7 +139,9 @@ def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[Non
         # For people; a full disk can do without.
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), 0)
-            os.write(file.fileno(), _holder(kind).encode())
+            me = f"pid {os.getpid()} on {socket.gethostname()}"
+            holder = "shards or a transfer" if kind == fcntl.LOCK_SH else me
+            os.write(file.fileno(), holder.encode())
         yield
 
 
@@ -157,9 +149,3 @@ def _opened(path: Path) -> IO[str]:
     """The lock's own file, made where there is none: what a link names would be emptied."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o666), "a+")
-
-
-def _holder(kind: int) -> str:
-    if kind == fcntl.LOCK_SH:
-        return "shards or a transfer"
-    return f"pid {os.getpid()} on {socket.gethostname()}"

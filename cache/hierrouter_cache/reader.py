@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,8 +31,15 @@ from hierrouter_cache.parts import (
 )
 
 AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
+MEMORY = "2GB"  # for the identities; a million questions have 36 million rows
+ROW_BITS = 32  # a row's place is its part's number, then its own in so many bits
+# Of several rows with the same identity the first or the last one counts, see `parts.IDENTITY`.
+IN_ORDER = "filename, file_row_number"
+LATEST_FIRST = "filename DESC, file_row_number DESC"
+REOPENINGS = 5  # times that a query starts again because a compaction took its parts away
 
 Answer = TypeVar("Answer")
+Winners = Mapping[Part, NDArray[np.int64]]
 
 
 def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Answer]) -> Answer:
@@ -68,12 +76,6 @@ def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Ans
         finally:
             del answer  # else it would hold its traceback, and that this frame
     return answer
-
-
-MEMORY = "2GB"  # for the identities; a million questions have 36 million rows
-ROW_BITS = 32  # a row's place is its part's number, then its own in so many bits
-
-Winners = Mapping[Part, NDArray[np.int64]]
 
 
 def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
@@ -134,13 +136,6 @@ def _not_compared(root: Path, error: duckdb.Error) -> CacheError | WorldError:
     )
 
 
-# Of several rows with the same identity the first or the last one counts, see `schema`.
-IN_ORDER = "filename, file_row_number"
-LATEST_FIRST = "filename DESC, file_row_number DESC"
-# Times that a query starts again because a compaction took its parts away.
-REOPENINGS = 5
-
-
 @dataclass(frozen=True)
 class StoredPlan:
     """What one collection was asked for."""
@@ -187,7 +182,7 @@ class CacheReader:
         """The whole answer to a query of ours, which can name `tables`, as an Arrow table."""
 
         def answer() -> pa.Table:
-            with _Registered(self.connection, tables):
+            with _registered(self.connection, tables):
                 return self.connection.sql(query, params=list(parameters)).to_arrow_table()
 
         for _ in range(REOPENINGS):
@@ -377,7 +372,7 @@ def _create_views(
         nothing = KINDS[kind].empty_table()
         for name, type in (("filename", pa.string()), ("file_row_number", pa.int64())):
             nothing = nothing.append_column(name, pa.array([], type))
-        with _Registered(connection, {"nothing": nothing}):
+        with _registered(connection, {"nothing": nothing}):
             connection.execute(f"CREATE TABLE {view}_rows AS SELECT * FROM nothing")  # noqa: S608 - our own names
     connection.execute(
         f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608 - our own names
@@ -391,20 +386,18 @@ def _added(kind: str) -> str:
     return f" UNION ALL BY NAME SELECT {', '.join(columns)} WHERE false" if columns else ""
 
 
-@dataclass(frozen=True)
-class _Registered:
+@contextmanager
+def _registered(
+    connection: duckdb.DuckDBPyConnection, tables: Mapping[str, pa.Table]
+) -> Iterator[None]:
     """Arrow tables that a query can name while the block lasts."""
-
-    connection: duckdb.DuckDBPyConnection
-    tables: Mapping[str, pa.Table]
-
-    def __enter__(self) -> None:
-        for name, table in self.tables.items():
-            self.connection.register(name, table)
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.tables:
-            self.connection.unregister(name)
+    for name, table in tables.items():
+        connection.register(name, table)
+    try:
+        yield
+    finally:
+        for name in tables:
+            connection.unregister(name)
 
 
 def first_match(wanted: NDArray[np.uint64], among: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -16,6 +16,8 @@ from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart, rate_table
 
 MISSING = -1
+# Any odd number: makes (call, references) and (references, call) different.
+ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,12 @@ def walk(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> Forest:
         CacheError: a query is not there, or a call has a negative number of tokens.
     """
     table = _Calls.of(reader, spec)
-    roots, references = _query_hashes(reader, keys)
-    return Forest(tuple(keys), references, _tree(table, spec, roots), _direct(table, spec, roots))
+    rows = reader.queries(keys, ("context", '"references"'))
+    roots, references = (
+        reader.hashes(rows[name].combine_chunks()) for name in ("context", "references")
+    )
+    direct = np.stack([table.after(step, roots) for _, step in spec.direct], axis=1)
+    return Forest(tuple(keys), references, _tree(table, spec, roots), table.take(direct))
 
 
 @dataclass(frozen=True)
@@ -166,16 +172,6 @@ class _Calls:
         )
 
 
-def _query_hashes(
-    reader: CacheReader, keys: Sequence[str]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """uint64[queries] twice: root contexts and references."""
-    rows = reader.queries(keys, ("context", '"references"'))
-    return reader.hashes(rows["context"].combine_chunks()), reader.hashes(
-        rows["references"].combine_chunks()
-    )
-
-
 def _tree(table: _Calls, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
     routes = spec.routes
     call = np.full((len(roots), routes.nodes), MISSING, np.int64)
@@ -191,11 +187,6 @@ def _tree(table: _Calls, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
     nodes.found[:, 0] = True
     nodes.outcome[:, 0] = roots
     return nodes
-
-
-def _direct(table: _Calls, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
-    columns = [table.after(step, roots) for _, step in spec.direct]
-    return table.take(np.stack(columns, axis=1))
 
 
 @dataclass(frozen=True)
@@ -256,10 +247,6 @@ def _ancestors(routes: Routes, node: int) -> list[int]:
     """Node numbers from the first hop down to `node`; none for the root."""
     path = routes.path(node)
     return [routes.node(path[: length + 1]) for length in range(len(path))]
-
-
-# Any odd number: makes (call, references) and (references, call) different.
-ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -347,16 +334,14 @@ def load_tree(
             raise IncompleteTree(
                 f"{np.isnan(values).sum()} calls are not scored: {reader.root}; score them first"
             )
-    routes = spec.routes
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree, direct = forest.tree, forest.direct
-    rate = rate_table(spec.models, prices)
-    direct_rate = rate_table([name for name, _ in spec.direct], prices)
+    alone = tuple(name for name, _ in spec.direct)
     measured = [score.tree, accuracy.tree, tree.tokens_in, tree.tokens_out]
     measured += [score.direct, accuracy.direct, direct.tokens_in, direct.tokens_out]
     return RouteTree(
         models=spec.models,
-        hops=routes.hops,
+        hops=spec.routes.hops,
         query_ids=tuple(queries["id"].to_pylist()),
         datasets=tuple(queries["dataset"].to_pylist()),
         splits=tuple(queries["split"].to_pylist()),
@@ -364,20 +349,19 @@ def load_tree(
         accuracy=accuracy.tree,
         tokens_in=tree.tokens_in,
         tokens_out=tree.tokens_out,
-        rate=rate,
+        rate=rate_table(spec.models, prices),
         parts=parts,
         direct=DirectCalls(
-            models=tuple(name for name, _ in spec.direct),
+            models=alone,
             score=score.direct,
             accuracy=accuracy.direct,
             tokens_in=direct.tokens_in,
             tokens_out=direct.tokens_out,
-            rate=direct_rate,
+            rate=rate_table(alone, prices),
         ),
         scorer=scorer,
         content=_content(
-            [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys],
-            *measured,
+            [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys], measured
         ),
     )
 
@@ -399,7 +383,7 @@ def holes(forest: Forest, routes: Routes) -> str | None:
     return f"{lacking} of {len(forest.keys)} queries lack {what}"
 
 
-def _content(names: object, *arrays: NDArray[np.generic]) -> str:
+def _content(names: object, arrays: Sequence[NDArray[Any]]) -> str:
     total = hashlib.sha256(digest(names).encode())
     for array in arrays:
         total.update(np.ascontiguousarray(array).tobytes())
