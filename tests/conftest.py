@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -128,6 +129,27 @@ def hierrouter(start: Start) -> Run:
         return done
 
     return run
+
+
+def works(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """What a command did that must not fail."""
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> Any:
+    """What it printed with `--format json`."""
+    return json.loads(works(done).stdout)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one error, in the last line, of a command whose input is wrong; it prints no result."""
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    *others, line = done.stderr.splitlines()
+    assert [each.startswith("error: ") for each in (*others, line)] == [False] * len(others) + [
+        True
+    ]
+    return line
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """A folder in which a small quickstart has run, for all that works on what it left."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 from tests.conftest import Run, once
 
 LIMIT = "30"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
+    """A folder of this module with a collected cache, and nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    shutil.copytree(testbed_cache, folder / "caches" / "default")
+    return folder
 
 
 @pytest.fixture(scope="session")

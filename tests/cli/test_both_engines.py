@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.replay.inspection import ask_cache
 from tests.cli.test_collect import MADE_UP, write_questions
-from tests.conftest import Run
+from tests.conftest import Run, works
 from tests.servers import servable, transformers_serve
 
 MODELS = ("calc", "text")
@@ -49,8 +49,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_the_trees_are_equal(home: Path, url: str, hierrouter: Run) -> None:
     for cache, more in (("here", []), ("there", ["--base-url", url])):
-        done = hierrouter(*ARGUMENTS, "--cache", cache, *more, cwd=home)
-        assert done.returncode == 0, done.stderr
+        works(hierrouter(*ARGUMENTS, "--cache", cache, *more, cwd=home))
     here, there = (ask_cache(home / cache, NODES).to_pylist() for cache in ("here", "there"))
     queries = len({row["query"] for row in here})
     assert queries > 30

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SOURCES, Run, Start
+from tests.conftest import SOURCES, Run, Start, as_json, works
 from tests.models import ARCHITECTURES, save_random_model
 
 REAL_QUESTIONS = SOURCES.parent / "shared" / "data"
@@ -57,9 +57,7 @@ ARGUMENTS = ["collect", "--datasets", "gsm8k,math", "--pool", "pool.toml", "--li
 
 
 def test_twelve_nodes_a_query(home: Path, hierrouter: Run) -> None:
-    done = hierrouter(*ARGUMENTS, "--format", "json", cwd=home)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = as_json(hierrouter(*ARGUMENTS, "--format", "json", cwd=home))
     assert (found["queries"], found["wanted"], found["missing"]) == (20, 20 * 15, 0)
     info = json.loads(hierrouter("cache", "info", "--format", "json", cwd=home).stdout)
     assert info["datasets"] == ["gsm8k", "math"]
@@ -71,8 +69,7 @@ def test_twelve_nodes_a_query(home: Path, hierrouter: Run) -> None:
 
 def test_train_and_report_on_it(home: Path, hierrouter: Run) -> None:
     hierrouter(*ARGUMENTS, cwd=home)
-    trained = hierrouter("train", "--epochs", "2", cwd=home)
-    assert trained.returncode == 0, trained.stderr
+    works(hierrouter("train", "--epochs", "2", cwd=home))
     report = json.loads(hierrouter("report", "--format", "json", cwd=home).stdout)
     rows = [row for row in report["rows"] if row["dataset"] == "all"]
     assert {row["policy"] for row in rows} >= {*ARCHITECTURES, "hierrouter", "oracle"}
@@ -92,8 +89,7 @@ def test_ctrl_c_commits_and_says_how_to_go_on(
     assert done.returncode == 130, done.stderr
     assert "rerun the same command" in done.stderr
     assert list((Path(cache) / "tmp").iterdir()) == []
-    again = hierrouter(*ARGUMENTS, "--cache", cache, cwd=home)
-    assert again.returncode == 0, again.stderr
+    again = works(hierrouter(*ARGUMENTS, "--cache", cache, cwd=home))
     found = re.search(r"[\d,]+ calls made, ([\d,]+) already there", again.stderr)
     assert found
     assert found[1] != "0"

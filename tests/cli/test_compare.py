@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SOURCES, Run, Start
+from tests.conftest import SOURCES, Run, Start, as_json, works
 
 FEW = "random,best-static,knn"
 SLOW = """
@@ -39,9 +39,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def told(work: Path, hierrouter: Run) -> dict:
-    done = hierrouter("compare", "--format", "json", "--baselines", FEW, cwd=work)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return as_json(hierrouter("compare", "--format", "json", "--baselines", FEW, cwd=work))
 
 
 def row(told: dict, router: str, arms: str = "") -> dict:
@@ -92,8 +90,7 @@ def table(folder: Path, splits: tuple[str, ...]) -> Path:
 
 def imported(folder: Path, hierrouter: Run, splits: tuple[str, ...]) -> None:
     file = table(folder, splits)
-    done = hierrouter("cache", "import", file, "--format", "table", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("cache", "import", file, "--format", "table", cwd=folder))
 
 
 def test_the_router_is_the_one_that_report_shows(work: Path, told: dict, hierrouter: Run) -> None:
@@ -150,8 +147,7 @@ def test_other_prices_are_said_where_the_figures_are(
     out = tmp_path / "out"
     (tmp_path / "dear.toml").write_text("[prices]\ncalc = 0.2\ntext = 0.3\nfacts = 0.1\n")
     arguments = ("--prices", tmp_path / "dear.toml", "--baselines", "random", "--out", out)
-    done = hierrouter("compare", "--split", "validation", *arguments, cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("compare", "--split", "validation", *arguments, cwd=work))
     said = "The router was trained under other prices than shown here."
     assert said in " ".join(done.stdout.split())
     assert said in json.loads((out / "compare.json").read_text())["notes"]
@@ -166,8 +162,7 @@ def test_the_same_command_gives_the_same_numbers(work: Path, told: dict, hierrou
 
 def test_text_shows_tables_and_leaves_the_rest_in_a_run(work: Path, hierrouter: Run) -> None:
     before = set(work.glob("runs/*-compare"))
-    done = hierrouter("compare", "--baselines", FEW, "--split", "validation", cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("compare", "--baselines", FEW, "--split", "validation", cwd=work))
     assert [f"Table {n}." in done.stdout for n in (1, 2, 3, 4)] == [True] * 4
     assert "Shown on the fold that chose the settings" in " ".join(done.stdout.split())
     (run,) = set(work.glob("runs/*-compare")) - before
@@ -188,8 +183,7 @@ def test_csv_and_out(work: Path, told: dict, hierrouter: Run, tmp_path: Path) ->
 
 
 def test_what_ones_own_baseline_prints_is_no_result(work: Path, hierrouter: Run) -> None:
-    done = hierrouter("compare", "--format", "json", "--baselines", "mine:Loud", cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("compare", "--format", "json", "--baselines", "mine:Loud", cwd=work))
     assert row(json.loads(done.stdout), "loud", "A")
     assert "not a result" in done.stderr
 
@@ -208,8 +202,9 @@ def test_ctrl_c_while_fitting_leaves_nothing(work: Path, tmp_path: Path, start: 
 
 def test_without_a_router_the_baselines_are_alone(tmp_path: Path, hierrouter: Run) -> None:
     imported(tmp_path, hierrouter, ("train",) * 20 + ("validation",) * 6 + ("test",) * 8)
-    done = hierrouter("compare", "--format", "json", "--baselines", "knn,random", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(
+        hierrouter("compare", "--format", "json", "--baselines", "knn,random", cwd=tmp_path)
+    )
     assert "compare: no router trained on this tree" in done.stderr
     found = json.loads(done.stdout)
     assert "hierrouter" not in {r["router"] for r in found["rows"]}
@@ -220,10 +215,8 @@ def test_without_a_router_the_baselines_are_alone(tmp_path: Path, hierrouter: Ru
 
 def test_a_table_of_one_hop_is_one_set(tmp_path: Path, hierrouter: Run) -> None:
     file = table(tmp_path, ("train",) * 20 + ("validation",) * 6 + ("test",) * 8)
-    done = hierrouter("cache", "import", file, "--format", "table", "--hops", "1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = hierrouter("compare", "--baselines", "knn,random", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("cache", "import", file, "--format", "table", "--hops", "1", cwd=tmp_path))
+    done = works(hierrouter("compare", "--baselines", "knn,random", cwd=tmp_path))
     shown = " ".join(done.stdout.split())
     assert "Set B is left out: its routes are the direct calls of set A." in shown
     assert ["second hop" in shown, "Table 3. Settings" in shown] == [False, True]

@@ -9,7 +9,7 @@ import pytest
 
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter.questions.testbed import FAMILIES
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import COMMAND, Run, environment, works
 from tests.hierrouter.questions.files import rows, write
 from tests.hub import hub, repository
 
@@ -31,8 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_name_is_listed_with_its_origin(folder: Path, hierrouter: Run) -> None:
-    done = hierrouter("datasets", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("datasets", cwd=folder))
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert list(lines) == [*FAMILIES, *PAPER_DATASETS]
     assert lines["gsm8k"].split() == ["file", "20", "data/gsm8k.jsonl"]
@@ -49,8 +48,7 @@ def test_every_name_is_listed_with_its_origin(folder: Path, hierrouter: Run) -> 
 
 def test_folds_and_samples_are_shown(folder: Path, hierrouter: Run) -> None:
     names = ("--datasets", "gsm8k,mine.parquet")
-    done = hierrouter("datasets", *names, "--show", "1", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("datasets", *names, "--show", "1", cwd=folder))
     first, sample, second, choices = done.stdout.splitlines()
     assert first == "gsm8k: 11 train, 3 validation, 6 test"
     assert sample.startswith("  q0 [")

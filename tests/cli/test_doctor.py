@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, works
 
 
 @pytest.fixture(scope="module")
@@ -14,8 +14,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
     """A folder with a small cache and a router."""
     folder = tmp_path_factory.mktemp("sound")
     for command in ("collect --datasets arith --limit 10", "train --algo exact --epochs 1"):
-        done = hierrouter(*command.split(), cwd=folder)
-        assert done.returncode == 0, done.stderr
+        works(hierrouter(*command.split(), cwd=folder))
     return folder
 
 
@@ -41,8 +40,7 @@ def test_a_place_that_works(hierrouter: Run, place: Path) -> None:
 
 
 def test_a_new_place_says_how_to_begin(hierrouter: Run, tmp_path: Path) -> None:
-    done = hierrouter("doctor", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("doctor", cwd=tmp_path))
     lines = {line[9:25].strip(): line for line in done.stdout.splitlines()}
     assert lines["cache"].startswith("note") and "hierrouter quickstart" in lines["cache"]
     assert lines["router"].startswith("note") and "hierrouter train" in lines["router"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, as_json, works
 
 COLLECT = ("collect", "--datasets", "arith,mirror", "--cache", "cache")
 DEEP = """
@@ -32,14 +32,11 @@ generation = { max_new_tokens = 16 }
 
 
 def estimated(hierrouter: Run, cwd: Path, *more: str) -> dict[str, Any]:
-    done = hierrouter(*COLLECT, *more, "--dry-run", "--format", "json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return as_json(hierrouter(*COLLECT, *more, "--dry-run", "--format", "json", cwd=cwd))
 
 
 def test_nothing_is_made(tmp_path: Path, hierrouter: Run) -> None:
-    done = hierrouter(*COLLECT, "--limit", "3", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter(*COLLECT, "--limit", "3", "--dry-run", cwd=tmp_path))
     assert list(tmp_path.iterdir()) == []
     assert "6 queries: 72 nodes and 18 direct calls" in done.stdout
     assert "hop 2" in done.stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hierrouter_cache.reader import CacheReader
-from tests.conftest import Run, Start
+from tests.conftest import Run, Start, works
 from tests.servers import (
     JUNK,
     LISTED,
@@ -272,8 +272,7 @@ def with_flags(home: Path, hierrouter: Run, *flags: str) -> subprocess.Completed
 
 def test_a_pool_of_local_models_is_asked_of_a_server(home: Path, hierrouter: Run) -> None:
     with scripted(lambda prompt, before: good(prompt)) as server:
-        done = with_flags(home, hierrouter, "--base-url", server.url, "--timeout", "5")
-        assert done.returncode == 0, done.stderr
+        works(with_flags(home, hierrouter, "--base-url", server.url, "--timeout", "5"))
         assert server.asked.total() == calls(home) == 3 * 4
 
 

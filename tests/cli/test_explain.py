@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, refused, works
 from tests.hostile import HARM, collect_hostile
 
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -17,19 +17,10 @@ SHORT = ("--algo", "exact", "--epochs", "2", "--out")
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
-    """A folder with a collected cache."""
-    folder = tmp_path_factory.mktemp("explain")
-    shutil.copytree(testbed_cache, folder / "caches" / "default")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def work(bare: Path, tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
     """The same with a router."""
     folder = shutil.copytree(bare, tmp_path_factory.mktemp("explain") / "work")
-    done = hierrouter("train", *SHORT, "runs/router", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("train", *SHORT, "runs/router", cwd=folder))
     return folder
 
 
@@ -41,14 +32,8 @@ def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(done) -> str:
-    assert (done.returncode, done.stdout) == (2, "")
-    return done.stderr.splitlines()[-1]
-
-
 def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Path, hierrouter: Run) -> None:
-    done = hierrouter("explain", "--worst", "3", "--format", "json", cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("explain", "--worst", "3", "--format", "json", cwd=work))
     told = json.loads(done.stdout)
     assert told["split"] == "validation" and len(told["queries"]) == 3
     first = told["queries"][0]
@@ -68,8 +53,9 @@ def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Path, hierrou
 
 
 def test_the_test_fold_is_shown_where_it_is_asked_for(work: Path, hierrouter: Run) -> None:
-    done = hierrouter("explain", "--worst", "1", "--split", "test", "--format", "md", cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(
+        hierrouter("explain", "--worst", "1", "--split", "test", "--format", "md", cwd=work)
+    )
     assert "### The largest regrets of HierRouter on the test fold" in done.stdout
     assert (
         "explain: the test fold; what is changed after a look at it is tuned on it" in done.stderr
@@ -78,15 +64,13 @@ def test_the_test_fold_is_shown_where_it_is_asked_for(work: Path, hierrouter: Ru
 
 def test_another_alpha_than_that_of_the_training_is_said(work: Path, hierrouter: Run) -> None:
     flags = ["--worst", "1", "--alpha", "0.02", "--format", "md"]
-    done = hierrouter("explain", *flags, cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("explain", *flags, cwd=work))
     assert "explain: the router was trained at alpha 0.005, shown at 0.02" in done.stderr
 
 
 def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Path, hierrouter: Run) -> None:
     flags = ["--alpha", "0.1", "--models", "facts,calc", "--hops", "1", "--format", "json"]
-    done = hierrouter("explain", "arith/arith-0000", *flags, cwd=bare)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("explain", "arith/arith-0000", *flags, cwd=bare))
     found = json.loads(done.stdout)
     assert [node["model"] for node in found["nodes"]] == ["facts", "calc"]
     for node in found["nodes"]:
@@ -116,8 +100,7 @@ def test_what_cannot_be_shown_is_named(
 
 @pytest.mark.parametrize("format", ["text", "json", "md"])
 def test_hostile_texts_are_inert_in_every_format(format: str, nasty: Path, hierrouter: Run) -> None:
-    done = hierrouter("explain", f"9-{HARM[9]}", "--format", format, cwd=nasty)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("explain", f"9-{HARM[9]}", "--format", format, cwd=nasty))
     assert not STEERING.search(done.stdout + done.stderr)
     if format == "md":
         assert "<" not in done.stdout.replace("\\<", "")
@@ -130,8 +113,7 @@ def test_hostile_names_are_inert_in_errors(nasty: Path, hierrouter: Run) -> None
 
 
 def test_the_page_of_a_report_has_the_trees(work: Path, hierrouter: Run) -> None:
-    done = hierrouter("report", "--out", "page", cwd=work)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("report", "--out", "page", cwd=work))
     page = (work / "page" / "report.html").read_text("utf-8")
     told = hierrouter("explain", "--worst", "10", "--split", "test", "--format", "json", cwd=work)
     queries = json.loads(told.stdout)["queries"]

@@ -10,18 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, refused, works
 
 SHORT = ("--algo", "exact", "--epochs", "2", "--out")
 MOST_BYTES = 6_000_000
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
-    """A folder with a collected cache."""
-    folder = tmp_path_factory.mktemp("explore")
-    shutil.copytree(testbed_cache, folder / "caches" / "default")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +21,7 @@ def work(bare: Path, tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) 
     """The same with a router and a sweep."""
     folder = shutil.copytree(bare, tmp_path_factory.mktemp("explore") / "work")
     for command in ("train", "sweep-alpha"):
-        done = hierrouter(command, *SHORT, f"runs/{command}", cwd=folder)
-        assert done.returncode == 0, done.stderr
+        works(hierrouter(command, *SHORT, f"runs/{command}", cwd=folder))
     return folder
 
 
@@ -38,12 +29,6 @@ def data_of(page: Path) -> dict[str, Any]:
     text = page.read_text("utf-8")
     found: dict[str, Any] = json.loads(text.split('id="data">')[1].split("</script>")[0])
     return found
-
-
-def refused(done: Any) -> str:
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    return line
 
 
 def test_the_page_is_written_where_runs_are(work: Path, hierrouter: Run) -> None:

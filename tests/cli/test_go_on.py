@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_grow_pool import FOURTH
-from tests.conftest import Run
+from tests.conftest import Run, works
 from tests.holes import drop_five_leaves_of_three_queries
 
 QUESTIONS = [
@@ -20,10 +20,11 @@ QUESTIONS = [
 @pytest.fixture
 def home(tmp_path: Path, hierrouter: Run) -> Path:
     (tmp_path / "mine.jsonl").write_text("\n".join(QUESTIONS) + "\n")
-    done = hierrouter(
-        "collect", "--datasets", "mine.jsonl", "--pool", "testbed", "--cache", "c", cwd=tmp_path
+    works(
+        hierrouter(
+            "collect", "--datasets", "mine.jsonl", "--pool", "testbed", "--cache", "c", cwd=tmp_path
+        )
     )
-    assert done.returncode == 0, done.stderr
     return tmp_path
 
 
@@ -36,8 +37,7 @@ def test_only_what_is_missing_is_asked(home: Path, hierrouter: Run) -> None:
     before = info(home, hierrouter)
     drop_five_leaves_of_three_queries(home / "c")
     (home / "mine.jsonl").unlink()
-    done = hierrouter("collect", "--cache", "c", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("collect", "--cache", "c", cwd=home))
     assert "going on with what c was collected for last" in done.stderr
     assert " 5 calls made" in done.stderr
     after = info(home, hierrouter)
@@ -48,8 +48,7 @@ def test_only_what_is_missing_is_asked(home: Path, hierrouter: Run) -> None:
 def test_another_pool_gets_the_same_queries(home: Path, hierrouter: Run) -> None:
     three = (resources.files("hierrouter.pools") / "testbed.toml").read_text()
     (home / "four.toml").write_text(three + FOURTH)
-    done = hierrouter("collect", "--cache", "c", "--pool", "four.toml", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("collect", "--cache", "c", "--pool", "four.toml", cwd=home))
     found = info(home, hierrouter)
     assert (found["datasets"], found["queries"]) == (["mine"], 12)
     assert found["models"] == ["calc", "text", "facts", "brief"]
@@ -59,8 +58,7 @@ def test_another_pool_gets_the_same_queries(home: Path, hierrouter: Run) -> None
 
 
 def test_a_wish_of_ones_own_is_not_overruled(home: Path, hierrouter: Run) -> None:
-    done = hierrouter("collect", "--cache", "c", "--limit", "1", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("collect", "--cache", "c", "--limit", "1", cwd=home))
     assert "going on" not in done.stderr
     assert "no test query" in done.stderr
     assert "riddle" in str(info(home, hierrouter)["datasets"])
@@ -74,8 +72,7 @@ def test_imported_models_are_not_called(tmp_path: Path, hierrouter: Run) -> None
         for model in ("a", "b")
     ]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = hierrouter("cache", "import", "t.jsonl", "--cache", "c", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("cache", "import", "t.jsonl", "--cache", "c", cwd=tmp_path))
     done = hierrouter("collect", "--cache", "c", cwd=tmp_path)
     assert done.returncode == 2
     assert "imported, and its models cannot be called" in done.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, works
 from tests.hierrouter.collection.examples import chains, save, single_answers
 
 
@@ -14,8 +14,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
     """A folder with an imported table in `caches/default`."""
     folder = tmp_path_factory.mktemp("imported")
     save(single_answers(40), folder / "sums.parquet")
-    done = hierrouter("cache", "import", "sums.parquet", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("cache", "import", "sums.parquet", cwd=folder))
     assert "context-free: later hops are the models' own answers" in done.stderr
     assert "model lab/tiny 1b is called lab-tiny-1b here" in done.stderr
     assert "caches/default: 240 calls, 240 scores new, 0 rows known already" in done.stdout
@@ -23,16 +22,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
 
 
 def report(hierrouter: Run, folder: Path, cache: str, *flags: str) -> str:
-    done = hierrouter("report", "--format", "json", "--cache", cache, *flags, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", "--format", "json", "--cache", cache, *flags, cwd=folder))
     return done.stdout
 
 
 def test_an_imported_table_is_trained_and_reported_on(folder: Path, hierrouter: Run) -> None:
-    done = hierrouter(
-        "train", "--scorer", "accuracy", "--alpha", "0.1", "--epochs", "3", cwd=folder
+    works(
+        hierrouter("train", "--scorer", "accuracy", "--alpha", "0.1", "--epochs", "3", cwd=folder)
     )
-    assert done.returncode == 0, done.stderr
     result = json.loads(report(hierrouter, folder, "caches/default", "--scorer", "accuracy"))
     assert result["provenance"]["context_free"]
     policies = {row["policy"]: row for row in result["rows"] if row["dataset"] == "all"}
@@ -44,8 +41,7 @@ def test_json_lines_give_the_same_report(folder: Path, hierrouter: Run) -> None:
     before = report(hierrouter, folder, "caches/default")  # also computes its scores
     done = hierrouter("cache", "export", "--out", "all.jsonl", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "all.jsonl\n")
-    done = hierrouter("cache", "import", "all.jsonl", "--cache", "caches/defaulu", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("cache", "import", "all.jsonl", "--cache", "caches/defaulu", cwd=folder))
     assert report(hierrouter, folder, "caches/defaulu") == before.replace('default"', 'defaulu"')
 
 
@@ -65,8 +61,7 @@ def test_an_export_says_what_cannot_travel(folder: Path, hierrouter: Run, name: 
 def test_a_frame_without_references_says_so(folder: Path, hierrouter: Run) -> None:
     flags = ["--format", "routerbench", "--scorer", "given", "--out", "frame.parquet"]
     assert hierrouter("cache", "export", *flags, cwd=folder).returncode == 0
-    done = hierrouter("cache", "import", "frame.parquet", "--cache", "frame", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("cache", "import", "frame.parquet", "--cache", "frame", cwd=folder))
     assert "no reference answers in the file; use --scorer given" in done.stderr
     assert "no token counts in the file" in done.stderr
     done = hierrouter("report", "--cache", "frame", cwd=folder)
@@ -99,15 +94,13 @@ def test_a_file_by_hand_needs_no_digest_and_says_so(folder: Path, hierrouter: Ru
     stated = json.loads(header)
     del stated["sha256"]
     (folder / "hand.jsonl").write_text(json.dumps(stated) + "\n" + "".join(lines))
-    done = hierrouter("cache", "import", "hand.jsonl", "--cache", "by-hand", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("cache", "import", "hand.jsonl", "--cache", "by-hand", cwd=folder))
     assert "no sha256 in the header" in done.stderr
 
 
 def test_chains_are_opened_one_model_at_a_time(tmp_path: Path, hierrouter: Run) -> None:
     save(chains(20), tmp_path / "debate.csv")
-    done = hierrouter("cache", "import", "debate.csv", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("cache", "import", "debate.csv", cwd=tmp_path))
     assert "chains: only the paths that the file has" in done.stderr
     assert hierrouter("report", cwd=tmp_path).returncode == 3
     result = json.loads(report(hierrouter, tmp_path, "caches/default", "--models", "lab-tiny-1b"))

@@ -10,21 +10,18 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.selection import LOG
-from tests.conftest import Run
+from tests.conftest import Run, works
 
 SHORT = ("--algo", "exact", "--epochs", "2", "--out")
 JSON = ("--format", "json")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Path:
+def trained(bare: Path, hierrouter: Run) -> Path:
     """A folder with a cache, two routers and a sweep."""
-    folder = tmp_path_factory.mktemp("looks")
-    shutil.copytree(testbed_cache, folder / "caches" / "default")
     for command, out in (("train", "old"), ("train", "router"), ("sweep-alpha", "sweep")):
-        done = hierrouter(command, *SHORT, f"runs/{out}", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    return folder
+        works(hierrouter(command, *SHORT, f"runs/{out}", cwd=bare))
+    return bare
 
 
 @pytest.fixture
@@ -35,8 +32,7 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 def asked(run: Run, place: Path, *flags: str) -> tuple[dict[str, Any], str]:
     """What a command says, as JSON and on stderr."""
-    done = run(*flags, *JSON, cwd=place)
-    assert done.returncode == 0, done.stderr
+    done = works(run(*flags, *JSON, cwd=place))
     return json.loads(done.stdout), done.stderr
 
 
@@ -68,8 +64,7 @@ def test_looks_add_up_over_alphas_and_routers(place: Path, hierrouter: Run) -> N
 
 
 def test_the_page_says_how_often(place: Path, hierrouter: Run) -> None:
-    done = hierrouter("report", "--out", "page", cwd=place)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("report", "--out", "page", cwd=place))
     assert "test_looks" in (place / "page" / "report.html").read_text("utf-8")
 
 

@@ -13,25 +13,21 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run, Start
+from tests.conftest import Run, Start, as_json, works
 
 ROUTER = ("--checkpoint", "router")
 ESTIMATORS = ["IPS", "IPS per decision", "SNIPS", "SNIPS per decision", "FQE", "DR"]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Path:
+def place(bare: Path, hierrouter: Run) -> Path:
     """A folder with a collected cache, a router that may stop, and a log of 60 episodes."""
-    folder = tmp_path_factory.mktemp("off-policy")
-    shutil.copytree(testbed_cache, folder / "caches" / "default")
     flags = ["--algo", "exact", "--epochs", "2", "--allow-stop", "--alpha", "0.1"]
-    done = hierrouter("train", *flags, "--out", "router", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("train", *flags, "--out", "router", cwd=bare))
     flags = ["--simulate", "temperature=3", "--episodes", "60", "--keep", "log.jsonl"]
-    done = hierrouter("off-policy", *ROUTER, *flags, "--format", "json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    (folder / "simulated.json").write_text(done.stdout)
-    return folder
+    done = works(hierrouter("off-policy", *ROUTER, *flags, "--format", "json", cwd=bare))
+    (bare / "simulated.json").write_text(done.stdout)
+    return bare
 
 
 def simulated(place: Path) -> dict[str, Any]:
@@ -40,10 +36,7 @@ def simulated(place: Path) -> dict[str, Any]:
 
 
 def valued(run: Run, place: Path, *flags: str | Path, cwd: Path | None = None) -> dict[str, Any]:
-    done = run("off-policy", "--format", "json", *flags, cwd=cwd or place)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return as_json(run("off-policy", "--format", "json", *flags, cwd=cwd or place))
 
 
 def refused(run: Run, place: Path, *flags: str | Path) -> str:
@@ -81,8 +74,7 @@ def test_fresh_logs_tell_bias_and_coverage(place: Path, hierrouter: Run) -> None
     flags = [*ROUTER, "--simulate", "epsilon=0.5", "--repeats", "3", "--episodes", "40"]
     shown = {}
     for format in ("json", "csv", "text"):
-        done = hierrouter("off-policy", *flags, "--format", format, cwd=place)
-        assert done.returncode == 0, done.stderr
+        done = works(hierrouter("off-policy", *flags, "--format", format, cwd=place))
         shown[format] = done.stdout
     scores = json.loads(shown["json"])["scores"]
     rows = list(csv.DictReader(io.StringIO(shown["csv"])))
@@ -143,8 +135,7 @@ def test_the_router_is_that_of_a_report(place: Path, tmp_path: Path, hierrouter:
     flags = ["--epochs", "2", "--out", "runs/sweep"]
     (tmp_path / "runs").mkdir()
     assert hierrouter("sweep-alpha", *flags, cwd=tmp_path).returncode == 0
-    done = hierrouter("off-policy", "--simulate", "uniform", "--alpha", "0.02", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("off-policy", "--simulate", "uniform", "--alpha", "0.02", cwd=tmp_path))
     said = "no run of `train` for alpha 0.02 on this tree; the sweep's network is shown, seed 42"
     assert f"off-policy: {said}" in done.stderr
     assert "off-policy: checkpoint runs/sweep at alpha 0.02" in done.stderr

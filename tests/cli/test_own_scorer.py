@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, works
 
 
 def test_a_module_in_the_working_directory_is_found(
@@ -15,5 +15,4 @@ def test_a_module_in_the_working_directory_is_found(
     shutil.copytree(testbed_cache, tmp_path / "cache")
     (tmp_path / "mine.py").write_text("def half(response, references):\n    return 0.5\n")
     flags = ["--cache", "cache", "--scorer", "mine:half"]
-    done = hierrouter("train", "--dry-run", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("train", "--dry-run", *flags, cwd=tmp_path))

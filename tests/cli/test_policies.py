@@ -15,7 +15,7 @@ from hierrouter.replay.opening import open_tree
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
 from hierrouter.replay.tree import load_texts
 from hierrouter_cache.tree import RouteTree
-from tests.conftest import Run
+from tests.conftest import Run, as_json, works
 
 ALPHA = 0.3
 RULES = """
@@ -86,9 +86,7 @@ def expected(work: Path, fold: RouteTree) -> dict[str, float]:
 
 def asked(hierrouter: Run, work: Path, command: str, *flags: str) -> Any:
     flags = (*flags, "--alpha", str(ALPHA), "--format", "json", *POLICIES)
-    done = hierrouter(command, *flags, cwd=work)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return as_json(hierrouter(command, *flags, cwd=work))
 
 
 def best(fold: RouteTree) -> float:
@@ -120,8 +118,7 @@ def test_a_report_without_policies_has_no_key_more(work: Path, hierrouter: Run) 
 
 
 def test_the_tables_show_them(work: Path, hierrouter: Run) -> None:
-    done = hierrouter("report", "--all", *POLICIES, "--format", "md", cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", "--all", *POLICIES, "--format", "md", cwd=work))
     assert "not a result" not in done.stdout
     assert "asked" not in done.stdout
     regret = done.stdout.partition("Regret to the oracle, by the choice that caused it")[2]
@@ -149,8 +146,7 @@ def test_policies_are_rows_of_a_comparison(
 
 def test_where_the_router_may_stop_policies_may(work: Path, hierrouter: Run) -> None:
     flags = ("--algo", "exact", "--epochs", "2", "--allow-stop", "--alpha", str(ALPHA))
-    done = hierrouter("train", *flags, "--out", "stopping", cwd=work)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("train", *flags, "--out", "stopping", cwd=work))
     (work / "short.py").write_text("def rule(seen):\n    return 'text>stop'\n")
     found = ("--checkpoint", "stopping", "--policy", "short:rule", "--format", "json")
     told = json.loads(hierrouter("report", *found, cwd=work).stdout)
@@ -163,8 +159,7 @@ def test_where_the_router_may_stop_policies_may(work: Path, hierrouter: Run) -> 
 
 
 def test_policies_are_on_the_page_to_play_with(work: Path, hierrouter: Run) -> None:
-    done = hierrouter("explore", *POLICIES, "--out", "page.html", cwd=work)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("explore", *POLICIES, "--out", "page.html", cwd=work))
     page = (work / "page.html").read_text()
     data = re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, re.S)
     assert data
@@ -184,8 +179,7 @@ def test_an_edit_of_the_file_is_another_look(work: Path, hierrouter: Run) -> Non
         )
 
     def look() -> None:
-        done = hierrouter("report", "--policy", "edited:rule", "--format", "json", cwd=work)
-        assert done.returncode == 0, done.stderr
+        works(hierrouter("report", "--policy", "edited:rule", "--format", "json", cwd=work))
 
     look()
     before = looks()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import COMMAND, Run, environment, works
 
 POOL = """
 [pool]
@@ -98,8 +98,7 @@ def test_what_of_a_hub_model_is_here(
 
 def test_a_pool_of_yours_is_shown_with_its_instructions(tmp_path: Path, hierrouter: Run) -> None:
     (tmp_path / "p.toml").write_text(POOL)
-    done = hierrouter("pools", "--pool", "p.toml", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("pools", "--pool", "p.toml", cwd=tmp_path))
     for word in ("near", "0.1/0.3", "70B", "hop 1: Solve it.", "references"):
         assert word in done.stdout
 

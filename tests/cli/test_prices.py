@@ -5,36 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Run
+from tests.conftest import Run, as_json, works
 
 CHEAP = "[prices]\ncalc = 0.002\nfacts = { in = 0.001, out = 0.004 }\n"
 DEAR = "[prices]\ncalc = 0.2\ntext = 0.3\nfacts = 0.1\n"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Path:
+def place(bare: Path, hierrouter: Run) -> Path:
     """A folder with a collected cache, two price files and a router of the pool's prices."""
-    folder = tmp_path_factory.mktemp("prices")
-    shutil.copytree(testbed_cache, folder / "caches" / "default")
-    (folder / "cheap.toml").write_text(CHEAP)
-    (folder / "dear.toml").write_text(DEAR)
-    done = hierrouter("train", "--epochs", "2", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    (bare / "cheap.toml").write_text(CHEAP)
+    (bare / "dear.toml").write_text(DEAR)
+    works(hierrouter("train", "--epochs", "2", cwd=bare))
+    return bare
 
 
 def report(run: Run, place: Path, *flags: str | Path) -> dict[str, Any]:
-    done = run("report", "--format", "json", *flags, cwd=place)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return as_json(run("report", "--format", "json", *flags, cwd=place))
 
 
 def over_all(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
@@ -63,10 +56,11 @@ def test_two_price_lists_stand_side_by_side(place: Path, hierrouter: Run) -> Non
 
 
 def test_the_text_report_has_a_table_for_them(place: Path, hierrouter: Run) -> None:
-    done = hierrouter(
-        "report", "--prices", "cheap.toml", "--prices", "dear.toml", "--out", "page", cwd=place
+    done = works(
+        hierrouter(
+            "report", "--prices", "cheap.toml", "--prices", "dear.toml", "--out", "page", cwd=place
+        )
     )
-    assert done.returncode == 0, done.stderr
     assert "C, cheap" in done.stdout and "R, dear" in done.stdout
     assert "the router was trained under other prices than shown here" in done.stderr
     assert "Table 6." in (place / "page" / "report.html").read_text()
@@ -111,8 +105,7 @@ def test_a_price_by_size_is_said_aloud(place: Path, hierrouter: Run) -> None:
     )
     assert sized != text
     (place / "sized.toml").write_text(sized)
-    done = hierrouter("report", "--pool", "sized.toml", "--format", "json", cwd=place)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", "--pool", "sized.toml", "--format", "json", cwd=place))
     assert (
         "price of text unknown: 0.003 per token by its size (3B); give base_rate or --price"
         in done.stderr.splitlines()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import LIMIT
-from tests.conftest import Run
+from tests.conftest import Run, as_json, works
 
 ROW = {"policy", "kind", "dataset", "n", "quality", "accuracy", "cost", "reward"}
 ROW |= {"reward_low", "reward_high"}
@@ -20,9 +20,7 @@ INFO |= {"bytes", "models", "datasets", "fingerprint"}
 
 @pytest.fixture(scope="module")
 def report(home: Path, hierrouter: Run) -> dict[str, Any]:
-    done = hierrouter("report", "--format", "json", cwd=home)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return as_json(hierrouter("report", "--format", "json", cwd=home))
 
 
 def test_the_report_keeps_its_contract(report: dict[str, Any]) -> None:
@@ -76,8 +74,7 @@ def test_cache_info_keeps_its_contract(home: Path, hierrouter: Run) -> None:
 
 
 def test_the_cache_is_sound(home: Path, hierrouter: Run) -> None:
-    done = hierrouter("cache", "verify", "--rescore", cwd=home)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("cache", "verify", "--rescore", cwd=home))
 
 
 @pytest.mark.parametrize(
@@ -85,16 +82,13 @@ def test_the_cache_is_sound(home: Path, hierrouter: Run) -> None:
     [("md", r"\| HierRouter"), ("latex", r"\\begin\{table\}"), ("csv", r"policy,kind,dataset,n")],
 )
 def test_formats(home: Path, hierrouter: Run, name: str, pattern: str) -> None:
-    done = hierrouter("report", "--format", name, cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", "--format", name, cwd=home))
     assert re.search(pattern, done.stdout)
 
 
 def test_train_sweep_report_go_on_with_no_further_flag(home: Path, hierrouter: Run) -> None:
-    trained = hierrouter("train", "--alpha", "0.005", "--epochs", "2", cwd=home)
-    assert trained.returncode == 0, trained.stderr
-    swept = hierrouter("sweep-alpha", "--alphas", "0.01,0.1,0.01", "--epochs", "2", cwd=home)
-    assert swept.returncode == 0, swept.stderr
+    trained = works(hierrouter("train", "--alpha", "0.005", "--epochs", "2", cwd=home))
+    swept = works(hierrouter("sweep-alpha", "--alphas", "0.01,0.1,0.01", "--epochs", "2", cwd=home))
     assert "2 alphas" in swept.stderr
     shown = hierrouter("report", "--format", "json", cwd=home)
     result = json.loads(shown.stdout)
@@ -107,8 +101,7 @@ def test_same_seed_same_bytes(home: Path, hierrouter: Run, cold: Run, tmp_path: 
     found = []
     for name, run in (("one", hierrouter), ("two", cold)):
         place = shutil.copytree(home, tmp_path / name)  # a second look counts where the first did
-        done = run("train", "--seed", "7", "--epochs", "2", "--out", "again", cwd=place)
-        assert done.returncode == 0, done.stderr
+        works(run("train", "--seed", "7", "--epochs", "2", "--out", "again", cwd=place))
         done = run("report", "--checkpoint", "again", "--format", "json", cwd=place)
         files = ("policy.json", "policy.safetensors")
         found.append([done.stdout, *((place / "again" / file).read_bytes() for file in files)])
@@ -116,8 +109,7 @@ def test_same_seed_same_bytes(home: Path, hierrouter: Run, cold: Run, tmp_path: 
 
 
 def test_an_interrupted_quickstart_goes_on(home: Path, hierrouter: Run) -> None:
-    done = hierrouter("quickstart", "--limit", LIMIT, cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("quickstart", "--limit", LIMIT, cwd=home))
     assert " 0 calls made" in done.stderr
     assert done.stderr.count("already there") >= 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.report import FinishedReport, ReportRequest
 from hierrouter.reports.values import SCHEMA
 from hierrouter_cli.report import show
-from tests.conftest import Run
+from tests.conftest import Run, refused, works
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
 
 
@@ -69,21 +68,12 @@ def test_a_report_says_what_the_router_was_trained_for(
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
-    """A folder with a collected cache."""
-    folder = tmp_path_factory.mktemp("report")
-    shutil.copytree(testbed_cache, folder / "caches" / "default")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def place(bare: Path, hierrouter: Run) -> Path:
     """The same with a router, and a sweep that reads the question alone."""
     short = ("--algo", "exact", "--epochs", "2", "--out")
     for flags in (["train", *short, "runs/router"], ["sweep-alpha", *short, "runs/sweep"]):
         view = ["--state", "query"] if flags[0] == "sweep-alpha" else []
-        done = hierrouter(*flags, *view, cwd=bare)
-        assert done.returncode == 0, done.stderr
+        works(hierrouter(*flags, *view, cwd=bare))
     return bare
 
 
@@ -98,16 +88,13 @@ def test_nothing_is_handed_over_where_there_is_no_router(bare: Path, hierrouter:
 
 
 def test_a_model_without_direct_calls_is_refused(place: Path, hierrouter: Run) -> None:
-    done = hierrouter("report", "--defer-to", "fcats", cwd=place)
-    assert (done.returncode, done.stdout) == (2, "")
-    line = done.stderr.splitlines()[-1]
+    line = refused(hierrouter("report", "--defer-to", "fcats", cwd=place))
     assert line.startswith("error: no direct call of this model: fcats; did you mean facts")
 
 
 def test_a_report_of_a_router_that_hands_over(place: Path, hierrouter: Run) -> None:
     asked = ["--defer-to", "facts", "--defer-share", "0.5", "--out", "page"]
-    done = hierrouter("report", *asked, cwd=place)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", *asked, cwd=place))
     assert "Deferral to facts" in done.stdout
     assert "Deferral: what handing" in (place / "page" / "report.html").read_text()
     found = json.loads((place / "page" / "report.json").read_text())
@@ -140,8 +127,7 @@ def test_all_shows_the_tables_that_only_page_and_json_hold_otherwise(
 ) -> None:
     shown = {}
     for flags in ((), ("--all",)):
-        done = hierrouter("report", "--format", "md", *flags, cwd=place)
-        assert done.returncode == 0, done.stderr
+        done = works(hierrouter("report", "--format", "md", *flags, cwd=place))
         shown[flags] = re.findall(r"^### (Table \d+\. .*)$", done.stdout, re.MULTILINE)
     few, all_of_them = shown.values()
     assert all_of_them[: len(few)] == few and len(all_of_them) > len(few) >= 5
@@ -149,8 +135,7 @@ def test_all_shows_the_tables_that_only_page_and_json_hold_otherwise(
 
 def test_figures_are_files_of_the_formats_asked_for(place: Path, hierrouter: Run) -> None:
     flags = ["--format", "json", "--figures", "pdf,svg", "--out", "drawn"]
-    done = hierrouter("report", *flags, cwd=place)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", *flags, cwd=place))
     files = sorted(path.name for path in (place / "drawn").iterdir())
     drawn = {
         suffix: [name for name in files if name.endswith(suffix)] for suffix in (".pdf", ".svg")
@@ -174,8 +159,7 @@ def test_the_page_has_the_report_under_every_price_list(place: Path, hierrouter:
     for name, price in (("cheap", 0.001), ("dear", 0.5)):
         (place / f"{name}.toml").write_text(f"[prices]\ncalc = {price}\n")
     flags = ["--alpha", "0.1", "--prices", "cheap.toml", "--prices", "dear.toml"]
-    done = hierrouter("report", *flags, "--out", "several", cwd=place)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter("report", *flags, "--out", "several", cwd=place))
     page = (place / "several" / "report.html").read_text("utf-8")
     assert page.count("Net reward R of HierRouter") == 2
     for name in ("cheap", "dear"):

@@ -18,7 +18,7 @@ from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from tests.cli.pages import blocks, run_python
-from tests.conftest import SOURCES, Run, Start
+from tests.conftest import SOURCES, Run, Start, works
 
 QUESTION = "compute 12+7"
 TRAIN, SWEEP = "runs/quickstart-train", "runs/quickstart-sweep-alpha/seed-42"
@@ -33,8 +33,7 @@ def refused(home: Path, hierrouter: Run, *arguments: str, code: int = 2) -> str:
 
 
 def test_an_answer_and_its_way(home: Path, hierrouter: Run) -> None:
-    done = hierrouter("route", QUESTION, cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("route", QUESTION, cwd=home))
     assert done.stdout == "19\n"
     assert re.search(r"route: \w+>\w+ at alpha 0.005, \d+ \+ \d+ tokens, C ", done.stderr)
     whole = hierrouter("route", QUESTION, "--format", "json", cwd=home)
@@ -61,8 +60,7 @@ def test_what_it_would_do_first_within_the_limit_that_it_was_trained_with(
     save_checkpoint(train(tree, Objective(0.1, max_cost=5.0), config, seed=1), tmp_path / "run")
     save_bundle(bundle_of(testbed_cache, tree), tmp_path / "run")
     flags = ["--dry-run", "--checkpoint", "run"]
-    done = hierrouter("route", QUESTION, *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("route", QUESTION, *flags, cwd=tmp_path))
     assert len(done.stdout.splitlines()) == 3
 
 
@@ -70,8 +68,7 @@ def test_lines_in_lines_out(home: Path, hierrouter: Run) -> None:
     rows = [{"id": n, "question": f"compute {n}+{n}"} for n in range(1, 25)]
     rows.append({"messages": [{"role": "user", "content": QUESTION}]})
     (home / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = hierrouter("route", "--file", "asked.jsonl", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("route", "--file", "asked.jsonl", cwd=home))
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line.get("id") for line in found] == [*range(1, 25), None]
     assert [line["question"] for line in found[:24]] == [row["question"] for row in rows[:24]]
@@ -103,12 +100,10 @@ def test_a_question_that_no_model_takes_costs_the_others_nothing(
 def test_a_sweeps_policy_takes_any_alpha(home: Path, hierrouter: Run) -> None:
     for alpha in ("0.0123", "3"):
         flags = ["--checkpoint", SWEEP, "--alpha", alpha, "--format", "json"]
-        done = hierrouter("route", QUESTION, *flags, cwd=home)
-        assert done.returncode == 0, done.stderr
+        done = works(hierrouter("route", QUESTION, *flags, cwd=home))
         assert json.loads(done.stdout)["alpha"] == float(alpha)
     # Of the runs, the one that can be asked for it is found.
-    done = hierrouter("route", QUESTION, "--alpha", "0.0123", cwd=home)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("route", QUESTION, "--alpha", "0.0123", cwd=home))
     assert "sweep" in done.stderr
 
 

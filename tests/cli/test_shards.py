@@ -19,7 +19,7 @@ from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from hierrouter_cli.collect import summary_line
-from tests.conftest import COMMAND, Run, environment
+from tests.conftest import COMMAND, Run, environment, works
 
 COLLECT = ["collect", "--datasets", "mine.jsonl", "--pool", "testbed"]
 
@@ -63,8 +63,7 @@ def test_shards_say_how_far_all_are(work: Path, hierrouter: Run) -> None:
     assert "all shards are complete" in third.stderr
     made = sum(calls_made(done.stderr) for done in (first, second, third))
     assert made == rows(work / "c")
-    last = hierrouter("collect", "--cache", "c", cwd=work)
-    assert last.returncode == 0, last.stderr
+    last = works(hierrouter("collect", "--cache", "c", cwd=work))
     assert " 0 calls made" in last.stderr
     assert list((work / "c").glob("derived/*/emb-*"))
     info = hierrouter("cache", "info", "--cache", "c", "--format", "json", cwd=work)
@@ -74,17 +73,17 @@ def test_shards_say_how_far_all_are(work: Path, hierrouter: Run) -> None:
 def test_machines_without_a_common_disk_meet_in_a_mirror(work: Path, hierrouter: Run) -> None:
     made = 0
     for index in (1, 2):
-        done = hierrouter(
-            *COLLECT, "--cache", f"c{index}", "--shard", f"{index}/2", "--remote", "m", cwd=work
+        done = works(
+            hierrouter(
+                *COLLECT, "--cache", f"c{index}", "--shard", f"{index}/2", "--remote", "m", cwd=work
+            )
         )
-        assert done.returncode == 0, done.stderr
         made += calls_made(done.stderr)
     assert "all shards are complete" in done.stderr
     pulled = hierrouter("cache", "pull", "m", "--cache", "c3", cwd=work)
     assert pulled.stdout == f"{len(names(work / 'm'))} parts copied from m\n"
     assert rows(work / "c3") == made
-    again = hierrouter("collect", "--cache", "c3", "--remote", "m", cwd=work)
-    assert again.returncode == 0, again.stderr
+    again = works(hierrouter("collect", "--cache", "c3", "--remote", "m", cwd=work))
     assert " 0 calls made" in again.stderr
     pushed = hierrouter("cache", "push", (work / "m2").as_uri(), "--cache", "c3", cwd=work)
     assert pushed.stdout.endswith(f"parts copied to {work / 'm2'}\n")
@@ -118,14 +117,12 @@ def test_two_answers_to_one_call_stop_nobody(work: Path, hierrouter: Run) -> Non
     own = {side: names(work / side) for side in said}
     for turn in (1, 2):
         for side, answer in said.items():
-            done = hierrouter(*COLLECT, "--cache", side, "--remote", "m", cwd=work)
-            assert done.returncode == 0, done.stderr
+            done = works(hierrouter(*COLLECT, "--cache", side, "--remote", "m", cwd=work))
             noted = "note: 1 parts of the mirror answer calls in other words" in done.stderr
             assert noted == ((turn, side) != (1, "c1"))  # who comes first has no rival
             assert CacheReader(work / side).responses()[key] == answer
             assert own[side] <= names(work / "m")
-    fresh = hierrouter(*COLLECT, "--cache", "c3", "--remote", "m", cwd=work)
-    assert fresh.returncode == 0, fresh.stderr
+    fresh = works(hierrouter(*COLLECT, "--cache", "c3", "--remote", "m", cwd=work))
     assert "note: 1 parts of the mirror" in fresh.stderr
     assert CacheReader(work / "c3").responses()[key] in said.values()
     pulled = hierrouter("cache", "pull", "m", "--cache", "c4", cwd=work)
@@ -149,8 +146,7 @@ def test_a_mirror_that_is_a_file_is_refused_before_a_call(work: Path, hierrouter
     assert "not a directory: m; name a folder" in refused.stderr
     assert not list_calls(work / "c")
     (work / "m").unlink()
-    done = hierrouter(*COLLECT, "--cache", "c", "--remote", "m", cwd=work)
-    assert done.returncode == 0, done.stderr
+    works(hierrouter(*COLLECT, "--cache", "c", "--remote", "m", cwd=work))
     made = {name for name in names(work / "c") if not name.startswith("scores")}
     assert made <= names(work / "m")
 
@@ -210,6 +206,5 @@ def test_ctrl_c_on_a_cluster_commits_and_the_same_command_goes_on(
     assert found, said
     there = rows(work / "c")
     assert int(found[1]) == there
-    done = hierrouter(*command, cwd=work)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter(*command, cwd=work))
     assert calls_made(done.stderr) == rows(work / "c") - there > 0
