@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -89,57 +88,41 @@ def compact(
         finish_pull(root)
         before = sound_parts(root)
         bytes_before = _size(before)
-        jobs = [
-            _job(root, [part for part in before if part.kind == kind], target_rows)
-            for kind in KINDS
-        ]
-        total = sum(len(group) for job in jobs for group in job.groups)
+        by_kind = [[part for part in before if part.kind == kind] for kind in KINDS]
+        winners = [winners_of(root, parts) for parts in by_kind]
+        plans = [_groups(won, target_rows) for won in winners]
+        total = sum(len(group) for groups in plans for group in groups)
         done = 0
-        for job in jobs:
+        for won, groups in zip(winners, plans, strict=True):
+            sources = [part.path for part in won if len(won[part]) == 0]
             written = set()
-            for group in job.groups:
-                written.add(_merge(root, group, job.winners, on_step))
+            for group in groups:
+                sources += [part.path for part in group]
+                written.add(_merge(root, group, won, on_step))
                 done += len(group)
                 on_part(done, total)
-            _unlink([path for path in job.sources if path not in written], on_step)
+            _unlink([path for path in sources if path not in written], on_step)
         after = list_parts(root)
     return Compaction(len(before), len(after), bytes_before, _size(after))
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What is to be done with the parts of one kind.
-
-    Attributes:
-        winners: for each part, the positions of its rows that are served, ascending.
-        groups: parts that become one part each.
-        sources: files of the groups, and of parts without winners; they go at the end.
-    """
-
-    winners: Winners
-    groups: Sequence[Sequence[Part]]
-    sources: Sequence[Path]
-
-
-def _job(root: Path, parts: Sequence[Part], target_rows: int) -> _Job:
-    winners = winners_of(root, parts)
-    empty = [part for part in parts if len(winners[part]) == 0]
+def _groups(winners: Winners, target_rows: int) -> list[list[Part]]:
+    """The parts of one kind that become one part each; those without winners just go."""
     loose = [
         part
-        for part in parts
-        if part not in empty
+        for part, rows in winners.items()
+        if len(rows)
         and (
             part.kind == "plans"
-            or len(winners[part]) < part.rows
+            or len(rows) < part.rows
             or _share(part, winners, target_rows) < 0.5
         )
     ]
-    groups = [
+    return [
         group
         for group in _neighbours(loose, winners, target_rows)
         if len(group) > 1 or len(winners[group[0]]) < group[0].rows
     ]
-    return _Job(winners, groups, [part.path for part in [*empty, *chain.from_iterable(groups)]])
 
 
 def _share(part: Part, winners: Winners, target_rows: int) -> float:
@@ -234,7 +217,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
     """
     list_parts(root)  # before a lock file is made in a folder that is no cache
     with collector_lock(root):
-        damaged = _damaged(root)
+        damaged = damaged_files(root)
         try:
             _move([path for path, _ in damaged], quarantine_folder(root))
         except OSError as error:
@@ -242,8 +225,12 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
     return [(path.name, why) for path, why in damaged]
 
 
-def _damaged(root: Path) -> list[tuple[Path, str]]:
-    """(file, what is wrong) of each damaged part and embedding file."""
+def damaged_files(root: Path) -> list[tuple[Path, str]]:
+    """(file, what is wrong) of each damaged part and embedding file.
+
+    Raises:
+        NoCache: nothing was collected at `root`.
+    """
     parts = [(part.path, why) for part, why in examine(root).items() if why]
     files = ((file.path, embedding_fault(file)) for file in embedding_files(root))
     return parts + [(path, why) for path, why in files if why]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,6 +40,11 @@ from hierrouter_cache.writer import (
 
 DISPUTED = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
 ARRIVING = "pull.json"  # below the cache: names of parts that are copied and not judged yet
+STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
+
+Done = Callable[[int, int], None]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def note_arrivals(root: Path, names: Collection[str]) -> None:
@@ -131,23 +136,23 @@ def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], li
         "SELECT DISTINCT parse_filename(filename) AS name FROM scores_rows "  # noqa: S608 - our own names
         f"WHERE call IN ({DISPUTED})"
     )
-    rivals = _rivals(((row["name"], row["key"], row["outcome"]) for row in rows), copied)
+    rivals = _rivals(rows, copied)
     # Scores first: where this breaks off, their calls are still disputed when it is done again.
     left = [*(name for name in scores["name"].to_pylist() if name in copied), *rivals]
     _remove(root, left)
     return rivals, left
 
 
-def _rivals(rows: Iterable[tuple[str, str, str]], copied: Collection[str]) -> list[str]:
+def _rivals(rows: Iterable[Mapping[str, str]], copied: Collection[str]) -> list[str]:
     """The copied parts that contradict what is here, or one with a smaller name that stays.
 
     Args:
-        rows: (part, call, outcome) of every answer to a call that has several.
+        rows: name of the part, key and outcome of every answer to a call that has several.
         copied: names of parts that were not here before.
     """
     by_part: dict[str, list[tuple[str, str]]] = {}
-    for name, key, outcome in rows:
-        by_part.setdefault(name, []).append((key, outcome))
+    for row in rows:
+        by_part.setdefault(row["name"], []).append((row["key"], row["outcome"]))
     kept: dict[str, str] = {}
     rivals = []
     for name in sorted(by_part, key=lambda name: (name in copied, name)):
@@ -157,13 +162,6 @@ def _rivals(rows: Iterable[tuple[str, str, str]], copied: Collection[str]) -> li
         for key, outcome in by_part[name]:
             kept.setdefault(key, outcome)
     return rivals
-
-
-STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
-
-Done = Callable[[int, int], None]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,8 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
     for _ in range(TRIES):
         with _reaching(store):
             there = store.sizes()
-        parts = _plans_last(list_parts(root), lambda part: part.kind)
+        # What a plan names should be there before it is.
+        parts = sorted(list_parts(root), key=lambda part: part.kind == "plans")
         due = [part for part in parts if there.get(part.path.name) != _size(part.path)]
         done = _each(partial(_send, store), due, on_part)
         sent += sum(done)
@@ -263,14 +262,10 @@ def pull(
     with shared_lock(root), pull_lock(root):
         sweep_drafts(root)
         judge_arrivals(root)  # of a pull that was killed
-        missing = sorted(
-            name
-            for name in set(there).difference(leave)
-            if not (parts_folder(root) / name).exists()
-        )
-        due = _plans_last(missing, _kind)
+        due = _missing(root, set(there).difference(leave))
         if due:
-            _require_sound(root)
+            with suppress(NoCache):  # in a damaged cache rivals could not be found
+                sound_parts(root)
             note_arrivals(root, due)
         try:
             faults = _each(partial(_fetch, store, root), due, on_part)
@@ -325,10 +320,11 @@ def _send(store: Store, part: Part) -> bool:
     return True
 
 
-def _require_sound(root: Path) -> None:
-    """Refuse a cache in which rivals could not be found."""
-    with suppress(NoCache):
-        sound_parts(root)
+def _missing(root: Path, names: Iterable[str]) -> list[str]:
+    """Those that are not here, in name order, plans last; unknown kinds are left out."""
+    absent = sorted(name for name in names if not (parts_folder(root) / name).exists())
+    known = [name for name in absent if name.partition("-")[0] in KINDS]
+    return sorted(known, key=lambda name: name.startswith("plans-"))
 
 
 def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
@@ -347,16 +343,6 @@ def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
         )
     commit(root, name, memoryview(data), no_steps)
     return None
-
-
-def _plans_last(items: Iterable[Item], kind: Callable[[Item], str]) -> list[Item]:
-    """What a plan names should be there before it is; unknown kinds are left out."""
-    known = [item for item in items if kind(item) in KINDS]
-    return sorted(known, key=lambda item: kind(item) == "plans")
-
-
-def _kind(name: str) -> str:
-    return name.partition("-")[0]
 
 
 def _each(step: Callable[[Item], Result], items: Sequence[Item], on_part: Done) -> list[Result]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from hierrouter_cache.errors import InputError
 
 SEPARATOR = ">"
+SPLITS = ("train", "validation", "test")
+PRICE_DIGEST = 8  # characters
+MEASURED = ("score", "accuracy", "tokens_in", "tokens_out")  # of each call, tree or direct
 Number = TypeVar("Number", int, NDArray[np.int64])
 
 
@@ -159,10 +162,6 @@ def total_cost(
     return total
 
 
-SPLITS = ("train", "validation", "test")
-PRICE_DIGEST = 8  # characters
-
-
 @dataclass(frozen=True)
 class DirectCalls:
     """Single-model baselines: the question alone, no stage instruction (paper table 1).
@@ -190,13 +189,7 @@ class DirectCalls:
 
     def select(self, rows: NDArray[np.int64]) -> DirectCalls:
         """The same for the queries at positions `rows` only, in that order."""
-        return replace(
-            self,
-            score=self.score[rows],
-            accuracy=self.accuracy[rows],
-            tokens_in=self.tokens_in[rows],
-            tokens_out=self.tokens_out[rows],
-        )
+        return replace(self, **_measured(self, rows))
 
 
 @dataclass(frozen=True)
@@ -355,10 +348,7 @@ class RouteTree:
             query_ids=tuple(self.query_ids[row] for row in rows),
             datasets=tuple(self.datasets[row] for row in rows),
             splits=tuple(self.splits[row] for row in rows),
-            score=self.score[rows],
-            accuracy=self.accuracy[rows],
-            tokens_in=self.tokens_in[rows],
-            tokens_out=self.tokens_out[rows],
+            **_measured(self, rows),
             parts=tuple(part.select(rows) for part in self.parts),
             direct=self.direct.select(rows),
         )
@@ -404,10 +394,7 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
     return replace(
         tree,
         models=tuple(models),
-        score=tree.score[:, kept],
-        accuracy=tree.accuracy[:, kept],
-        tokens_in=tree.tokens_in[:, kept],
-        tokens_out=tree.tokens_out[:, kept],
+        **_measured(tree, (slice(None), kept)),
         rate=tree.rate[chosen],
         parts=tuple(StatePart(part.vectors, part.row[:, states]) for part in tree.parts),
         direct=_direct(tree, models),
@@ -434,11 +421,10 @@ def _direct(tree: RouteTree, models: Sequence[str]) -> DirectCalls:
     names = [name for name in models if name in direct.models]
     names += [name for name in direct.models if name not in tree.models]
     column = [direct.models.index(name) for name in names]
-    return DirectCalls(
-        models=tuple(names),
-        score=direct.score[:, column],
-        accuracy=direct.accuracy[:, column],
-        tokens_in=direct.tokens_in[:, column],
-        tokens_out=direct.tokens_out[:, column],
-        rate=direct.rate[column],
-    )
+    measured = _measured(direct, (slice(None), column))
+    return DirectCalls(tuple(names), **measured, rate=direct.rate[column])
+
+
+def _measured(calls: RouteTree | DirectCalls, chosen: Any) -> dict[str, Any]:
+    """What was measured of some calls; `chosen` indexes [queries, columns]."""
+    return {name: getattr(calls, name)[chosen] for name in MEASURED}

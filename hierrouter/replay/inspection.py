@@ -13,16 +13,19 @@ from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS
 from hierrouter.replay.stored_pool import opened_pool, planned_pool
-from hierrouter_cache.embeddings import embedding_fault, embedding_files, require_sound
+from hierrouter_cache import maintenance
+from hierrouter_cache.embeddings import embedding_files, require_sound
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError
 from hierrouter_cache.keys import Row, digest, part_fault, row_fault
-from hierrouter_cache.parts import FORMAT, examine
+from hierrouter_cache.parts import FORMAT
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.walk import Forest, walk
 
 COUNTS = 1e-3  # of R: what prices must move it by to be worth a thought
+
+OnRows = Callable[[int, int], None]
 
 
 def data_notes(tree: RouteTree) -> list[str]:
@@ -56,9 +59,6 @@ def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
     ]
 
 
-OnRows = Callable[[int, int], None]
-
-
 def cache_info(
     root: Path,
     pool: str | None = None,
@@ -84,16 +84,7 @@ def cache_info(
         CacheError: nothing there, or damaged.
         InputError: an unknown pool, model or number of hops.
     """
-    return _counts(CacheReader(root), pool, models, hops, incomplete)
-
-
-def _counts(
-    reader: CacheReader,
-    pool: str | None = None,
-    models: Sequence[str] | None = None,
-    hops: int | None = None,
-    incomplete: bool = False,
-) -> dict[str, Any]:
+    reader = CacheReader(root)
     plan = reader.latest_plan()
     opened = opened_pool(plan.pool, pool, models, hops)
     forest = walk(reader, opened.spec, plan.queries)
@@ -159,12 +150,7 @@ def damaged_files(root: Path) -> list[str]:
     Raises:
         NoCache: nothing was collected at `root`.
     """
-    parts = [f"{part.path.name}: {why}" for part, why in examine(root).items() if why]
-    return parts + [
-        f"{file.path.name}: {why}"
-        for file in embedding_files(root)
-        if (why := embedding_fault(file))
-    ]
+    return [f"{path.name}: {why}" for path, why in maintenance.damaged_files(root)]
 
 
 def verify_cache(
@@ -190,17 +176,18 @@ def verify_cache(
     for file in vectors:
         require_sound(file)
     checked = _check_rows(reader, on_rows)
-    info = _counts(reader)
+    plan = reader.latest_plan()
+    forest = walk(reader, opened_pool(plan.pool).spec, plan.queries)
     orphans = reader.number(
         "SELECT count(*) FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
         "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context",
     )
     lines = [
-        f"{info['parts']} parts: every byte as its name says",
+        f"{len(reader.parts)} parts: every byte as its name says",
         f"{checked} rows: every key is that of the row's content",
         f"{len(vectors)} embedding files: every byte as its name says",
-        f"{info['complete_queries']} of {info['queries']} queries complete, "
-        f"{info['missing_nodes']} nodes missing",
+        f"{np.count_nonzero(forest.complete)} of {len(forest.keys)} queries complete, "
+        f"{np.count_nonzero(~forest.tree.found)} nodes missing",
         f"{orphans} orphans: calls whose parent answer or question is not in the cache",
     ]
     if rescore:
@@ -227,6 +214,7 @@ def _check_rows(reader: CacheReader, on_rows: OnRows) -> int:
 
 
 def _row_fault(kind: str, row: Row) -> str | None:
+    """`row_fault`, and whether the pool of a plan could be opened."""
     fault = row_fault(kind, row)
     if fault is None and kind == "plans":
         try:

@@ -589,7 +589,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pyarrow import fs
-from hierrouter_cache import remote, stores, writer
+from hierrouter_cache import mirror as remote, stores, writer
 def die(times):
     def step(name):
         times[0] -= name == sys.argv[2]
