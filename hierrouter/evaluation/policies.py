@@ -137,7 +137,8 @@ def evaluate(
             the number or the name of an action, or float[A], the probability of each; a model of
             Stable-Baselines3, which is asked deterministically; float64[queries, states, A], a row
             for each query of `tree`; a router that was trained here; or a name: `calc` is a direct
-            call, `text>calc` a fixed route, `oracle` the best route in hindsight.
+            call, `text>calc` a fixed route, `oracle` the best route in hindsight. Where stopping is
+            allowed, probabilities of the M models alone are of calls that do not stop.
         alpha: cost penalty of R = Q - alpha * C (paper section 3.1); None is what a router was
             trained for.
         allow_stop: whether the policy may end before L calls (paper appendix A); None is what
@@ -301,7 +302,9 @@ class _Asked:
             raise _not_askable(self.policy, self.policy_name)
         if self.kind == "table":
             self.policy = _table_of(policy, tree)
-            if policy.shape[2] != actions.count:
+            if policy.shape[2] == len(tree.models):
+                self.policy = self._never_stopping(self.policy)
+            elif policy.shape[2] != actions.count:
                 raise InputError(
                     f"table of {policy.shape[2]} actions: {self.policy_name}; there are "
                     f"{actions.count}: {', '.join(self.names)}"
@@ -368,6 +371,8 @@ class _Asked:
             values = np.asarray(given)
         except Exception:  # whatever a foreign type raises, it is no array
             values = np.empty(0)
+        if values.shape == (len(self.tree.models),):
+            values = self._never_stopping(values)
         if values.shape != (len(self.names),) or values.dtype.kind not in "fiu":
             raise InputError(
                 f"policy gave {_short(given)}: {where}; give an action from 0 to "
@@ -375,6 +380,11 @@ class _Asked:
             )
         chances = values.astype(np.float64)[None]
         return self._probabilities(chances, np.array([query]), np.array([node])).ravel()
+
+    def _never_stopping(self, chances: NDArray[Any]) -> NDArray[Any]:
+        """[..., A]: probabilities of the M models, where the actions that stop are not named."""
+        more = len(self.names) - chances.shape[-1]
+        return np.pad(chances, [(0, 0)] * (chances.ndim - 1) + [(0, more)])
 
     def _probabilities(self, chances: Floats, query: Integers, node: Integers) -> Floats:
         """float64[n, A], refused unless they sum to 1; the rounding of float32 is taken out."""

@@ -492,3 +492,16 @@ def test_gymnasium_knows_the_environment() -> None:
         allow_stop=True,
     )
     assert isinstance(many.unwrapped, ReplayVectorEnv)
+
+
+def test_probabilities_of_the_models_alone_never_stop() -> None:
+    """A policy that knows nothing of stopping stands beside a router that may."""
+    tree = random_tree(Routes(3, 2), queries=6, seed=0)
+    short = np.random.default_rng(0).dirichlet(np.ones(3), (6, tree.routes.states))
+    whole = np.concatenate([short, np.zeros_like(short)], axis=2)
+    expected = evaluate(tree, whole, ALPHA, allow_stop=True).reward
+    for policy in (short, lambda seen: short[int(seen["stage"]), 0]):
+        found = policy_table(tree, policy, ALPHA, allow_stop=True)
+        assert found.shape[2] == 6
+        assert not found[..., 3:].any()
+    np.testing.assert_array_equal(evaluate(tree, short, ALPHA, allow_stop=True).reward, expected)
