@@ -19,6 +19,10 @@ from hierrouter_cache.tree import RouteTree
 
 Observation = dict[str, Any]
 Info = dict[str, Any]
+Observations = NDArray[np.int64] | dict[str, NDArray[np.generic]]
+Step = tuple[Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
+# From state numbers, int64[episodes], to actions, int64[episodes].
+Act = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
@@ -117,29 +121,23 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._node = self.tree.routes.child(self._node, model)
         self._stage += 1
         self._ended = bool(stop) or self._stage == self.tree.hops
-        reward = self._return() if self._ended else 0.0
+        reward = 0.0
+        if self._ended:
+            quality = float(self.tree.score[self._query, self._node])
+            reward = quality - self.alpha * float(self.tree.cost[self._query, self._node])
         return self._observe(), reward, self._ended, False, self._info()
 
-    @property
-    def _cost(self) -> float:
-        return float(self.tree.cost[self._query, self._node])
-
-    def _return(self) -> float:
-        return float(self.tree.score[self._query, self._node]) - self.alpha * self._cost
-
     def _observe(self) -> Observation:
-        return {
-            "embedding": self._embedding(),
-            "stage": np.int64(self._stage),
-            "cost": np.array([self._cost], dtype=np.float32),
-        }
-
-    def _embedding(self) -> NDArray[np.float32]:
         if self._ended:
-            return np.zeros(self.tree.dim, dtype=np.float32)
-        place = np.array([self._query]), np.array([self._node])
-        embedding: NDArray[np.float32] = self.tree.embedding_at(*place)[0]
-        return embedding
+            embedding = np.zeros(self.tree.dim, dtype=np.float32)
+        else:
+            query, node = np.array([self._query]), np.array([self._node])
+            embedding = self.tree.embedding_at(query, node)[0]
+        return {
+            "embedding": embedding,
+            "stage": np.int64(self._stage),
+            "cost": np.array([self.tree.cost[self._query, self._node]], dtype=np.float32),
+        }
 
     def _info(self) -> Info:
         states = self.tree.routes.states
@@ -186,10 +184,6 @@ def feature_space(tree: RouteTree) -> spaces.Dict:
 def _longest(vectors: NDArray[np.float32]) -> float:
     """The largest number without its sign, at least 1; what is mapped is not copied."""
     return max(float(vectors.max(initial=1.0)), -float(vectors.min(initial=-1.0)))
-
-
-# From state numbers, int64[episodes], to actions, int64[episodes].
-Act = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -279,14 +273,6 @@ class QueryStream:
         return drawn
 
 
-Features = dict[str, NDArray[np.generic]]
-Observations = NDArray[np.int64] | Features
-Infos = dict[str, Any]
-Step = tuple[
-    Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
-]
-
-
 class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type: ignore[misc]
     """Many `ReplayEnv` at once: the same actions on the same queries give the same episodes.
 
@@ -347,7 +333,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observations, Infos]:
+    ) -> tuple[Observations, Info]:
         """Start all episodes; see the class docstring for `options`.
 
         A seed begins the order of the queries anew; without one it goes on.
@@ -392,7 +378,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
             raise gymnasium.error.InvalidAction(f"an action is not among {self.actions.count}")
         return chosen
 
-    def _begin_anew(self, ended: NDArray[np.bool_], queries: QueryStream) -> Infos:
+    def _begin_anew(self, ended: NDArray[np.bool_], queries: QueryStream) -> Info:
         """Start the next episode where one has ended; returns what is told of the old ones."""
         final = {
             "final_obs": self._last_observations(ended),
@@ -405,7 +391,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self._node = np.where(ended, 0, self._node)
         return final
 
-    def _infos(self, ended: NDArray[np.bool_] | None = None) -> Infos:
+    def _infos(self, ended: NDArray[np.bool_] | None = None) -> Info:
         """Of all episodes, or of those that have ended."""
         known = np.ones(self.num_envs, dtype=np.bool_) if ended is None else ended
         values = {
@@ -419,9 +405,8 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         return self._query * self.tree.routes.states + self._node
 
     def _observe(self) -> Observations:
-        return self._state() if self._shows_state else self._features()
-
-    def _features(self) -> Features:
+        if self._shows_state:
+            return self._state()
         return {
             "embedding": self.tree.embedding_at(self._query, self._node),
             "stage": self._depth[self._node],

@@ -48,6 +48,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "stage": (),
 }
 DEFAULT_VIEW = "context"
+TEXTS_PER_FILE = 16_384
+FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
+ACCURACY = "accuracy"  # tells right from wrong beside any Q
+LEARNED_FROM = ("train", "validation")  # folds that a training may read
+
+OnTexts = Callable[[int, int], None]
+OnDone = Callable[[str, int, int], None]
 
 
 def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str, ...]:
@@ -82,12 +89,6 @@ def text_kinds(view: str) -> tuple[str, ...]:
     return VIEWS[view]
 
 
-TEXTS_PER_FILE = 16_384
-FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
-
-OnTexts = Callable[[int, int], None]
-
-
 def embed_states(
     reader: CacheReader,
     spec: TreeSpec,
@@ -103,42 +104,28 @@ def embed_states(
         spec: the pool as content keys.
         forest: what was found, without holes.
         encoder: computes what is missing.
-        view: one of `views.VIEWS`.
+        view: one of `VIEWS`.
         on_texts: told (done, total) after each file, for each part anew.
 
     Raises:
         InputError: an unknown view.
     """
-    kinds = text_kinds(view)
-    return tuple(
-        _part(reader, spec, forest, encoder, view, number, on_texts) for number in range(len(kinds))
-    )
-
-
-def _part(
-    reader: CacheReader,
-    spec: TreeSpec,
-    forest: Forest,
-    encoder: Encoder,
-    view: str,
-    number: int,
-    on_texts: OnTexts,
-) -> StatePart:
-    """The text of every state that stands at place `number` among those that the view shows."""
-    kind = text_kinds(view)[number]
-    alone = kind == ANSWER
-    names = _names(reader, spec, forest, kind)
-    store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
-    missing = store.missing(names.T)
-    done = 0
-    for found in _files(reader, spec, forest, names, missing):
-        texts = [state_texts(view, state.question, state.responses)[number] for state in found]
-        contexts_of = [state.context for state in found]
-        digests = [text_digest(text) for text in texts] if alone else contexts_of
-        store.append(digests, encoder.encode(texts))
-        done += len(found)
-        on_texts(done, len(missing))
-    return StatePart(store.vectors(), store.rows(names))
+    parts = []
+    for number, kind in enumerate(text_kinds(view)):
+        alone = kind == ANSWER
+        names = _names(reader, spec, forest, kind)
+        store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
+        missing = store.missing(names.T)
+        done = 0
+        for found in _files(reader, spec, forest, names, missing):
+            texts = [state_texts(view, state.question, state.responses)[number] for state in found]
+            contexts = [state.context for state in found]
+            digests = [text_digest(text) for text in texts] if alone else contexts
+            store.append(digests, encoder.encode(texts))
+            done += len(found)
+            on_texts(done, len(missing))
+        parts.append(StatePart(store.vectors(), store.rows(names)))
+    return tuple(parts)
 
 
 def _files(
@@ -166,11 +153,6 @@ def _names(reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str) -> ND
     return np.broadcast_to(contexts[:, :1], contexts.shape) if kind == QUESTION else contexts
 
 
-OnDone = Callable[[str, int, int], None]
-ACCURACY = "accuracy"  # tells right from wrong beside any Q
-LEARNED_FROM = ("train", "validation")  # folds that a training may read
-
-
 @dataclass(frozen=True)
 class Selection:
     """Which part of a cache to open, and how; the defaults are what was collected last.
@@ -182,9 +164,9 @@ class Selection:
         datasets: names among those collected; None is all of them.
         limit: at most so many queries a dataset, the first ones.
         encoder: name of the encoder.
-        view: what a policy sees of a state's texts; see `collect.views`.
+        view: what a policy sees of a state's texts, one of `VIEWS`.
         scorer: name of Q.
-        prices: prices that replace those of the pool, by model; see `price_lists`.
+        prices: prices that replace those of the pool, by model.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
     """
 
@@ -324,21 +306,25 @@ def open_trees(
         right,
         scorer.name,
     )
-    known_of_it = {
-        "left_out": len(forest.keys) - len(whole.keys),
-        "context_free": pool.context_free,
-        "encoder": selection.encoder,
-        "view": selection.view,
-    }
-    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
-    tree = Tree(**{**arrays, **known_of_it}, root=root, pool=selection.pool)
-    return [_priced(tree, table) for table in prices]
-
-
-def _priced(tree: Tree, prices: Mapping[str, Price]) -> Tree:
-    """The tree under these prices, and who gave them."""
-    sources = {name: prices[name].source for name in tree.direct.models}
-    return replace(repriced(tree, rates_of(prices)), priced_by=sources)
+    tree = Tree(
+        **{item.name: getattr(loaded, item.name) for item in fields(loaded)},
+        root=root,
+        pool=selection.pool,
+    )
+    tree = replace(
+        tree,
+        left_out=len(forest.keys) - len(whole.keys),
+        context_free=pool.context_free,
+        encoder=selection.encoder,
+        view=selection.view,
+    )
+    return [
+        replace(
+            repriced(tree, rates_of(table)),
+            priced_by={name: table[name].source for name in tree.direct.models},
+        )
+        for table in prices
+    ]
 
 
 def _told(on_done: OnDone, what: str) -> Callable[[int, int], None]:
@@ -395,8 +381,8 @@ def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> l
     if selection.datasets is None and selection.limit is None:
         return list(keys)
     datasets = reader.queries(keys, ("dataset",))["dataset"].to_pylist()
-    collected = sorted(set(datasets))
-    wanted = collected if selection.datasets is None else _expand(selection.datasets, collected)
+    names = selection.datasets
+    wanted = set(datasets) if names is None else _expand(names, sorted(set(datasets)))
     taken: Counter[str] = Counter()
     chosen = []
     for key, dataset in zip(keys, datasets, strict=True):
@@ -407,11 +393,13 @@ def _chosen(reader: CacheReader, keys: Sequence[str], selection: Selection) -> l
 
 
 def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
+    """The collected datasets that are meant: each itself, that of a file, or the group."""
     wanted: set[str] = set()
     for name in names:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
-        members = _members(name, collected)
+        own = {name, dataset_called(Path(name).stem if is_file(name) else name)}
+        members = (set(FAMILIES) if name == "testbed" else own) & set(collected)
         if not members:
             raise InputError(
                 f"dataset not in the cache: {name}; {suggestion(name, collected)}"
@@ -419,10 +407,3 @@ def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
             )
         wanted |= members
     return wanted
-
-
-def _members(name: str, collected: Sequence[str]) -> set[str]:
-    """The collected datasets that a name stands for: itself, that of a file, or the group."""
-    if name == "testbed":
-        return set(FAMILIES) & set(collected)
-    return {name, dataset_called(Path(name).stem if is_file(name) else name)} & set(collected)

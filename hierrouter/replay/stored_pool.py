@@ -40,6 +40,14 @@ from hierrouter_cache.writer import PartWriter, writable
 # Fields of a model that say which one it is, and what else can differ in its identity.
 SOURCE = ("model", "revision", "dtype", "backend", "batching")
 RESOLVED = ("weights", "deployment", "answers_as", "tokenizer")
+# How many calls are scored before their values are stored, at first and at most.
+FIRST_PART = 256
+LARGEST_PART = 131_072
+SECONDS_PER_PART = 5.0
+HELD = 1 << 20  # texts held at once; each time all parts are read for them
+
+OnScored = Callable[[int, int], None]
+Scored = tuple[StoredCall, Mapping[str, Any]]  # a call, and the row of its query
 
 
 @dataclass(frozen=True)
@@ -199,14 +207,6 @@ def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
     return changed + [name for name in SOURCE if getattr(old, name) != getattr(new, name)]
 
 
-FIRST_PART = 256
-LARGEST_PART = 131_072
-HELD = 1 << 20  # texts held at once; each time all parts are read for them
-SECONDS_PER_PART = 5.0
-OnScored = Callable[[int, int], None]
-Scored = tuple[StoredCall, Mapping[str, Any]]  # a call, and the row of its query
-
-
 def score_forest(
     reader: CacheReader,
     forest: Forest,
@@ -225,23 +225,15 @@ def score_forest(
         InputError: a user's scorer fails or gives something that is no number in [0, 1].
     """
     stored = stored_scores(reader, forest, scorer.key)
-    holes = [
-        np.argwhere(nodes.found & np.isnan(values))
-        for nodes, values in ((forest.tree, stored.tree), (forest.direct, stored.direct))
-    ]
-    if not any(len(places) for places in holes):
+    in_tree = forest.tree.found & np.isnan(stored.tree)
+    in_direct = forest.direct.found & np.isnan(stored.direct)
+    if not (in_tree.any() or in_direct.any()):
         return stored
-    keys = np.concatenate(
-        [
-            nodes.key[tuple(places.T)]
-            for nodes, places in zip((forest.tree, forest.direct), holes, strict=True)
-        ]
-    )
-    position = np.concatenate([places[:, 0] for places in holes])
+    keys = np.concatenate([forest.tree.key[in_tree], forest.direct.key[in_direct]])
+    position = np.concatenate([np.nonzero(in_tree)[0], np.nonzero(in_direct)[0]])
     values = _compute(reader, forest, keys, position, scorer, on_scored)
     tree, direct = stored.tree.copy(), stored.direct.copy()
-    tree[tuple(holes[0].T)] = values[: len(holes[0])]
-    direct[tuple(holes[1].T)] = values[len(holes[0]) :]
+    tree[in_tree], direct[in_direct] = np.split(values, [np.count_nonzero(in_tree)])
     return Scores(tree, direct)
 
 

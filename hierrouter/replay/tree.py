@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -19,10 +18,12 @@ from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import Rate, RouteTree
-from hierrouter_cache.walk import Forest, TreeSpec, walk
+from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
 if TYPE_CHECKING:
     import pandas
+
+NAMED = 8  # datasets in a notebook; the others are counted
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,8 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
         CacheError: nothing there, damaged, or not the cache of this tree.
     """
     reader, _, forest = calls_of(root, tree, pool)
-    nodes = forest.tree
-    if not nodes.complete.all():
-        raise IncompleteTree(f"answers of the tree are not in the cache: {root}; open it again")
-    calls = nodes.key[:, 1:]
+    _require_whole(forest.tree, root)
+    calls = forest.tree.key[:, 1:]
     found = reader.texts(calls.ravel())
     rows = reader.queries(forest.keys, ("question", "answers")).to_pylist()
     return [
@@ -77,22 +76,8 @@ def calls_of(
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    keys = _keys(reader, plan.queries, tree)
-    spec = opened_pool(plan.pool, pool, tree.models, tree.hops).spec
-    return reader, spec, walk(reader, spec, keys)
-
-
-def _keys(reader: CacheReader, planned: Sequence[str], tree: RouteTree) -> list[str]:
-    """The content key of each query of the tree.
-
-    Args:
-        planned: the keys to look among, those of the cache's plan.
-
-    Raises:
-        CacheError: a query that is not among them.
-    """
-    names = reader.queries(planned, ("dataset", "id")).to_pylist()
-    keys = {(row["dataset"], row["id"]): key for row, key in zip(names, planned, strict=True)}
+    names = reader.queries(plan.queries, ("dataset", "id")).to_pylist()
+    keys = {(row["dataset"], row["id"]): key for row, key in zip(names, plan.queries, strict=True)}
     wanted = list(zip(tree.datasets, tree.query_ids, strict=True))
     lacking = sum(name not in keys for name in wanted)
     if lacking:
@@ -100,10 +85,13 @@ def _keys(reader: CacheReader, planned: Sequence[str], tree: RouteTree) -> list[
             f"{lacking} of {len(tree)} queries are not in the cache: {reader.root}; give the "
             "cache that the tree was opened from"
         )
-    return [keys[name] for name in wanted]
+    spec = opened_pool(plan.pool, pool, tree.models, tree.hops).spec
+    return reader, spec, walk(reader, spec, [keys[name] for name in wanted])
 
 
-NAMED = 8  # datasets in a notebook; the others are counted
+def _require_whole(found: Nodes | Forest, root: Path) -> None:
+    if not found.complete.all():
+        raise IncompleteTree(f"answers of the tree are not in the cache: {root}; open it again")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -195,10 +183,7 @@ class Tree(RouteTree):
     def _responses(self) -> pa.Array:
         """The response of each row of `to_arrow`."""
         reader, _, forest = calls_of(self.root, self, self.pool)
-        if not forest.complete.all():
-            raise IncompleteTree(
-                f"answers of the tree are not in the cache: {self.root}; open it again"
-            )
+        _require_whole(forest, self.root)
         calls = _beside(forest.tree.key, forest.direct.key)
         distinct, place = np.unique(calls, return_inverse=True)
         found = reader.texts(distinct)

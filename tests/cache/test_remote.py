@@ -20,7 +20,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
 from hierrouter_cache import mirror as remote
-from hierrouter_cache import mirror as rivals
 from hierrouter_cache import parts, writer
 from hierrouter_cache.errors import (
     CacheError,
@@ -387,12 +386,12 @@ def test_arrivals_of_a_pull_at_work_are_left_to_it(tmp_path: Path) -> None:
     here, store = with_a_rival(tmp_path)
     for name in store.sizes():
         FolderStore(here).write(name, store.read(name))
-    rivals.note_arrivals(here, store.sizes())
+    remote.note_arrivals(here, store.sizes())
     before = list_parts(here)
     with pull_lock(here):
-        rivals.finish_pull(here)
+        remote.finish_pull(here)
         assert list_parts(here) == before
-    rivals.finish_pull(here)
+    remote.finish_pull(here)
     require_own_answer(here)
 
 
