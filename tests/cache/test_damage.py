@@ -20,7 +20,6 @@ from hierrouter_cache.keys import digest
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, quarantine
 from hierrouter_cache.parts import (
-    CALLS,
     KINDS,
     MAX_ROWS,
     METADATA_KEY,
@@ -31,6 +30,8 @@ from hierrouter_cache.parts import (
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
+
+ONE_CALL = rows.calls(("m", "c", "r"))
 
 
 @pytest.fixture
@@ -112,14 +113,6 @@ def test_a_hundred_damages_of_each_kind_are_all_named(
     assert [found.path for found in sound_parts(tmp_path)] == [part]
 
 
-def test_a_symlink_is_no_part(tmp_path: Path, part: Path) -> None:
-    outside = tmp_path / "outside.parquet"
-    part.rename(outside)
-    part.symlink_to(outside)
-    with pytest.raises(DamagedPart, match="not a regular file"):
-        CacheReader(tmp_path)
-
-
 def forge(folder: Path, table: pa.Table, header: bytes = b'{"format": 1}') -> None:
     """A part with a right hash but other content than we write."""
     sink = pa.BufferOutputStream()
@@ -135,28 +128,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "parts"
 
 
-def test_a_missing_column_is_named(tmp_path: Path, folder: Path) -> None:
-    forge(folder, rows.calls(("m", "c", "r")).drop_columns(["tokens_in"]))
-    with pytest.raises(DamagedPart, match="column tokens_in is missing"):
-        CacheReader(tmp_path)
-
-
-def test_a_column_of_another_type_is_named(tmp_path: Path, folder: Path) -> None:
-    index = CALLS.get_field_index("tokens_in")
-    table = rows.calls(("m", "c", "r"))
-    forge(folder, table.set_column(index, "tokens_in", pa.array([3.5])))
-    with pytest.raises(DamagedPart, match="tokens_in has type double, not int32"):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "column tokens_in is missing"),
+        (pa.array([3.5]), "tokens_in has type double, not int32"),
+    ],
+    ids=["missing", "of another type"],
+)
+def test_a_wrong_column_is_named(
+    tmp_path: Path, folder: Path, given: pa.Array | None, message: str
+) -> None:
+    table = ONE_CALL.drop_columns(["tokens_in"])
+    forge(folder, table if given is None else table.append_column("tokens_in", given))
+    with pytest.raises(DamagedPart, match=message):
         CacheReader(tmp_path)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, folder: Path) -> None:
-    forge(folder, rows.calls(("m", "c", "r")), b'{"format": 99}')
+    forge(folder, ONE_CALL, b'{"format": 99}')
     with pytest.raises(CacheError, match=r"newer version \(format 99"):
         CacheReader(tmp_path)
 
 
 def test_a_further_column_is_welcome(tmp_path: Path, folder: Path) -> None:
-    forge(folder, rows.calls(("m", "c", "r")).append_column("judge", pa.array(["x"])))
+    forge(folder, ONE_CALL.append_column("judge", pa.array(["x"])))
     assert len(CacheReader(tmp_path).responses()) == 1
 
 
@@ -171,13 +167,12 @@ def test_no_cache_names_the_command_that_makes_one(tmp_path: Path) -> None:
         CacheReader(tmp_path / "nowhere")
 
 
-def test_a_folder_or_a_pipe_with_the_name_of_a_part_is_no_part(tmp_path: Path, part: Path) -> None:
-    part.unlink()
-    part.mkdir()
-    with pytest.raises(DamagedPart, match="not a regular file"):
-        CacheReader(tmp_path)
-    part.rmdir()
-    os.mkfifo(part)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda part: part.symlink_to("../sound")])
+def test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part(
+    tmp_path: Path, part: Path, make: Callable[[Path], None]
+) -> None:
+    part.rename(tmp_path / "sound")
+    make(part)
     with pytest.raises(DamagedPart, match="not a regular file"):
         CacheReader(tmp_path)
 
@@ -244,7 +239,7 @@ def test_a_part_that_hides_its_number_of_rows_is_refused_by_its_footer(
 
 @pytest.mark.parametrize("header", [b"[]", b"{", b'{"format": "x"}', b"\xff"])
 def test_a_format_that_cannot_be_read_is_named(tmp_path: Path, folder: Path, header: bytes) -> None:
-    forge(folder, rows.calls(("m", "c", "r")), header)
+    forge(folder, ONE_CALL, header)
     with pytest.raises(DamagedPart, match="its format number is not readable"):
         CacheReader(tmp_path)
 
