@@ -17,6 +17,18 @@ import pyarrow.parquet as pq
 from hierrouter_cache.errors import CacheError, DamagedPart, NoCache, reason_of
 
 FORMAT = 1
+METADATA_KEY = b"hierrouter"
+NAME = re.compile(
+    r"(?P<kind>[a-z]+)-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})"
+    r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
+)
+# Far beyond a part that is written here; a file that declares more is not one of ours.
+MAX_ROWS = 2_000_000
+TOO_MANY = f"{{:,}} rows, the limit is {MAX_ROWS:,}"
+# `fault` of a part that is not there any more: moved aside, or merged into another one.
+GONE = "the file is gone"
+BATCH = 1024  # rows read together
+TRIES = 100  # how often a listing is taken again while others change the folder
 
 CHOICES = pa.list_(pa.struct([("label", pa.string()), ("text", pa.string())]))
 
@@ -108,21 +120,6 @@ def mismatch(found: pa.Schema, kind: str) -> str | None:
         if found.field(index).type != field.type:
             return f"column {field.name} has type {found.field(index).type}, not {field.type}"
     return None
-
-
-NAME = re.compile(
-    r"(?P<kind>[a-z]+)-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})"
-    r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
-)
-METADATA_KEY = b"hierrouter"
-# Far beyond a part that is written here; a file that declares more is not one of ours.
-MAX_ROWS = 2_000_000
-TOO_MANY = f"{{:,}} rows, the limit is {MAX_ROWS:,}"
-# `fault` of a part that is not there any more: moved aside, or merged into another one.
-GONE = "the file is gone"
-BATCH = 1024  # rows read together
-# How often a listing is taken again while others change the folder.
-TRIES = 100
 
 
 @dataclass(frozen=True)

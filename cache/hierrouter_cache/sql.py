@@ -111,20 +111,17 @@ def _found(spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]) -> pa.Tab
     """One row a node or direct call that is there."""
     routes = spec.routes
     direct = [name for name, _ in spec.direct]
-    cost = _costs(forest.direct, rate_table(direct, prices))
+    cost = cost_of(forest.direct.tokens_in, forest.direct.tokens_out, rate_table(direct, prices))
     tables = [_rows(forest.direct, direct, [0] * len(direct), cost, cost)]
     nodes = range(1, routes.nodes)
     rate = rate_table(spec.models, prices)
     total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rate)[:, 1:]
     tree = forest.tree.columns(slice(1, None))
-    cost = _costs(tree, rate[[routes.action(node) for node in nodes]])
+    called = [routes.action(node) for node in nodes]
+    cost = cost_of(tree.tokens_in, tree.tokens_out, rate[called])
     names = [routes.name(node, spec.models) for node in nodes]
     tables.append(_rows(tree, names, routes.depth()[1:].tolist(), cost, total))
     return pa.concat_tables(tables)
-
-
-def _costs(nodes: Nodes, rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    return cost_of(nodes.tokens_in, nodes.tokens_out, rate)
 
 
 def _rows(

@@ -23,6 +23,11 @@ from hierrouter_cache.parts import FORMAT, KINDS, METADATA_KEY, last_seq, part_n
 
 # Told the name of each milestone of a commit or a compaction, right when it is reached.
 Steps = Callable[[str], None]
+# Told the name and the bytes of each part, right after its commit.
+OnPart = Callable[[str, memoryview], None]
+DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
+OLD_DRAFT_S = 24 * 3600.0
+ELSEWHERE = "give another --cache, or ask its owner"
 
 
 def no_steps(_: str) -> None:
@@ -97,13 +102,6 @@ def fsync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# Told the name and the bytes of each part, right after its commit.
-OnPart = Callable[[str, memoryview], None]
-DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
-OLD_DRAFT_S = 24 * 3600.0
-ELSEWHERE = "give another --cache, or ask its owner"
 
 
 def no_copy(name: str, data: memoryview) -> None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,15 +292,15 @@ def open_trees(
     forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
     encoder = load_encoder(selection.encoder)
-    quality = score_forest(reader, whole, scorer, _told(on_done, "score"))
+    quality = score_forest(reader, whole, scorer, partial(on_done, "score"))
     right = quality
     if accuracy.key != scorer.key:
-        right = score_forest(reader, whole, accuracy, _told(on_done, "score"))
+        right = score_forest(reader, whole, accuracy, partial(on_done, "score"))
     loaded = load_tree(
         reader,
         spec,
         whole,
-        embed_states(reader, spec, whole, encoder, selection.view, _told(on_done, "embed")),
+        embed_states(reader, spec, whole, encoder, selection.view, partial(on_done, "embed")),
         encoder.description,
         rates_of(prices[0]),
         quality,
@@ -325,10 +326,6 @@ def open_trees(
         )
         for table in prices
     ]
-
-
-def _told(on_done: OnDone, what: str) -> Callable[[int, int], None]:
-    return lambda done, total: on_done(what, done, total)
 
 
 def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection) -> Forest:
