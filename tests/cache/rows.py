@@ -71,6 +71,11 @@ def plan(*keys: str) -> pa.Table:
     return pa.table([["plan"], ["{}"], [list(keys)]], schema=PLANS)
 
 
+def plans(*names: str) -> pa.Table:
+    """One plan a name, for a pool and a query of that name."""
+    return pa.table([names, names, [[name] for name in names]], schema=PLANS)
+
+
 def spec(models: str, hops: int) -> TreeSpec:
     """One-letter models whose step keys are their names."""
     return TreeSpec(

@@ -16,7 +16,6 @@ from hierrouter_cache.parts import (
     FAILURES,
     IDENTITY,
     LAST_WINS,
-    PLANS,
     SCORES,
     list_parts,
     part_name,
@@ -37,10 +36,6 @@ def scores(**values: float) -> pa.Table:
     """One score a name."""
     names = list(values)
     return pa.table([names, names, names, list(values.values())], schema=SCORES)
-
-
-def plan(*names: str) -> pa.Table:
-    return pa.table([names, names, [[name] for name in names]], schema=PLANS)
 
 
 def failures(**statuses: str) -> pa.Table:
@@ -199,7 +194,7 @@ def test_a_merged_part_with_the_name_of_a_source_is_kept(tmp_path: Path) -> None
 def test_the_latest_plan_stays_the_latest_wherever_it_is_broken_off(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path)
     for name in ("first", "second", "third", "first", "fourth", "second"):
-        writer.append("plans", plan(name))
+        writer.append("plans", rows.plans(name))
         writer.append("scores", scores(**{name: 1.0}))
     for _ in break_off_everywhere(tmp_path, target_rows=100):
         assert CacheReader(tmp_path).latest_plan().pool == "second"
@@ -209,7 +204,7 @@ def test_the_latest_plan_stays_the_latest_wherever_it_is_broken_off(tmp_path: Pa
 
 def test_the_latest_of_plans_with_one_seq_stays_the_latest(tmp_path: Path) -> None:
     for writer in ("11111111", "22222222", "33333333"):
-        store(tmp_path, "plans", 7, plan(f"of {writer}"), writer)
+        store(tmp_path, "plans", 7, rows.plans(f"of {writer}"), writer)
     for _ in break_off_everywhere(tmp_path, target_rows=100):
         assert CacheReader(tmp_path).latest_plan().pool == "of 33333333"
     assert CacheReader(tmp_path).latest_plan().pool == "of 33333333"
@@ -218,9 +213,9 @@ def test_the_latest_of_plans_with_one_seq_stays_the_latest(tmp_path: Path) -> No
 def test_a_plan_after_a_compaction_is_the_latest(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path)
     for name in ("first", "second"):
-        writer.append("plans", plan(name))
+        writer.append("plans", rows.plans(name))
     compact(tmp_path)
-    writer.append("plans", plan("third"))
+    writer.append("plans", rows.plans("third"))
     assert CacheReader(tmp_path).latest_plan().pool == "third"
 
 

@@ -339,28 +339,24 @@ def test_repair_moves_damaged_embeddings(tmp_path: Path, part: Path) -> None:
     assert part.exists()
 
 
-def plan(name: str) -> pa.Table:
-    return pa.table([[name], [name], [[name]]], schema=KINDS["plans"])
-
-
 def test_an_older_plan_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path)
-    writer.append("plans", plan("first"))
-    last = [writer.append("plans", plan(name)) for name in ("second", "third")]
+    writer.append("plans", rows.plans("first"))
+    last = [writer.append("plans", rows.plans(name)) for name in ("second", "third")]
     for path in last:
         damage("flip", path)
     quarantine(tmp_path)
     with pytest.raises(CacheError, match=rf"moved aside: {last[1].name}; collect with") as refused:
         CacheReader(tmp_path).latest_plan()
     assert len(str(refused.value)) <= 300
-    writer.append("plans", plan("fourth"))
+    writer.append("plans", rows.plans("fourth"))
     assert CacheReader(tmp_path).latest_plan().pool == "fourth"
 
 
 def test_a_damaged_plan_that_was_not_the_last_changes_nothing(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path)
-    damage("flip", writer.append("plans", plan("first")))
-    writer.append("plans", plan("second"))
+    damage("flip", writer.append("plans", rows.plans("first")))
+    writer.append("plans", rows.plans("second"))
     quarantine(tmp_path)
     assert CacheReader(tmp_path).latest_plan().pool == "second"
 

@@ -3,6 +3,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ from hierrouter_cache.writer import (
     write_atomically,
 )
 from tests.cache import rows
+
+
+def failing(code: int) -> Callable[..., Any]:
+    """A call of the system that fails with this number."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 def test_a_part_says_its_rows_and_bytes(tmp_path: Path) -> None:
@@ -38,12 +48,8 @@ def test_a_full_disk_leaves_nothing_and_says_so(
 ) -> None:
     writer = PartWriter(tmp_path)
     kept = writer.append("calls", rows.calls(("m", "c", "r")))
-
-    def full(descriptor: int, data: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+        patch.setattr(os, "write", failing(errno.ENOSPC))
         with pytest.raises(WorldError, match="No space left on device; what was committed is safe"):
             writer.append("calls", rows.calls(("m", "d", "r")))
     assert [part.path for part in sound_parts(tmp_path)] == [kept]
@@ -56,12 +62,8 @@ def test_a_disk_that_fails_altogether_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = PartWriter(tmp_path)
-
-    def fail(*_: object) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     for call in ("write", "unlink"):
-        monkeypatch.setattr(os, call, fail)
+        monkeypatch.setattr(os, call, failing(errno.EIO))
     with pytest.raises(WorldError, match=r"cannot write: .*Input/output error"):
         writer.append("calls", rows.calls(("m", "c", "r")))
 
@@ -69,10 +71,7 @@ def test_a_disk_that_fails_altogether_is_said_in_one_line(
 def test_a_disk_without_room_for_a_folder_is_not_called_unwritable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "mkdir", full)
+    monkeypatch.setattr(Path, "mkdir", failing(errno.ENOSPC))
     with pytest.raises(WorldError, match="No space left on device; make room and run again"):
         PartWriter(tmp_path / "cache")
 
@@ -164,8 +163,8 @@ def test_write_atomically_replaces_or_keeps(
     target = tmp_path / "policy.json"
     write_atomically(target, b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
-        with pytest.raises(WorldError, match="I/O error"):
+        patch.setattr(os, "fsync", failing(errno.EIO))
+        with pytest.raises(WorldError, match="Input/output error"):
             write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     write_atomically(target, b"new")
