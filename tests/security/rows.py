@@ -40,7 +40,6 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "Links and pipes": (
         "tests/cache/test_damage.py::test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part",
-        "tests/cache/test_damage.py::test_a_folder_or_a_pipe_with_the_name_of_a_part_is_no_part",
         "tests/security/test_files.py::test_a_lock_that_is_a_link_empties_no_file",
         "tests/security/test_files.py::test_nothing_is_swept_behind_a_link",
         "tests/security/test_files.py::test_a_link_or_a_pipe_is_no_embedding_file",
