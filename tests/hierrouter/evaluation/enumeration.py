@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 
-import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -24,12 +22,6 @@ seeds = st.integers(0, 2**16)
 unhurried = settings(max_examples=40, deadline=None)
 small_shapes = st.builds(Routes, st.integers(1, 3), st.integers(1, 3))
 small_trees = st.builds(random_tree, small_shapes, st.integers(1, 4), seeds)
-
-
-def mixed_tree(routes: Routes, queries: int, seed: int) -> RouteTree:
-    """A random tree of two datasets."""
-    names = tuple(f"data-{number % 2}" for number in range(queries))
-    return replace(random_tree(routes, queries, seed), datasets=names)
 
 
 def paths(tree: RouteTree, stop: bool, models: Sequence[int] | None = None) -> list[Path]:
@@ -71,10 +63,6 @@ def best_path(
         return -worth, sum(cost(tree, query, path) for query in queries)
 
     return min(candidates, key=rank)
-
-
-def mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
 
 
 @cache

@@ -15,31 +15,17 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 from scipy.sparse import identity, kron
 
+from hierrouter.evaluation import budget as budgets
 from hierrouter.evaluation.bounds import oracle
-from hierrouter.evaluation.budget import (
-    Ceilings,
-    Hulls,
-    PriceMix,
-    affordable,
-    affordable_at,
-    exact_frontier,
-    masked_optimum,
-    optimum_at_mean_cost,
-    optimum_under_budget,
-    oracle_break_points,
-    price_mix,
-    share_over,
-)
+from hierrouter.evaluation.budget import Ceilings, Hulls, affordable, price_mix
 from hierrouter.evaluation.metrics import frontier
-from hierrouter.evaluation.outcome import Actions, ending, mean_points, policy_outcome
+from hierrouter.evaluation.outcome import Actions, ending, mean_points
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.enumeration import (
     Path,
     alphas,
-    best_path,
     cost,
-    mean,
     paths,
     quality,
     reward,
@@ -75,14 +61,8 @@ def every_policy(tree: RouteTree, stop: bool) -> list[tuple[float, float]]:
         {(cost(tree, query, path), quality(tree, query, path)) for path in paths(tree, stop)}
         for query in queries
     ]
-    points = {
-        (mean([spent for spent, _ in chosen]), mean([worth for _, worth in chosen]))
-        for chosen in itertools.product(*options)
-    }
-    best: dict[float, float] = {}
-    for spent, worth in points:
-        best[spent] = max(worth, best.get(spent, worth))
-    return sorted(best.items())
+    points = [tuple(np.mean(chosen, axis=0).tolist()) for chosen in itertools.product(*options)]
+    return list(dict(sorted(points)).items())  # of equal costs the best
 
 
 @unhurried
@@ -100,11 +80,6 @@ def test_each_hull_is_that_of_its_own_points(cloud: np.ndarray) -> None:
         np.testing.assert_array_equal(hulls.quality[mine], np.diff(row_quality[hull]))
 
 
-def test_points_on_an_edge_are_left_out() -> None:
-    spent, worth = np.array([[0.0, 1.0, 2.0, 3.0]]), np.array([[0.0, 1.0, 2.0, 2.5]])
-    assert Hulls.of(spent, worth).after.tolist() == [2, 3]
-
-
 def test_points_can_be_left_out() -> None:
     spent, worth = np.array([[1.0, np.inf, 3.0]]), np.array([[0.0, -np.inf, 1.0]])
     hulls = Hulls.of(spent, worth)
@@ -117,12 +92,12 @@ def test_the_frontier_and_the_mean_budget_are_those_of_all_policies(
     tree: RouteTree, stop: bool, part: float
 ) -> None:
     policies = every_policy(tree, stop)
-    spent, worth = exact_frontier(tree, stop)
+    spent, worth = budgets.exact_frontier(tree, stop)
     assert spent[0] == pytest.approx(policies[0][0])
     budget = spent[0] + part * (policies[-1][0] - spent[0])
     expected = best_at_most(policies, budget)
     assert np.interp(budget, spent, worth) == pytest.approx(expected)
-    best = optimum_at_mean_cost(tree, budget, stop)
+    best = budgets.optimum_at_mean_cost(tree, budget, stop)
     assert best.quality.mean() == pytest.approx(expected)
 
 
@@ -131,11 +106,11 @@ def test_the_frontier_and_the_mean_budget_are_those_of_all_policies(
 def test_the_oracle_at_any_alpha_is_on_the_frontier(
     tree: RouteTree, stop: bool, alpha: float
 ) -> None:
-    spent, worth = exact_frontier(tree, stop)
+    spent, worth = budgets.exact_frontier(tree, stop)
     best = oracle(tree, alpha, stop).reward(alpha).mean()
     assert (worth - alpha * spent).max() == pytest.approx(best, abs=1e-9)
     slopes = np.diff(worth) / np.diff(spent)
-    np.testing.assert_allclose(slopes[::-1], oracle_break_points(tree, stop))
+    np.testing.assert_allclose(slopes[::-1], budgets.oracle_break_points(tree, stop))
 
 
 @unhurried
@@ -143,9 +118,9 @@ def test_the_oracle_at_any_alpha_is_on_the_frontier(
 def test_the_oracle_changes_at_its_break_points_and_nowhere_else(
     tree: RouteTree, stop: bool
 ) -> None:
-    points = oracle_break_points(tree, stop)
+    points = budgets.oracle_break_points(tree, stop)
     if not stop:  # as where nothing is said
-        np.testing.assert_array_equal(oracle_break_points(tree), points)
+        np.testing.assert_array_equal(budgets.oracle_break_points(tree), points)
     turns = np.unique(points.round(9))
     edges = np.concatenate([[0], turns, [turns.max(initial=0) + 1]])
     for low, high in itertools.pairwise(edges):
@@ -194,34 +169,18 @@ def test_the_optimum_at_a_mean_cost_is_that_of_the_linear_programme(
     tree: RouteTree, stop: bool, share: float
 ) -> None:
     budget = between(tree, stop, share)
-    best = optimum_at_mean_cost(tree, budget, stop)
+    best = budgets.optimum_at_mean_cost(tree, budget, stop)
     assert best.cost.mean() <= budget + ROUNDING
     assert best.quality.mean() == pytest.approx(programme(tree, budget, stop), abs=1e-7)
-
-
-def test_a_hand_made_mean_budget() -> None:
-    """Two queries, costs 1 and 3; the first gains 1 by the dear model, the second one half."""
-    tree = random_tree(Routes(2, 1), 2, 0)
-    tree = replace(
-        tree,
-        score=np.array([[0, 0.0, 1.0], [0, 0.0, 0.5]]),
-        tokens_in=np.array([[0, 1, 3], [0, 1, 3]]),
-        tokens_out=np.zeros((2, 3), dtype=np.int64),
-        rate=np.ones((2, 2)),
-    )
-    for budget, wanted in [(1, 0), (1.5, 0.25), (2, 0.5), (2.5, 0.625)]:
-        assert optimum_at_mean_cost(tree, budget).quality.mean() == pytest.approx(wanted)
-    enough = optimum_at_mean_cost(tree, 10)
-    assert (enough.quality.mean(), enough.cost.mean()) == (0.75, 3)
 
 
 @given(trees, st.booleans())
 def test_a_budget_below_the_cheapest_routes_is_refused(tree: RouteTree, stop: bool) -> None:
     lowest, _ = extremes(tree, stop)
     with pytest.raises(InputError, match="no policy is that cheap") as refused:
-        optimum_at_mean_cost(tree, 0.99 * lowest, stop)
+        budgets.optimum_at_mean_cost(tree, 0.99 * lowest, stop)
     assert len(str(refused.value)) <= 300
-    assert optimum_at_mean_cost(tree, lowest, stop).cost.mean() == pytest.approx(lowest)
+    assert budgets.optimum_at_mean_cost(tree, lowest, stop).cost.mean() == pytest.approx(lowest)
 
 
 @given(trees, st.booleans(), shares, st.floats(0, 0.5))
@@ -229,7 +188,7 @@ def test_the_oracle_within_a_budget_is_that_of_an_enumeration(
     tree: RouteTree, stop: bool, share: float, alpha: float
 ) -> None:
     budget = between(tree, stop, share)
-    best = optimum_under_budget(tree, budget, alpha, stop)
+    best = budgets.optimum_under_budget(tree, budget, alpha, stop)
     endings = range(tree.routes.nodes)[Actions(tree.routes, stop).endings]
     for query in range(len(tree)):
         routes = [(tree.cost[query, node], tree.score[query, node]) for node in endings]
@@ -249,7 +208,7 @@ def test_the_masked_oracle_is_the_best_route_that_the_mask_leaves(
     allowed = rng.random((len(tree), tree.routes.states, actions.count)) < 0.5
     allowed[:, :, rng.integers(tree.routes.models)] = True
     allowed &= actions.legal()
-    best = masked_optimum(tree, actions, allowed, alpha).reward(alpha)
+    best = budgets.masked_optimum(tree, actions, allowed, alpha).reward(alpha)
     for query in range(len(tree)):
         rewards, open_states = [], [0]
         while open_states:
@@ -261,18 +220,6 @@ def test_the_masked_oracle_is_the_best_route_that_the_mask_leaves(
                 else:
                     open_states.append(node)
         assert best[query] == max(rewards)
-
-
-@given(trees, shares, st.floats(0, 0.5), st.integers(0, 2**16))
-def test_no_policy_that_keeps_to_a_mask_beats_the_masked_oracle(
-    tree: RouteTree, share: float, alpha: float, seed: int
-) -> None:
-    actions = Actions(tree.routes)
-    allowed = random_table(tree, seed) > 1 / (len(tree.models) + 1)
-    table = np.where(allowed, random_table(tree, seed + 1), 0)
-    table /= table.sum(axis=2, keepdims=True)
-    kept = policy_outcome(tree, actions, table, "x", "router").reward(alpha)
-    assert (kept <= masked_optimum(tree, actions, allowed, alpha).reward(alpha) + ROUNDING).all()
 
 
 @given(trees, shares, st.integers(0, 2**16))
@@ -287,7 +234,7 @@ def test_the_share_over_a_budget_is_that_of_the_routes_taken(
         for node in range(tree.routes.nodes)
         if tree.cost[query, node] > budget + ROUNDING
     )
-    assert share_over(tree, endings, budget) == pytest.approx(over / len(tree))
+    assert budgets.share_over(tree, endings, budget) == pytest.approx(over / len(tree))
 
 
 def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
@@ -295,8 +242,8 @@ def test_a_route_that_costs_the_budget_itself_is_within_it() -> None:
     tree = replace(tree, tokens_in=np.ones((1, 4), int), tokens_out=np.zeros((1, 4), int))
     assert tree.cost[0, 3] > 0.3  # 0.1 + 0.1 + 0.1 in floating point
     at_the_end = np.array([[0, 0, 0, 1.0]])
-    assert share_over(tree, at_the_end, 0.3) == 0
-    assert share_over(tree, at_the_end, 0.29) == 1
+    assert budgets.share_over(tree, at_the_end, 0.3) == 0
+    assert budgets.share_over(tree, at_the_end, 0.29) == 1
 
 
 def fold(routes: Routes, queries: int, seed: int) -> RouteTree:
@@ -309,10 +256,6 @@ def fold(routes: Routes, queries: int, seed: int) -> RouteTree:
 
 
 folds = st.builds(fold, shapes, st.integers(1, 5), seeds)
-
-
-def budget_of(tree: RouteTree, share: float) -> float:
-    return share * tree.cost.max()
 
 
 def to_the_end(
@@ -345,99 +288,41 @@ def totals(chosen_on: RouteTree, tree: RouteTree, actions: Actions) -> np.ndarra
 
 
 @given(shapes, st.integers(1, 3), st.integers(1, 3), st.booleans(), shares, seeds)
-def test_what_is_affordable_is_what_an_enumeration_of_ceilings_says(
+def test_what_is_affordable_in_a_tree_or_live_is_what_an_enumeration_of_ceilings_says(
     routes: Routes, trained: int, queries: int, stop: bool, share: float, seed: int
 ) -> None:
     chosen_on, tree = fold(routes, trained, seed), fold(routes, queries, seed + 1)
-    actions, budget = Actions(routes, stop), budget_of(tree, share)
-    total = totals(chosen_on, tree, actions)
-    allowed = affordable(Ceilings.of(chosen_on), tree, budget, actions)
+    actions, budget = Actions(routes, stop), share * tree.cost.max()
+    ceilings, total = Ceilings.of(chosen_on), totals(chosen_on, tree, actions)
+    allowed = affordable(ceilings, tree, budget, actions)
     for query, state in np.ndindex(*allowed.shape[:2]):
         fits = total[query, state] <= budget + ROUNDING
-        if fits.any():
-            np.testing.assert_array_equal(allowed[query, state], fits)
-        else:
-            assert np.flatnonzero(allowed[query, state]).tolist() == [total[query, state].argmin()]
+        if not fits.any():
+            fits[total[query, state].argmin()] = True
+        np.testing.assert_array_equal(allowed[query, state], fits)
+        prompts = tree.tokens_in[query, routes.child(state, np.arange(routes.models))]
+        spent = float(tree.cost[query, state])
+        path = routes.path(state)
+        live = budgets.affordable_at(ceilings, actions, tree.rate, budget, path, prompts, spent)
+        np.testing.assert_array_equal(live, fits)
 
 
 @given(folds, st.booleans(), shares)
 def test_a_query_that_could_start_stays_within_while_the_ceilings_hold(
     tree: RouteTree, stop: bool, share: float
 ) -> None:
-    actions, budget = Actions(tree.routes, stop), budget_of(tree, share)
+    actions, budget = Actions(tree.routes, stop), share * tree.cost.max()
     allowed = affordable(Ceilings.of(tree), tree, budget, actions)
     could_start = (totals(tree, tree, actions)[:, 0] <= budget).any(axis=1)
     reached = ending(actions, allowed.astype(float)) > 0
     assert (reached & (tree.cost > budget + ROUNDING))[could_start].sum() == 0
 
 
-@given(shapes, st.booleans(), shares, seeds, seeds)
-def test_nothing_is_used_that_is_not_known_before_the_call(
-    routes: Routes, stop: bool, share: float, seed: int, other: int
-) -> None:
-    chosen_on, tree = fold(routes, 3, seed), fold(routes, 3, seed + 1)
-    actions, budget = Actions(routes, stop), budget_of(tree, share)
-    allowed = affordable(Ceilings.of(chosen_on), tree, budget, actions)
-    changed = fold(routes, 3, other)
-    for level in range(routes.hops):
-        later = routes.level_start(level + 1)
-        tokens_out, tokens_in = tree.tokens_out.copy(), tree.tokens_in.copy()
-        tokens_out[:, later:] = changed.tokens_out[:, later:]
-        beyond = routes.level_start(level + 2)
-        tokens_in[:, beyond:] = changed.tokens_in[:, beyond:]
-        another = replace(tree, tokens_out=tokens_out, tokens_in=tokens_in, score=changed.score)
-        states = routes.level(level)
-        unchanged = affordable(Ceilings.of(chosen_on), another, budget, actions)[:, states]
-        np.testing.assert_array_equal(unchanged, allowed[:, states])
-
-
-@given(folds, st.booleans())
-def test_without_a_limit_all_that_is_legal_is_affordable(tree: RouteTree, stop: bool) -> None:
-    actions = Actions(tree.routes, stop)
-    allowed = affordable(Ceilings.of(tree), tree, np.inf, actions)
-    np.testing.assert_array_equal(allowed, np.broadcast_to(actions.legal(), allowed.shape))
-
-
-@given(folds, st.booleans())
-def test_without_money_one_legal_action_stays(tree: RouteTree, stop: bool) -> None:
-    actions = Actions(tree.routes, stop)
-    allowed = affordable(Ceilings.of(tree), tree, 0.0, actions)
-    assert (allowed.sum(axis=2) == 1).all()
-    assert not (allowed & ~actions.legal()).any()
-
-
-@given(shapes, st.booleans(), shares, seeds)
-def test_a_live_state_is_allowed_what_the_tree_says(
-    routes: Routes, stop: bool, share: float, seed: int
-) -> None:
-    ceilings, tree = Ceilings.of(fold(routes, 3, seed)), fold(routes, 3, seed + 1)
-    actions, budget = Actions(routes, stop), budget_of(tree, share)
-    allowed = affordable(ceilings, tree, budget, actions)
-    for query, state in np.ndindex(*allowed.shape[:2]):
-        prompts = tree.tokens_in[query, routes.child(state, np.arange(routes.models))]
-        path, cost = routes.path(state), float(tree.cost[query, state])
-        live = affordable_at(ceilings, actions, tree.rate, budget, path, prompts, cost)
-        np.testing.assert_array_equal(live, allowed[query, state])
-
-
 def test_a_live_state_needs_the_prompt_of_every_model() -> None:
     tree = fold(Routes(3, 2), 2, seed=0)
     ceilings, actions = Ceilings.of(tree), Actions(tree.routes)
     with pytest.raises(ValueError, match="3 models need as many prompts"):
-        affordable_at(ceilings, actions, tree.rate, 1.0, (), np.array([5]), 0.0)
-
-
-def test_a_long_question_closes_the_dear_model_for_itself_only() -> None:
-    """Answers of at most 2 tokens; model 1 costs twice as much as model 0."""
-    chosen_on = random_tree(Routes(2, 1), 2, 0)
-    chosen_on = replace(
-        chosen_on,
-        tokens_in=np.array([[0, 5, 5], [0, 9, 9]]),
-        tokens_out=np.array([[0, 1, 2], [0, 2, 1]]),
-        rate=np.array([[1.0, 1.0], [2.0, 2.0]]),
-    )
-    allowed = affordable(Ceilings.of(chosen_on), chosen_on, 14.0, Actions(chosen_on.routes))
-    assert allowed.tolist() == [[[True, True]], [[True, False]]]
+        budgets.affordable_at(ceilings, actions, tree.rate, 1.0, (), np.array([5]), 0.0)
 
 
 MODEL = 0
@@ -457,13 +342,8 @@ def share_of(chosen: Sequence[Path]) -> float:
     return made.count(MODEL) / len(made)
 
 
-def best_paths(tree: RouteTree, alpha: float, stop: bool) -> list[Path]:
-    """The oracle's routes: the best, of these the cheapest, of these the first."""
-    return [best_path(tree, [query], alpha, paths(tree, stop)) for query in range(len(tree))]
-
-
 def exact_best(tree: RouteTree, factor: Fraction, alpha: float, stop: bool) -> list[Path]:
-    """The same in fractions, so that ties are ties at any price factor."""
+    """The oracle's routes, in fractions, so that ties are ties at any price factor."""
     free = dearer(tree, 0.0)
 
     def rank(query: int, path: Path) -> tuple[Fraction, Fraction]:
@@ -482,18 +362,13 @@ def corners(tree: RouteTree, alpha: float, stop: bool) -> list[Fraction]:
     for query in range(len(tree)):
         lines = set()
         for path in paths(tree, stop):
-            rest, whole = cost(free, query, path), cost(tree, query, path)
-            worth = reward(tree, query, path, 0.0)
-            lines.add((Fraction(whole) - Fraction(rest), Fraction(rest), Fraction(worth)))
-        for own, rest, worth in lines:
-            for own2, rest2, worth2 in lines:
-                if own == own2:
-                    continue
-                if alpha == 0:
-                    found.add((rest2 - rest) / (own - own2))
-                else:
-                    fixed = (worth - worth2) / Fraction(alpha) + rest2 - rest
-                    found.add(fixed / (own - own2))
+            rest = Fraction(cost(free, query, path))
+            worth = Fraction(reward(tree, query, path, 0.0))
+            level = rest - worth / Fraction(alpha) if alpha else rest
+            lines.add((Fraction(cost(tree, query, path)) - rest, level))
+        for (own, low), (steeper, high) in itertools.permutations(lines, 2):
+            if own != steeper:
+                found.add((high - low) / (own - steeper))
     return sorted(factor for factor in found if factor > 0)
 
 
@@ -518,18 +393,6 @@ def test_between_any_two_ties_the_mix_is_that_of_an_enumeration(
             assert found == pytest.approx(float(expected))
 
 
-@unhurried
-@given(rival_trees, alphas, st.booleans(), st.integers(1, 7))
-def test_at_a_price_it_is_the_oracle_of_a_tree_with_that_price(
-    tree: RouteTree, alpha: float, stop: bool, eighths: int
-) -> None:
-    factor = eighths / 8
-    mix = price_mix(tree, tree.models[MODEL], alpha, stop)
-    if np.abs(mix.factor - factor).min() > 1e-9:
-        chosen = best_paths(dearer(tree, factor), alpha, stop)
-        assert mix.at(np.array([factor]))[0] == pytest.approx(share_of(chosen))
-
-
 def two_models() -> RouteTree:
     """Model 0 is right where model 1 is half right; costs 1 and 1, alpha 1/4 makes it worth 3."""
     tree = random_tree(Routes(2, 1), 2, 0)
@@ -548,26 +411,6 @@ def test_a_hand_made_price() -> None:
     assert mix.share.tolist() == [1, 0.5, 0]
     assert (mix.leaves, mix.last_at(0.5), mix.last_at(0.9), mix.last_at(0)) == (3, 3, 2, np.inf)
     assert mix.at(np.array([0, 1, 2.5, 3, 9])).tolist() == [1, 1, 0.5, 0, 0]
-
-
-def test_a_model_that_no_price_lets_in() -> None:
-    worse = replace(two_models(), score=np.array([[0, 0.0, 0.5], [0, 0.0, 0.5]]))
-    mix = price_mix(worse, "model-0", 0.25)
-    assert (mix.leaves, mix.last_at(0.05)) == (0, 0)
-
-
-def test_a_model_that_would_enter_below_its_price() -> None:
-    dear = replace(two_models(), rate=np.array([[8.0, 8.0], [1.0, 1.0]]))
-    mix = price_mix(dear, "model-0", 0.25)
-    assert mix.at(np.array(1.0)) == 0
-    assert mix.leaves == 3 / 8
-
-
-def test_at_alpha_0_a_price_decides_among_equally_good_routes_only() -> None:
-    tree = replace(two_models(), score=np.array([[0, 0.5, 0.5], [0, 1.0, 0.5]]))
-    mix = price_mix(tree, "model-0", 0.0)
-    assert (mix.factor.tolist(), mix.share.tolist()) == ([0, 1], [1, 0.5])
-    assert mix.leaves == np.inf
 
 
 def test_the_only_model_never_leaves() -> None:
@@ -594,5 +437,5 @@ def test_of_routes_worth_the_same_at_any_price_the_cheapest_counts() -> None:
 
 
 def test_the_last_piece_that_holds_counts_even_if_shares_rise_and_are_small() -> None:
-    mix = PriceMix("x", np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5, 0.01, 0.0]))
+    mix = budgets.PriceMix("x", np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5, 0.01, 0.0]))
     assert (mix.leaves, mix.last_at(0.05), mix.last_at(0.6)) == (3, 2, 0)

@@ -13,21 +13,14 @@ from hypothesis import strategies as st
 from hierrouter.evaluation import contribution
 from hierrouter.evaluation.contribution import contributions, frontier_area, oracle_reward
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.enumeration import (
-    alphas,
-    cost,
-    paths,
-    quality,
-    reward,
-    seeds,
-    small_trees,
-    unhurried,
-)
+from tests.hierrouter.evaluation import enumeration as by_hand
+from tests.hierrouter.evaluation.enumeration import alphas, paths, small_trees, unhurried
+from tests.hierrouter.evaluation.test_budget import best_at_most
 from tests.hierrouter.trees import random_tree
 
 Worth = Callable[[Sequence[int]], float]
 one_query = st.builds(
-    random_tree, st.builds(Routes, st.integers(1, 3), st.just(2)), st.just(1), seeds
+    random_tree, st.builds(Routes, st.integers(1, 3), st.just(2)), st.just(1), by_hand.seeds
 )
 
 
@@ -47,7 +40,7 @@ def over_all_orders(models: int, worth: Worth) -> np.ndarray:
 
 def best_rewards(tree: RouteTree, query: int, alpha: float, stop: bool) -> Worth:
     def worth(pool: Sequence[int]) -> float:
-        known = [reward(tree, query, path, alpha) for path in paths(tree, stop, pool)]
+        known = [by_hand.reward(tree, query, path, alpha) for path in paths(tree, stop, pool)]
         return max(known, default=0.0)
 
     return worth
@@ -56,17 +49,10 @@ def best_rewards(tree: RouteTree, query: int, alpha: float, stop: bool) -> Worth
 def bought(tree: RouteTree, budgets: Sequence[float], stop: bool) -> Worth:
     """The mean of the best quality, mixtures included, of a tree of one query over some budgets."""
 
-    def at(budget: float, points: list[tuple[float, float]]) -> float:
-        reached = [worth for spent, worth in points if spent <= budget]
-        for (low, poor), (high, good) in itertools.permutations(points, 2):
-            if low <= budget < high:
-                reached.append(poor + (good - poor) * (budget - low) / (high - low))
-        return max(reached, default=0.0)
-
     def worth(pool: Sequence[int]) -> float:
         routes = paths(tree, stop, pool)
-        points = [(cost(tree, 0, path), quality(tree, 0, path)) for path in routes]
-        return float(np.mean([at(budget, points) for budget in budgets]))
+        points = [(by_hand.cost(tree, 0, path), by_hand.quality(tree, 0, path)) for path in routes]
+        return float(np.mean([best_at_most(points, budget) or 0.0 for budget in budgets]))
 
     return worth
 
@@ -100,24 +86,6 @@ def test_the_area_is_shared_as_over_all_orders(tree: RouteTree, stop: bool) -> N
     found = contributions(tree, frontier_area(low, high, stop), rng=rng())
     expected = over_all_orders(len(tree.models), bought(tree, budgets, stop)) * (high - low)
     np.testing.assert_allclose(found.shapley, expected, atol=1e-12)
-
-
-@unhurried
-@given(small_trees, alphas)
-def test_the_shares_add_up_to_the_worth_of_the_pool(tree: RouteTree, alpha: float) -> None:
-    for value in (oracle_reward(alpha), frontier_area(0.5, 8.0)):
-        found = contributions(tree, value, rng=rng())
-        np.testing.assert_allclose(found.shapley.sum(axis=0), value(tree), atol=1e-12)
-
-
-def test_twins_share_what_leaving_one_out_hides() -> None:
-    tree = random_tree(Routes(2, 1), 6, 3)
-    tree.score[:, 2] = tree.score[:, 1] = 1
-    tree.tokens_in[:, 2], tree.tokens_out[:, 2] = tree.tokens_in[:, 1], tree.tokens_out[:, 1]
-    tree.rate[1] = tree.rate[0]
-    found = contributions(tree, oracle_reward(0.0), rng=rng())
-    assert found.leave_one_out.tolist() == [[0] * 6] * 2
-    assert found.shapley.tolist() == [[0.5] * 6] * 2
 
 
 def test_drawn_orders_come_near_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:

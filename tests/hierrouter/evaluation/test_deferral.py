@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.deferral import (
-    Deferrable,
-    best_point,
-    in_doubt,
-    lowest_before,
-    point_within,
-)
+from hierrouter.evaluation.deferral import Deferrable, best_point, in_doubt, point_within
 from hierrouter.evaluation.outcome import Actions, Outcome, ending, policy_outcome, single_calls
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.test_outcome import random_table, trees
@@ -25,21 +19,23 @@ ALPHA = 0.1
 seeds = st.integers(0, 2**16)
 
 
-def drawn_policy(
-    tree: RouteTree, seed: int, allow_stop: bool
-) -> tuple[Actions, NDArray[np.float64], NDArray[np.float64], Outcome]:
+Drawn = tuple[Actions, NDArray[np.float64], NDArray[np.float64], Outcome]
+
+
+def drawn_policy(tree: RouteTree, seed: int, allow_stop: bool) -> Drawn:
     """A stochastic policy, confidences that tie often, and the larger model's direct calls."""
     table = random_table(tree, seed, allow_stop=allow_stop)
     confidence = np.random.default_rng(seed).integers(0, 5, table.shape[:2]) / 4
     return Actions(tree.routes, allow_stop), table, confidence, single_calls(tree)[-1]
 
 
+def deferred(tree: RouteTree, policy: Drawn) -> Deferrable:
+    actions, table, confidence, stronger = policy
+    return Deferrable(tree, ending(actions, table), confidence, stronger)
+
+
 def walked(
-    tree: RouteTree,
-    query: int,
-    policy: tuple[Actions, NDArray[np.float64], NDArray[np.float64], Outcome],
-    threshold: float,
-    node: int = 0,
+    tree: RouteTree, query: int, policy: Drawn, threshold: float, node: int = 0
 ) -> tuple[float, float, float]:
     """Expected share handed over, Q and C from a node on, one decision after the other."""
     actions, table, confidence, stronger = policy
@@ -61,8 +57,7 @@ def test_it_is_what_walking_every_episode_gives(
     tree: RouteTree, seed: int, allow_stop: bool, threshold: float
 ) -> None:
     policy = drawn_policy(tree, seed, allow_stop)
-    actions, table, confidence, stronger = policy
-    deferrable = Deferrable(tree, ending(actions, table), confidence, stronger)
+    deferrable = deferred(tree, policy)
     outcome = deferrable.outcome(threshold)
     expected = np.array([walked(tree, query, policy, threshold) for query in range(len(tree))])
     assert outcome.quality == pytest.approx(expected[:, 1])
@@ -74,10 +69,10 @@ def test_it_is_what_walking_every_episode_gives(
 def test_the_curve_goes_from_the_policy_to_the_stronger_model(
     tree: RouteTree, seed: int, allow_stop: bool
 ) -> None:
-    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
-    curve = Deferrable(tree, ending(actions, table), confidence, stronger).curve(ALPHA)
-    kept = policy_outcome(tree, actions, table, "x", "router").reward(ALPHA).mean()
-    handed = stronger.reward(ALPHA).mean()
+    policy = drawn_policy(tree, seed, allow_stop)
+    curve = deferred(tree, policy).curve(ALPHA)
+    kept = policy_outcome(tree, *policy[:2], "x", "router").reward(ALPHA).mean()
+    handed = policy[-1].reward(ALPHA).mean()
     first, last = curve[0], curve[-1]
     assert (first.share, last.share) == pytest.approx((0, 1))
     assert (first.reward, first.chance, first.oracle) == pytest.approx((kept,) * 3)
@@ -87,65 +82,33 @@ def test_the_curve_goes_from_the_policy_to_the_stronger_model(
 
 
 @given(trees, seeds, st.booleans())
-def test_no_threshold_and_no_chance_beats_the_oracle_of_the_same_share(
+def test_the_oracle_hands_over_one_episode_after_the_other_and_nothing_beats_it(
     tree: RouteTree, seed: int, allow_stop: bool
 ) -> None:
-    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
-    for point in Deferrable(tree, ending(actions, table), confidence, stronger).curve(ALPHA):
-        assert point.reward <= point.oracle + 1e-9
-        assert point.chance <= point.oracle + 1e-9
-
-
-@given(trees, seeds, st.booleans())
-def test_the_oracle_hands_over_one_episode_after_the_other(
-    tree: RouteTree, seed: int, allow_stop: bool
-) -> None:
-    actions, table, confidence, stronger = drawn_policy(tree, seed, allow_stop)
-    endings = ending(actions, table)
+    deferrable = deferred(tree, drawn_policy(tree, seed, allow_stop))
+    endings, stronger = deferrable.endings, deferrable.stronger
     gain = stronger.reward(ALPHA)[:, None] - tree.node_reward(ALPHA)
     episodes = sorted(zip(gain.ravel(), endings.ravel() / len(tree), strict=True))[::-1]
-    deferrable = Deferrable(tree, endings, confidence, stronger)
     for point in (*deferrable.curve(ALPHA), deferrable.point(0.6, ALPHA)):
         expected, left = float((endings * tree.node_reward(ALPHA)).sum() / len(tree)), point.share
         for gained, weight in episodes:
             expected += gained * min(weight, left)
             left -= min(weight, left)
         assert point.oracle == pytest.approx(expected)
-
-
-@given(trees, seeds)
-def test_a_perfect_confidence_reaches_the_oracle(tree: RouteTree, seed: int) -> None:
-    """Before the first call the gain is known, and afterwards nothing is in doubt."""
-    actions, _, _, stronger = drawn_policy(tree, seed, False)
-    table = np.eye(actions.count)[np.zeros((len(tree), tree.routes.states), dtype=int)]
-    endings = ending(actions, table)
-    confidence = np.full((len(tree), tree.routes.states), 1e6)
-    policy = policy_outcome(tree, actions, table, "x", "router")
-    confidence[:, 0] = policy.reward(ALPHA) - stronger.reward(ALPHA)
-    curve = Deferrable(tree, endings, confidence, stronger).curve(ALPHA)
-    for point in curve:
-        assert point.reward == pytest.approx(point.oracle)
-    best = np.maximum(policy.reward(ALPHA), stronger.reward(ALPHA)).mean()
-    assert best_point(curve).reward == pytest.approx(best)
-
-
-@given(trees, seeds)
-def test_the_lowest_confidence_is_that_of_the_path(tree: RouteTree, seed: int) -> None:
-    confidence = drawn_policy(tree, seed, False)[2]
-    lowest = lowest_before(tree.routes, confidence)
-    for node in range(1, tree.routes.nodes):
-        path = tree.routes.path(node)
-        above = [tree.routes.node(path[:length]) for length in range(len(path))]
-        assert np.array_equal(lowest[:, node], confidence[:, above].min(axis=1))
+        assert max(point.reward, point.chance) <= point.oracle + 1e-9
 
 
 @given(trees, seeds, st.floats(0, 1))
-def test_a_target_share_is_kept_and_used(tree: RouteTree, seed: int, share: float) -> None:
-    actions, table, confidence, stronger = drawn_policy(tree, seed, False)
-    curve = Deferrable(tree, ending(actions, table), confidence, stronger).curve(ALPHA)
+def test_a_point_is_chosen_by_its_share_or_by_its_reward(
+    tree: RouteTree, seed: int, share: float
+) -> None:
+    curve = deferred(tree, drawn_policy(tree, seed, False)).curve(ALPHA)
     point = point_within(curve, share)
     assert point.share <= share + 1e-9
     assert all(other.share <= point.share or other.share > share for other in curve)
+    best = best_point(curve)
+    assert best.reward == max(other.reward for other in curve)
+    assert all(other.share >= best.share for other in curve if other.reward == best.reward)
 
 
 def test_a_live_decision_looks_at_the_largest_probability() -> None:

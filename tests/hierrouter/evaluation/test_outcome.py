@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierrouter.evaluation.bounds import random_policy
 from hierrouter.evaluation.outcome import (
     Actions,
+    Outcome,
     ending,
     fixed_routes,
     greedy,
+    mean_outcome,
     policy_outcome,
     single_calls,
 )
@@ -83,40 +84,26 @@ def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: 
         np.testing.assert_array_equal(followed.accuracy, outcome.accuracy)
 
 
-@given(trees, st.floats(0, 10))
-def test_the_uniform_policy_is_worth_the_mean_of_all_routes(tree: RouteTree, alpha: float) -> None:
-    table = np.full((len(tree), tree.routes.states, len(tree.models)), 1 / len(tree.models))
-    uniform = policy_outcome(tree, Actions(tree.routes), table, "x", "baseline")
-    np.testing.assert_allclose(uniform.reward(alpha), tree.reward(alpha).mean(axis=1), atol=1e-9)
-    np.testing.assert_allclose(uniform.reward(alpha), random_policy(tree).reward(alpha), atol=1e-9)
-
-
-@given(trees, st.floats(0, 10))
-def test_chance_with_stop_is_the_mean_of_all_nodes(tree: RouteTree, alpha: float) -> None:
-    expected = tree.node_reward(alpha)[:, 1:].mean(axis=1)
-    chance = random_policy(tree, allow_stop=True).reward(alpha)
-    np.testing.assert_allclose(chance, expected, atol=1e-9)
+def test_the_mean_of_policies_is_that_of_each_query() -> None:
+    one = Outcome("one", "router", np.array([1.0, 0.0, 0.5]), np.array([1.0, 0, 0]), np.arange(3.0))
+    other = Outcome("two", "route", np.array([0.0, 0.0, 1.0]), np.ones(3), np.array([2.0, 5, 0]))
+    mean = mean_outcome([one, other])
+    assert (mean.name, mean.kind) == ("one", "router")
+    assert mean.quality.tolist() == [0.5, 0.0, 0.75]
+    assert mean.accuracy.tolist() == [1.0, 0.5, 0.5]
+    assert mean.cost.tolist() == [1.0, 3.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ("probabilities", "base_rate", "expected"),
     [
-        ((0.2, 0.5, 0.3), (1.0, 1.0, 1.0), 1),
-        ((0.4, 0.4, 0.2), (2.0, 1.0, 0.1), 1),
-        ((0.4, 0.2, 0.4), (1.0, 0.1, 1.0), 0),
-        ((0.3, 0.2, 0.3, 0.2), (2.0, 1.0), 2),
-        ((0.3, 0.3, 0.3, 0.1), (2.0, 1.0), 1),
-        ((0.4, 0.1, 0.1, 0.4), (1.0, 1.0), 3),
-        ((0.2, 0.2, 0.3, 0.3), (1.0, 1.0), 2),
-    ],
-    ids=[
-        "the most probable",
-        "a tie goes to the cheaper",
-        "then to the lower number",
-        "with stop, to stopping",
-        "but first to the cheaper",
-        "stopping goes before the lower number",
-        "which comes last",
+        pytest.param((0.2, 0.5, 0.3), (1, 1, 1), 1, id="the most probable"),
+        pytest.param((0.4, 0.4, 0.2), (2, 1, 0.1), 1, id="a tie goes to the cheaper"),
+        pytest.param((0.4, 0.2, 0.4), (1, 0.1, 1), 0, id="then to the lower number"),
+        pytest.param((0.3, 0.2, 0.3, 0.2), (2, 1), 2, id="with stop, to stopping"),
+        pytest.param((0.3, 0.3, 0.3, 0.1), (2, 1), 1, id="but first to the cheaper"),
+        pytest.param((0.4, 0.1, 0.1, 0.4), (1, 1), 3, id="stopping goes before the lower number"),
+        pytest.param((0.2, 0.2, 0.3, 0.3), (1, 1), 2, id="which comes last"),
     ],
 )
 def test_greedy(
@@ -146,27 +133,13 @@ def test_routes_that_stop_early_are_no_direct_calls() -> None:
     assert not set(names) & {call.name for call in single_calls(tree)}
 
 
-def test_a_tree_of_one_hop_has_no_shorter_routes() -> None:
-    tree = random_tree(Routes(2, 1), 3, 0)
-    names = [route.name for route in fixed_routes(tree, allow_stop=True)]
-    assert names == ["model-0", "model-1"]
-
-
-def test_without_stop_an_action_is_a_model() -> None:
-    actions = Actions(Routes(3, 2))
-    assert actions.count == 3
-    assert actions.model(np.arange(3)).tolist() == [0, 1, 2]
-    assert not actions.stops(np.arange(3)).any()
-    assert actions.legal().all()
-    assert range(13)[actions.endings] == range(4, 13)
-
-
-def test_with_stop_every_model_comes_twice() -> None:
-    actions = Actions(Routes(3, 2), allow_stop=True)
-    assert actions.count == 6
-    assert actions.model(np.arange(6)).tolist() == [0, 1, 2, 0, 1, 2]
-    assert actions.stops(np.arange(6)).tolist() == [False] * 3 + [True] * 3
-    assert range(13)[actions.endings] == range(1, 13)
+@pytest.mark.parametrize("stop", [False, True])
+def test_with_stop_every_model_comes_twice(stop: bool) -> None:
+    actions, times = Actions(Routes(3, 2), stop), 1 + stop
+    numbers = np.arange(actions.count)
+    assert actions.model(numbers).tolist() == [0, 1, 2] * times
+    assert actions.stops(numbers).tolist() == [*[False] * 3, *[True] * 3][: 3 * times]
+    assert range(13)[actions.endings] == range(1 if stop else 4, 13)
 
 
 def test_at_the_last_call_stopping_is_no_choice() -> None:
@@ -186,14 +159,3 @@ def test_there_is_one_legal_way_to_end_at_each_ending(actions: Actions) -> None:
         )
     ]
     assert sorted(ends) == list(range(routes.nodes)[actions.endings])
-
-
-@given(all_actions)
-def test_an_episode_is_over_at_a_leaf_or_where_it_stops(actions: Actions) -> None:
-    routes = actions.routes
-    inner, leaf = np.array([1]), np.array([routes.nodes - 1])
-    for action in range(actions.count):
-        chosen = np.array([action])
-        assert actions.ends(leaf, chosen).all()
-        if routes.hops > 1:
-            assert actions.ends(inner, chosen).all() == (action >= routes.models)
