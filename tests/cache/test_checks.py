@@ -1,12 +1,12 @@
-"""Rows of parts with right hashes and wrong content."""
+"""Rows of parts with right hashes and wrong content, and what an error says on one line."""
 
 import math
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from hierrouter_cache.errors import named_reason, reason_of
 from hierrouter_cache.keys import (
     call_key,
     part_fault,
@@ -20,31 +20,18 @@ from hierrouter_cache.parts import BATCH, KINDS, sound_parts
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
+SUM = "Two and two?"
 CALL: dict[str, Any] = rows.calls(("m", "c", "r")).to_pylist()[0]
+QUERY = (query_key("d", "1", SUM, ["4"], "test"), root_context(SUM), references_key(["4"]))
 ROWS: dict[str, dict[str, Any]] = {
-    "calls": CALL,
-    "queries": {
-        "query": query_key("d", "1", "Two and two?", ["4"], "test"),
-        "context": root_context("Two and two?"),
-        "references": references_key(["4"]),
-        "id": "1",
-        "dataset": "d",
-        "split": "test",
-        "question": "Two and two?",
-        "answers": ["4"],
-        "choices": None,
-    },
-    "scores": {"call": CALL["key"], "references": "r", "scorer": "s", "value": 1.0},
-    "plans": {"plan": plan_key("{}", ["q"]), "pool": "{}", "queries": ["q"]},
-    "failures": {
-        "key": call_key("m", "c"),
-        "step": "m",
-        "context": "c",
-        "model": "m",
-        "status": "empty",
-        "detail": "",
-        "attempts": 1,
-    },
+    kind: rows.table(kind, row).to_pylist()[0]
+    for kind, row in {
+        "calls": tuple(CALL.values()),
+        "queries": (*QUERY, "1", "d", "test", SUM, ["4"], None),
+        "scores": (CALL["key"], "r", "s", 1.0),
+        "plans": (plan_key("{}", ["q"]), "{}", ["q"]),
+        "failures": (call_key("m", "c"), "m", "c", "m", "empty", "", 1),
+    }.items()
 }
 WRONG = [
     ("calls", "response", "forged", "outcome is not that of the row's content"),
@@ -90,7 +77,7 @@ def test_choices_are_part_of_what_a_query_is() -> None:
     choices = [("A", "3"), ("B", "4")]
     row = {
         **ROWS["queries"],
-        "query": query_key("d", "1", "Two and two?", ["4"], "test", choices),
+        "query": query_key("d", "1", SUM, ["4"], "test", choices),
         "references": references_key(["4"], choices),
         "choices": [{"label": label, "text": text} for label, text in choices],
     }
@@ -108,11 +95,10 @@ def test_a_wrong_value_is_named(kind: str, column: str, value: object, message: 
 
 def test_every_row_of_a_part_is_looked_at(tmp_path: Path) -> None:
     table = rows.calls(*(("m", f"c{number}", "r") for number in range(2 * BATCH)))
-    spoilt = table.to_pylist()
-    spoilt[-1]["response"] = "forged"
     writer = PartWriter(tmp_path)
     writer.append("calls", table)
-    writer.append("calls", pa.Table.from_pylist(spoilt, schema=table.schema))
+    responses = ["r"] * (2 * BATCH - 1)
+    writer.append("calls", rows.with_column(table, "response", [*responses, "forged"]))
     sound, forged = sound_parts(tmp_path)
     seen: list[int] = []
     assert part_fault(sound, on_rows=seen.append) is None
@@ -122,10 +108,22 @@ def test_every_row_of_a_part_is_looked_at(tmp_path: Path) -> None:
 
 def test_a_text_that_is_not_utf_8_is_a_fault(tmp_path: Path) -> None:
     table = rows.calls(("m", "c", "r"))
-    broken = pa.array([b"\xff"], pa.binary()).view(pa.string())
-    at = table.schema.get_field_index("prompt")
-    PartWriter(tmp_path).append("calls", table.set_column(at, "prompt", broken))
+    rows.put(tmp_path, "calls", rows.with_column(table, "prompt", rows.no_utf8()))
     (part,) = sound_parts(tmp_path)
     fault = part_fault(part)
     assert fault
     assert fault.startswith("not readable after row 0")
+
+
+@pytest.mark.parametrize(
+    ("error", "limit", "said", "named"),
+    [
+        (ValueError("two\n  lines\t."), 120, "two lines .", "ValueError: two lines ."),
+        (ValueError("12345"), 3, "123", "ValueError: 123"),
+        (ValueError(), 120, "ValueError", "ValueError"),
+        (OSError(" \n "), 120, "OSError", "OSError"),
+    ],
+)
+def test_an_error_is_one_short_line(error: Exception, limit: int, said: str, named: str) -> None:
+    assert reason_of(error, limit) == said
+    assert named_reason(error, limit) == named

@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,47 +19,41 @@ from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCach
 from hierrouter_cache.keys import digest
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, quarantine
-from hierrouter_cache.parts import (
-    KINDS,
-    MAX_ROWS,
-    METADATA_KEY,
-    list_parts,
-    part_name,
-    sound_parts,
-)
+from hierrouter_cache.parts import KINDS, MAX_ROWS, list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
 ONE_CALL = rows.calls(("m", "c", "r"))
+HARMS = ("flip", "truncate", "zero block")
 
 
 @pytest.fixture
 def part(tmp_path: Path) -> Path:
-    return PartWriter(tmp_path).append(
-        "calls", rows.calls(*[("m", f"c{i}", "r") for i in range(9)])
-    )
+    """A part of nine calls, the only one in its cache."""
+    nine = [("m", f"c{number}", "r") for number in range(9)]
+    return PartWriter(tmp_path).append("calls", rows.calls(*nine))
 
 
-def damage(kind: str, part: Path) -> None:
-    data = bytearray(part.read_bytes())
-    middle = len(data) // 2
-    if kind == "flip":
-        data[middle] ^= 1
-    elif kind == "truncate":
-        del data[middle:]
-    elif kind == "zero block":
-        data[middle : middle + 64] = bytes(64)
-    elif kind == "empty":
-        data.clear()
-    part.write_bytes(data)
+def harmed(sound: bytes, how: str) -> Iterator[bytes]:
+    """A hundred times the bytes, damaged in one place each."""
+    dice, found = Random(0), 0
+    while found < 100:
+        data = bytearray(sound)
+        at = dice.randrange(len(data))
+        if how == "flip":
+            data[at] ^= 1 << dice.randrange(8)
+        elif how == "truncate":
+            del data[at:]
+        else:
+            data[at : at + 512] = bytes(len(data[at : at + 512]))
+        if data != sound:
+            found += 1
+            yield bytes(data)
 
 
-@pytest.mark.parametrize("kind", ["flip", "truncate", "zero block", "empty"])
-def test_damage_is_named(tmp_path: Path, part: Path, kind: str) -> None:
-    damage(kind, part)
-    with pytest.raises(DamagedPart, match=rf"damaged part: {part.name}.*cache repair"):
-        CacheReader(tmp_path)
+def flip(path: Path) -> None:
+    path.write_bytes(next(harmed(path.read_bytes(), "flip")))
 
 
 def realistic(kind: str) -> pa.Table:
@@ -79,80 +73,53 @@ def realistic(kind: str) -> pa.Table:
     return pa.table([[value(field.type) for _ in range(200)] for field in fields], schema=fields)
 
 
-def flip_bit(data: bytearray, dice: Random) -> None:
-    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
-
-
-def truncate(data: bytearray, dice: Random) -> None:
-    del data[dice.randrange(len(data)) :]
-
-
-def zero_block(data: bytearray, dice: Random) -> None:
-    start = dice.randrange(len(data))
-    size = min(512, len(data) - start)
-    data[start : start + size] = bytes(size)
-
-
-@pytest.mark.parametrize("harm", [flip_bit, truncate, zero_block])
+@pytest.mark.parametrize("how", HARMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hundred_damages_of_each_kind_are_all_named(
-    tmp_path: Path, kind: str, harm: Callable[[bytearray, Random], None]
-) -> None:
+def test_a_hundred_damages_of_each_kind_are_all_named(tmp_path: Path, kind: str, how: str) -> None:
     part = PartWriter(tmp_path).append(kind, realistic(kind))
-    sound, dice = part.read_bytes(), Random(0)
-    seen = 0
-    while seen < 100:
-        data = bytearray(sound)
-        harm(data, dice)
-        if data != sound:
-            seen += 1
-            part.write_bytes(data)
-            with pytest.raises(DamagedPart, match=part.name):
-                sound_parts(tmp_path)
+    sound = part.read_bytes()
+    for data in (b"", *harmed(sound, how)):
+        part.write_bytes(data)
+        with pytest.raises(DamagedPart, match=rf"damaged part: {part.name}.*cache repair"):
+            sound_parts(tmp_path)
     part.write_bytes(sound)
     assert [found.path for found in sound_parts(tmp_path)] == [part]
-
-
-def forge(folder: Path, table: pa.Table, header: bytes = b'{"format": 1}') -> None:
-    """A part with a right hash but other content than we write."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.replace_schema_metadata({METADATA_KEY: header}), sink)
-    data = memoryview(sink.getvalue())
-    name = part_name("calls", 1, "00000000", table.num_rows, data)
-    (folder / name).write_bytes(data)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    PartWriter(tmp_path)
-    return tmp_path / "parts"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (None, "column tokens_in is missing"),
-        (pa.array([3.5]), "tokens_in has type double, not int32"),
+        (ONE_CALL.drop_columns(["tokens_in"]), "column tokens_in is missing"),
+        (
+            rows.with_column(ONE_CALL, "tokens_in", pa.array([3.5])),
+            "tokens_in has type double, not int32",
+        ),
+        (b"text", "not readable"),
+        *(
+            (rows.parquet(ONE_CALL, header), "its format number is not readable")
+            for header in (
+                *(b"[]", b"{", b'{"format": "x"}', b"\xff", b"[" * 100_000),
+                *(b'{"format": Infinity}', b'{"format": 1e400}'),
+            )
+        ),
     ],
-    ids=["missing", "of another type"],
 )
-def test_a_wrong_column_is_named(
-    tmp_path: Path, folder: Path, given: pa.Array | None, message: str
+def test_what_we_do_not_write_is_named(
+    tmp_path: Path, given: pa.Table | bytes, message: str
 ) -> None:
-    table = ONE_CALL.drop_columns(["tokens_in"])
-    forge(folder, table if given is None else table.append_column("tokens_in", given))
+    rows.put(tmp_path, "calls", given)
     with pytest.raises(DamagedPart, match=message):
         CacheReader(tmp_path)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path, folder: Path) -> None:
-    forge(folder, ONE_CALL, b'{"format": 99}')
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    rows.put(tmp_path, "calls", rows.parquet(ONE_CALL, b'{"format": 99}'))
     with pytest.raises(CacheError, match=r"newer version \(format 99"):
         CacheReader(tmp_path)
 
 
-def test_a_further_column_is_welcome(tmp_path: Path, folder: Path) -> None:
-    forge(folder, ONE_CALL.append_column("judge", pa.array(["x"])))
+def test_a_further_column_is_welcome(tmp_path: Path) -> None:
+    rows.put(tmp_path, "calls", ONE_CALL.append_column("judge", pa.array(["x"])))
     assert len(CacheReader(tmp_path).responses()) == 1
 
 
@@ -189,19 +156,15 @@ def test_a_part_without_permission_is_not_damaged(
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", locked)
-    with pytest.raises(CacheError, match="no permission to read a part") as refused:
-        CacheReader(tmp_path)
-    assert not isinstance(refused.value, DamagedPart)
-    with pytest.raises(CacheError, match="no permission"):
-        quarantine(tmp_path)
+    for use in (CacheReader, quarantine):
+        with pytest.raises(CacheError, match="no permission to read a part") as refused:
+            use(tmp_path)
+        assert not isinstance(refused.value, DamagedPart)
     assert part.exists()
 
 
-def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(
-    tmp_path: Path, folder: Path
-) -> None:
-    name = f"scores-00000001-00000000-r{MAX_ROWS + 1}-{'0' * 16}.parquet"
-    (folder / name).write_bytes(b"never looked at")
+def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(tmp_path: Path) -> None:
+    rows.put(tmp_path, "scores", b"never looked at", rows=MAX_ROWS + 1)
     refused = rf"{MAX_ROWS + 1:,} rows, the limit is {MAX_ROWS:,}"
     with pytest.raises(DamagedPart, match=refused):
         CacheReader(tmp_path)
@@ -211,42 +174,26 @@ def test_a_part_with_more_rows_than_any_of_ours_is_refused_unread(
 
 @pytest.mark.parametrize("error", [OSError(), pa.ArrowInvalid("")], ids=repr)
 def test_a_part_that_fails_without_a_word_is_named_all_the_same(
-    part: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, part: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def silent(where: object) -> None:
         raise error
 
     monkeypatch.setattr(parts.pq, "read_metadata", silent)
-    (found,) = list_parts(part.parents[1])
+    (found,) = list_parts(tmp_path)
     said = f"not readable ({type(error).__name__})"
     assert parts.fault(found) == said
     assert parts.fault_of_bytes(found, part.read_bytes()) == said
 
 
-def test_a_part_that_hides_its_number_of_rows_is_refused_by_its_footer(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_part_that_hides_its_number_of_rows_is_refused_by_its_footer(tmp_path: Path) -> None:
     table = pa.table({"value": pa.nulls(1_000_000, pa.int8())})
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema) as bomb:
         for _ in range(60):
             bomb.write_table(table)
-    data = memoryview(sink.getvalue())
-    (folder / part_name("scores", 1, "00000000", 3, data)).write_bytes(data)
+    rows.put(tmp_path, "scores", sink.getvalue().to_pybytes(), rows=3)
     with pytest.raises(DamagedPart, match="60000000 rows, its name says 3"):
-        CacheReader(tmp_path)
-
-
-@pytest.mark.parametrize("header", [b"[]", b"{", b'{"format": "x"}', b"\xff"])
-def test_a_format_that_cannot_be_read_is_named(tmp_path: Path, folder: Path, header: bytes) -> None:
-    forge(folder, ONE_CALL, header)
-    with pytest.raises(DamagedPart, match="its format number is not readable"):
-        CacheReader(tmp_path)
-
-
-def test_bytes_that_are_no_parquet_are_named(tmp_path: Path, folder: Path) -> None:
-    (folder / part_name("scores", 1, "00000000", 3, b"text")).write_bytes(b"text")
-    with pytest.raises(DamagedPart, match="not readable"):
         CacheReader(tmp_path)
 
 
@@ -311,29 +258,33 @@ def test_a_listing_torn_by_a_compaction_is_taken_again(
 
 
 def test_a_part_that_somebody_removed_is_asked_for_again(tmp_path: Path, part: Path) -> None:
-    other = PartWriter(tmp_path).append("calls", rows.calls(("m", "other", "r")))
+    other = PartWriter(tmp_path).append("calls", ONE_CALL)
     part.unlink()
     assert [found.path for found in CacheReader(tmp_path).parts] == [other]
 
 
-def test_repair_works_while_no_collector_does(tmp_path: Path, part: Path) -> None:
-    damage("flip", part)
+def test_repair_moves_the_damaged_and_keeps_the_others(tmp_path: Path, part: Path) -> None:
+    assert quarantine(tmp_path) == []
+    assert not parts.quarantine_folder(tmp_path).exists()
+    other = PartWriter(tmp_path).append("calls", ONE_CALL)
+    sound = part.read_bytes()
+    flip(part)
     with collector_lock(tmp_path), pytest.raises(CacheLocked):
         quarantine(tmp_path)
     assert part.exists()
-
-
-def test_where_nothing_is_damaged_repair_makes_no_folder(tmp_path: Path, part: Path) -> None:
-    assert quarantine(tmp_path) == []
-    assert not parts.quarantine_folder(tmp_path).exists()
-    assert part.exists()
+    assert quarantine(tmp_path) == [(part.name, "checksum mismatch")]
+    assert [found.path for found in CacheReader(tmp_path).parts] == [other]
+    part.write_bytes(sound[:-1])
+    assert quarantine(tmp_path) == [(part.name, "checksum mismatch")]
+    moved = sorted(path.name for path in (tmp_path / "quarantine").iterdir())
+    assert moved == [part.name, f"{part.name}.2"]
 
 
 def test_repair_moves_damaged_embeddings(tmp_path: Path, part: Path) -> None:
     store = EmbeddingStore(CacheReader(tmp_path), "e")
     store.append([digest("a"), digest("b")], np.ones((2, 4), np.float32))
     (file,) = store.folder.iterdir()
-    damage("flip", file)
+    flip(file)
     assert [name for name, _ in quarantine(tmp_path)] == [file.name]
     assert list(store.folder.iterdir()) == []
     assert part.exists()
@@ -341,39 +292,18 @@ def test_repair_moves_damaged_embeddings(tmp_path: Path, part: Path) -> None:
 
 def test_an_older_plan_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path)
-    writer.append("plans", rows.plans("first"))
-    last = [writer.append("plans", rows.plans(name)) for name in ("second", "third")]
-    for path in last:
-        damage("flip", path)
+    damaged = [writer.append("plans", rows.plans("first"))]
+    writer.append("plans", rows.plans("second"))
+    flip(damaged[0])
     quarantine(tmp_path)
-    with pytest.raises(CacheError, match=rf"moved aside: {last[1].name}; collect with") as refused:
+    assert CacheReader(tmp_path).latest_plan().pool == "second"  # it was not the last
+    damaged = [writer.append("plans", rows.plans(name)) for name in ("third", "fourth")]
+    for path in damaged:
+        flip(path)
+    quarantine(tmp_path)
+    moved = rf"moved aside: {damaged[1].name}; collect with"
+    with pytest.raises(CacheError, match=moved) as refused:
         CacheReader(tmp_path).latest_plan()
     assert len(str(refused.value)) <= 300
-    writer.append("plans", rows.plans("fourth"))
-    assert CacheReader(tmp_path).latest_plan().pool == "fourth"
-
-
-def test_a_damaged_plan_that_was_not_the_last_changes_nothing(tmp_path: Path) -> None:
-    writer = PartWriter(tmp_path)
-    damage("flip", writer.append("plans", rows.plans("first")))
-    writer.append("plans", rows.plans("second"))
-    quarantine(tmp_path)
-    assert CacheReader(tmp_path).latest_plan().pool == "second"
-
-
-def test_repair_keeps_what_it_moved_before(tmp_path: Path, part: Path) -> None:
-    sound = part.read_bytes()
-    for kind in ("flip", "truncate"):
-        part.write_bytes(sound)
-        damage(kind, part)
-        quarantine(tmp_path)
-    moved = sorted(path.name for path in (tmp_path / "quarantine").iterdir())
-    assert moved == [part.name, f"{part.name}.2"]
-
-
-def test_repair_moves_the_damaged_and_keeps_the_others(tmp_path: Path, part: Path) -> None:
-    other = PartWriter(tmp_path).append("calls", rows.calls(("m", "other", "r")))
-    damage("flip", part)
-    assert quarantine(tmp_path) == [(part.name, "checksum mismatch")]
-    assert (tmp_path / "quarantine" / part.name).exists()
-    assert [found.path for found in CacheReader(tmp_path).parts] == [other]
+    writer.append("plans", rows.plans("fifth"))
+    assert CacheReader(tmp_path).latest_plan().pool == "fifth"

@@ -1,3 +1,5 @@
+"""Embedded texts: they come back for their digests, and no damage to them is silent."""
+
 import io
 import os
 from pathlib import Path
@@ -14,7 +16,8 @@ from hierrouter_cache.maintenance import merge_embeddings
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import sweep_drafts
-from tests.cache.test_loading import fill
+from tests.cache import rows
+from tests.cache.test_damage import HARMS, harmed
 
 CONTEXTS = [digest(number) for number in range(300)]
 VECTORS = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
@@ -22,8 +25,14 @@ VECTORS = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
 
 @pytest.fixture
 def reader(tmp_path: Path) -> CacheReader:
-    fill(tmp_path)
-    return CacheReader(tmp_path)
+    return CacheReader(rows.fill(tmp_path))
+
+
+@pytest.fixture
+def path(reader: CacheReader) -> Path:
+    """The one file of an encoder's vectors."""
+    (path,) = filled(reader).folder.iterdir()
+    return path
 
 
 def filled(reader: CacheReader, files: int = 1) -> EmbeddingStore:
@@ -33,15 +42,26 @@ def filled(reader: CacheReader, files: int = 1) -> EmbeddingStore:
     return store
 
 
-def gathered(store: EmbeddingStore, reader: CacheReader) -> NDArray[np.float32]:
-    return store.vectors()[store.rows(reader.hashes(CONTEXTS))]
+def gathered(store: EmbeddingStore) -> NDArray[np.float32]:
+    return store.vectors()[store.rows(store._reader.hashes(CONTEXTS))]
+
+
+def require_all(reader: CacheReader) -> None:
+    assert np.array_equal(gathered(EmbeddingStore(reader, "e")), VECTORS)
+
+
+def put(folder: Path, array: NDArray[np.generic]) -> None:
+    """A file of anything, under a name that fits its bytes."""
+    data = io.BytesIO()
+    np.save(data, array)
+    sha = sha16(data.getbuffer())
+    (folder / f"emb-00000009-00000000-r{len(array)}-{sha}.npy").write_bytes(data.getbuffer())
 
 
 def test_vectors_come_back_for_their_contexts(reader: CacheReader) -> None:
     filled(reader, files=3)
-    store = EmbeddingStore(reader, "e")
-    assert np.array_equal(gathered(store, reader), VECTORS)
-    assert not len(store.missing(reader.hashes(CONTEXTS)))
+    require_all(reader)
+    assert not len(EmbeddingStore(reader, "e").missing(reader.hashes(CONTEXTS)))
 
 
 @pytest.mark.parametrize("opened", ["anew", "as written"])
@@ -54,22 +74,17 @@ def test_one_file_is_mapped_and_not_copied(reader: CacheReader, opened: str) -> 
         owner = owner.base
 
 
-def test_encoders_never_meet(reader: CacheReader) -> None:
-    filled(reader)
-    other = EmbeddingStore(reader, "another")
-    assert len(other.missing(reader.hashes(CONTEXTS))) == 300
-    with pytest.raises(IncompleteTree, match="300 states have no embedding"):
-        other.rows(reader.hashes(CONTEXTS))
-
-
-def test_answers_alone_never_meet_contexts(reader: CacheReader) -> None:
+def test_encoders_never_meet_and_answers_alone_never_meet_contexts(reader: CacheReader) -> None:
     contexts = filled(reader)
-    answers = EmbeddingStore(reader, "e", ANSWERS)
     assert contexts.folder.name == digest(["encoder", "e"])  # where caches of before have them
-    assert len(answers.missing(reader.hashes(CONTEXTS))) == 300
+    another, answers = EmbeddingStore(reader, "another"), EmbeddingStore(reader, "e", ANSWERS)
+    for store in (another, answers):
+        assert len(store.missing(reader.hashes(CONTEXTS))) == 300
+    with pytest.raises(IncompleteTree, match="300 states have no embedding"):
+        another.rows(reader.hashes(CONTEXTS))
     answers.append(CONTEXTS, -VECTORS)
-    assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
-    assert np.array_equal(gathered(EmbeddingStore(reader, "e", ANSWERS), reader), -VECTORS)
+    require_all(reader)
+    assert np.array_equal(gathered(EmbeddingStore(reader, "e", ANSWERS)), -VECTORS)
     assert merge_embeddings(reader.root) == 0
 
 
@@ -85,107 +100,71 @@ def test_a_vector_that_is_not_finite_is_refused(reader: CacheReader) -> None:
 
 def test_merged_files_are_one_file_as_numpy_saves_it(reader: CacheReader) -> None:
     filled(reader, files=4)
-    merge_embeddings(reader.root)
-    (file,) = embedding_files(reader.root)
-    again = io.BytesIO()
-    np.save(again, np.load(file.path))
-    assert file.path.read_bytes() == again.getvalue()
-    assert file.sha == sha16(again.getvalue())
-
-
-def test_merged_files_hold_the_same(reader: CacheReader) -> None:
-    filled(reader, files=4)
     filled(reader, files=1)  # the same contexts once more, by another process
     assert merge_embeddings(reader.root) == 4
     (file,) = embedding_files(reader.root)
     assert file.rows == 300
-    assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
+    again = io.BytesIO()
+    np.save(again, np.load(file.path))
+    assert file.path.read_bytes() == again.getvalue()
+    assert file.sha == sha16(again.getvalue())
+    require_all(reader)
 
 
-def damaged(sound: bytes, how: str, rng: np.random.Generator) -> bytes:
-    data = bytearray(sound)
-    if how == "flip":
-        position = rng.integers(len(data))
-        data[position] ^= 1 << rng.integers(8)
-    elif how == "truncate":
-        del data[rng.integers(len(data)) :]
-    else:
-        start = rng.integers(len(data)) & ~511
-        data[start : start + 512] = bytes(len(data[start : start + 512]))
-    return bytes(data)
-
-
-@pytest.mark.parametrize("how", ["flip", "truncate", "zero block"])
-def test_a_hundred_damages_and_none_is_silent(reader: CacheReader, how: str) -> None:
-    filled(reader)
+@pytest.mark.parametrize("how", HARMS)
+def test_a_hundred_damages_and_none_is_silent(reader: CacheReader, path: Path, how: str) -> None:
+    sound = path.read_bytes()
     (file,) = embedding_files(reader.root)
-    sound = file.path.read_bytes()
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        file.path.write_bytes(damaged(sound, how, rng))
+    for data in harmed(sound, how):
+        path.write_bytes(data)
         assert embedding_fault(file)
-        with pytest.raises(DamagedPart, match=f"damaged embedding file: {file.path.name}"):
+        with pytest.raises(DamagedPart, match=f"damaged embedding file: {path.name}"):
             EmbeddingStore(reader, "e").vectors()
-    file.path.write_bytes(sound)
-    assert np.array_equal(gathered(EmbeddingStore(reader, "e"), reader), VECTORS)
+    path.write_bytes(sound)
+    require_all(reader)
 
 
-def test_no_damage_of_a_header_is_a_trace(reader: CacheReader) -> None:
-    (file,) = embedding_files(filled(reader).folder.parents[1])
-    sound = file.path.read_bytes()
+def test_no_damage_of_a_header_is_a_trace(reader: CacheReader, path: Path) -> None:
+    sound = path.read_bytes()
+    (file,) = embedding_files(reader.root)
     for at in range(128):
         for byte in (0, ord("(")):
-            file.path.write_bytes(bytes([*sound[:at], byte, *sound[at + 1 :]]))
+            path.write_bytes(bytes([*sound[:at], byte, *sound[at + 1 :]]))
             assert embedding_fault(file) or byte == sound[at]
 
 
-def test_another_width_is_refused(reader: CacheReader) -> None:
-    filled(reader)
+def test_a_file_of_something_else_is_refused(reader: CacheReader, path: Path) -> None:
+    put(path.parent, np.ones(7))
+    with pytest.raises(DamagedPart, match="expected 7 rows of context and vector"):
+        EmbeddingStore(reader, "e").vectors()
+
+
+def test_another_width_is_refused(reader: CacheReader, path: Path) -> None:
     EmbeddingStore(reader, "e").append(["a" * 32], np.ones((1, 5), np.float32))
     with pytest.raises(DamagedPart, match="embedding files of different dim"):
         EmbeddingStore(reader, "e").vectors()
 
 
-def test_a_file_of_something_else_is_refused(reader: CacheReader) -> None:
-    folder = filled(reader).folder
-    np.save(folder / "x.npy", np.ones(7))
-    data = (folder / "x.npy").read_bytes()
-    (folder / "x.npy").rename(folder / f"emb-00000009-00000000-r7-{sha16(data)}.npy")
-    with pytest.raises(DamagedPart, match="expected 7 rows of context and vector"):
-        EmbeddingStore(reader, "e").vectors()
-
-
-def test_numbers_that_are_not_finite_are_refused(reader: CacheReader) -> None:
-    (file,) = embedding_files(filled(reader).folder.parents[1])
-    rows = np.load(file.path)
-    rows["vector"][7, 3] = np.nan
-    np.save(file.path.with_name("x.npy"), rows)
-    data = file.path.with_name("x.npy").read_bytes()
-    file.path.unlink()
-    name = f"emb-00000000-00000000-r{len(rows)}-{sha16(data)}.npy"
-    file.path.with_name("x.npy").rename(file.path.with_name(name))
+def test_numbers_that_are_not_finite_are_refused(reader: CacheReader, path: Path) -> None:
+    spoilt = np.load(path)
+    spoilt["vector"][7, 3] = np.nan
+    path.unlink()
+    put(path.parent, spoilt)
     with pytest.raises(DamagedPart, match="NaN or infinity"):
         EmbeddingStore(reader, "e").vectors()
 
 
-def test_a_link_to_a_file_of_vectors_is_none(reader: CacheReader) -> None:
-    (file,) = embedding_files(filled(reader).folder.parents[1])
-    file.path.rename(reader.root / "elsewhere.npy")
-    file.path.symlink_to(reader.root / "elsewhere.npy")
+def test_a_link_to_a_file_of_vectors_is_none(reader: CacheReader, path: Path) -> None:
+    path.rename(reader.root / "elsewhere.npy")
+    path.symlink_to(reader.root / "elsewhere.npy")
     with pytest.raises(DamagedPart, match="not a regular file"):
         EmbeddingStore(reader, "e").vectors()
 
 
-def test_files_merged_under_an_open_store_change_nothing(reader: CacheReader) -> None:
-    filled(reader, files=3)
-    store = EmbeddingStore(reader, "e")
-    merge_embeddings(reader.root)
-    assert np.array_equal(gathered(store, reader), VECTORS)
-
-
-def test_what_could_not_be_written_outlives_a_merge_by_somebody_else(
+def test_files_merged_under_an_open_store_change_nothing(
     reader: CacheReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor what it could not write."""
     for chosen in (slice(100), slice(100, 200)):
         EmbeddingStore(reader, "e").append(CONTEXTS[chosen], VECTORS[chosen])
     store = EmbeddingStore(reader, "e")
@@ -193,7 +172,7 @@ def test_what_could_not_be_written_outlives_a_merge_by_somebody_else(
         read_only.setattr(embeddings, "writable", lambda root: False)  # nothing is refused to root
         store.append(CONTEXTS[200:], VECTORS[200:])
     assert merge_embeddings(reader.root) == 1
-    assert np.array_equal(gathered(store, reader), VECTORS)
+    assert np.array_equal(gathered(store), VECTORS)
 
 
 def test_a_folder_that_is_a_file_is_said_in_one_line(reader: CacheReader) -> None:
@@ -214,21 +193,16 @@ def test_drafts_lie_where_they_are_swept(
 
     monkeypatch.setattr(Path, "replace", replace)
     filled(reader)
-    assert [draft.parent for draft in drafts] == [reader.root / "tmp"]
-    dead, living = (
-        drafts[0].with_name(drafts[0].name.replace(f".{os.getpid()}.", f".{pid}."))
-        for pid in (2**22 + 1, os.getppid())
-    )
+    (draft,) = drafts
+    dead = draft.with_name(draft.name.replace(f".{os.getpid()}.", f".{2**22 + 1}."))
     dead.touch()
-    living.touch()
     sweep_drafts(reader.root)
-    assert list((reader.root / "tmp").iterdir()) == [living]
+    assert list((reader.root / "tmp").iterdir()) == []
 
 
 def test_a_read_only_cache_is_used_for_this_process(
     reader: CacheReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)  # tests may run as root
-    store = filled(reader)
-    assert np.array_equal(gathered(store, reader), VECTORS)
+    assert np.array_equal(gathered(filled(reader)), VECTORS)
     assert embedding_files(reader.root) == []

@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -13,31 +14,31 @@ import pytest
 
 from hierrouter_cache import sql
 from hierrouter_cache.reader import CacheReader, interruptible
-from hierrouter_cache.sql import ask
 from tests.cache import rows
-from tests.cache.test_loading import KEYS, fill
-from tests.cache.test_views import PRICES
+from tests.cache.test_views import ask
 
 LONG = "SELECT count(*) AS n FROM range(100000000000) AS a WHERE hash(a.range) % 7 = 3"
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> CacheReader:
+    return CacheReader(rows.fill(tmp_path))
 
 
 def interrupt(seconds: float) -> None:
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
-def test_a_query_of_ours_ends(tmp_path: Path) -> None:
-    fill(tmp_path)
-    reader = CacheReader(tmp_path)
+@pytest.mark.parametrize("query", [CacheReader.sql, ask], ids=["ours", "the-users"])
+def test_a_query_ends(reader: CacheReader, query: Callable[[CacheReader, str], pa.Table]) -> None:
     interrupt(0.3)
     with pytest.raises(KeyboardInterrupt):
-        reader.sql(LONG)
+        query(reader, LONG)
     assert reader.number("SELECT count(*) FROM calls") > 0
 
 
-def test_at_any_moment_also_while_duckdb_reads_our_table(tmp_path: Path) -> None:
+def test_at_any_moment_also_while_duckdb_reads_our_table(reader: CacheReader) -> None:
     """On the main thread one moment in six was one in which DuckDB took it for another error."""
-    fill(tmp_path)
-    reader = CacheReader(tmp_path)
     wanted = pa.table({"h": pa.array(range(1000), pa.uint64())})
     moments = random.Random(0)
     for _ in range(60):
@@ -49,21 +50,14 @@ def test_at_any_moment_also_while_duckdb_reads_our_table(tmp_path: Path) -> None
                 )
 
 
-def test_a_query_of_the_users_ends(tmp_path: Path) -> None:
-    fill(tmp_path)
-    reader = CacheReader(tmp_path)
-    interrupt(0.5)
-    with pytest.raises(KeyboardInterrupt):
-        ask(reader, rows.spec("ab", 2), KEYS, PRICES, LONG)
-
-
-def test_the_tables_of_a_users_query_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_of_a_users_query_end(
+    reader: CacheReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They take long where the tree is large."""
-    fill(tmp_path)
     monkeypatch.setattr(sql, "_create_tables", lambda into, *_: into.sql(LONG).fetchall())
-    interrupt(0.5)
+    interrupt(0.3)
     with pytest.raises(KeyboardInterrupt):
-        ask(CacheReader(tmp_path), rows.spec("ab", 2), KEYS, PRICES, "SELECT 1")
+        ask(reader, "SELECT 1")
 
 
 @pytest.mark.parametrize("before", [0.0, 0.2])

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter_cache.errors import CacheError, DamagedPart
-from hierrouter_cache.parts import METADATA_KEY, list_parts, part_name, sound_parts
+from hierrouter_cache.errors import CacheError
+from hierrouter_cache.parts import list_parts
+from tests.cache import rows
 from tests.properties.test_parts import READERS, sound
 
 Change = Callable[[pa.Table], pa.Table]
@@ -33,35 +34,18 @@ def forge(root: Path, kind: str, change: Change) -> None:
     """Put changed rows in the place of each part of a kind, under names that fit."""
     for part in list_parts(root):
         if part.kind == kind:
-            sink = pa.BufferOutputStream()
             table = change(pq.read_table(part.path))
-            pq.write_table(table, sink)
-            replace(part.path, kind, part.seq, len(table), sink.getvalue().to_pybytes())
-
-
-def replace(path: Path, kind: str, seq: int, rows: int, data: bytes) -> None:
-    path.unlink()
-    (path.parent / part_name(kind, seq, "00000000", rows, data)).write_bytes(data)
+            part.path.unlink()
+            rows.put(root, kind, table, part.seq)
 
 
 def every(column: str, value: Any) -> Change:
     """Each row with this value in a column."""
-
-    def change(table: pa.Table) -> pa.Table:
-        field = table.schema.field(column)
-        values = pa.array([value] * len(table), field.type)
-        return table.set_column(table.column_names.index(column), field, values)
-
-    return change
+    return lambda table: rows.with_column(table, column, [value] * len(table))
 
 
 def no_utf8(column: str) -> Change:
-    def change(table: pa.Table) -> pa.Table:
-        values = pa.array([b"\xff"] * len(table), pa.binary()).view(pa.string())
-        place = table.column_names.index(column)
-        return table.set_column(place, table.schema.field(column), values)
-
-    return change
+    return lambda table: rows.with_column(table, column, rows.no_utf8(len(table)))
 
 
 ODD: dict[str, tuple[str, Change, tuple[str, ...]]] = {
@@ -95,50 +79,35 @@ def test_rows_that_nobody_wrote_are_refused(root: Path, name: str, reader: str) 
     assert "\n" not in str(refused.value)
 
 
-def spoilt(table: pa.Table, **changes: Any) -> pa.Table:
-    """A plan whose pool has these entries."""
-
-    stored = json.loads(table["pool"][0].as_py())
-    stored["pool"].update(changes)
-    return every("pool", json.dumps(stored))(table)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"hops": "2"},
-        {"hops": 60},
-        {"hops": True},
-        {"models": []},
-        {"models": [7]},
-        {"stage_prompts": []},
-        {"stage_prompts": ["\ud800"]},
+        *({"hops": hops} for hops in ("2", 60, True)),
+        *({"models": models} for models in ([], [7])),
+        *({"stage_prompts": prompts} for prompts in ([], ["\ud800"])),
         {"references": None},
     ],
     ids=str,
 )
-@pytest.mark.parametrize("reader", ["info", "sql", "open"])
-def test_a_pool_that_no_tree_can_have_is_refused(
-    root: Path, reader: str, changes: dict[str, Any]
-) -> None:
-    forge(root, "plans", lambda table: spoilt(table, **changes))
-    with pytest.raises(CacheError, match="the last plan holds no pool"):
-        READERS[reader](root)
+def test_a_pool_that_no_tree_can_have_is_refused(root: Path, changes: dict[str, Any]) -> None:
+    def spoil(table: pa.Table) -> pa.Table:
+        stored = json.loads(table["pool"][0].as_py())
+        stored["pool"].update(changes)
+        return every("pool", json.dumps(stored))(table)
+
+    forge(root, "plans", spoil)
+    for reader in ("info", "sql", "open"):
+        with pytest.raises(CacheError, match="the last plan holds no pool"):
+            READERS[reader](root)
 
 
 def test_a_page_that_is_damaged_under_a_right_name_is_not_merged(root: Path) -> None:
     part = next(part for part in list_parts(root) if part.kind == "calls")
     data = bytearray(part.path.read_bytes())
     data[4:400] = bytes(396)
-    replace(part.path, part.kind, part.seq, part.rows, bytes(data))
+    part.path.unlink()
+    rows.put(root, part.kind, bytes(data), part.seq, rows=part.rows)
     before = {path.name for path in (root / "parts").iterdir()}
     with pytest.raises(CacheError):
         READERS["compact"](root)
     assert {path.name for path in (root / "parts").iterdir()} == before
-
-
-@pytest.mark.parametrize("header", [b'{"format": Infinity}', b'{"format": 1e400}', b"[" * 100_000])
-def test_a_format_that_is_no_number_is_named(root: Path, header: bytes) -> None:
-    forge(root, "calls", lambda table: table.replace_schema_metadata({METADATA_KEY: header}))
-    with pytest.raises(DamagedPart, match="its format number is not readable"):
-        sound_parts(root)

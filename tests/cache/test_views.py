@@ -10,55 +10,50 @@ import pytest
 from hierrouter_cache import sql
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader, connect
-from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import Rate
 from tests.cache import rows
-from tests.cache.test_loading import KEYS, fill
 
 PRICES = {"a": Rate(1.0, 2.0), "b": Rate.base(1.0)}
 
 
-def answer(root: Path, question: str) -> pa.Table:
-    return ask(CacheReader(root), rows.spec("ab", 2), KEYS, PRICES, question)
+def ask(reader: CacheReader, question: str) -> pa.Table:
+    return sql.ask(reader, rows.spec("ab", 2), rows.KEYS, PRICES, question)
 
 
-def test_every_node_and_direct_call_is_a_row(tmp_path: Path) -> None:
-    fill(tmp_path)
-    found = answer(
-        tmp_path, "SELECT route, hop, count(*) AS n FROM nodes GROUP BY ALL ORDER BY ALL"
-    )
+@pytest.fixture
+def reader(tmp_path: Path) -> CacheReader:
+    return CacheReader(rows.fill(tmp_path / "cache"))
+
+
+def test_every_node_and_direct_call_is_a_row(reader: CacheReader) -> None:
+    found = ask(reader, "SELECT route, hop, count(*) AS n FROM nodes GROUP BY ALL ORDER BY ALL")
     names = [(row["route"], row["hop"]) for row in found.to_pylist()]
     assert names == sorted(
         [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a>a", 2), ("a>b", 2), ("b>a", 2), ("b>b", 2)]
     )
-    assert set(found["n"].to_pylist()) == {len(KEYS)}
+    assert set(found["n"].to_pylist()) == {len(rows.KEYS)}
 
 
-def test_costs_follow_the_prices(tmp_path: Path) -> None:
-    fill(tmp_path)
-    found = answer(
-        tmp_path, "SELECT cost, total_cost FROM nodes WHERE route = 'a>b' AND id = 'one'"
-    )
+def test_costs_follow_the_prices(reader: CacheReader) -> None:
+    found = ask(reader, "SELECT cost, total_cost FROM nodes WHERE route = 'a>b' AND id = 'one'")
     # 3 tokens in and 2 out a call: 3 * 1 + 2 * 2 for a, 5 for b.
     assert found.to_pylist() == [{"cost": 5.0, "total_cost": 12.0}]
 
 
-def test_routes_have_their_mean_score(tmp_path: Path) -> None:
-    fill(tmp_path)
-    found = answer(
-        tmp_path,
+def test_routes_have_their_mean_score(reader: CacheReader) -> None:
+    found = ask(
+        reader,
         "SELECT route, value, queries FROM routes WHERE scorer = 'token_f1' AND hop = 2 "
         "ORDER BY value DESC LIMIT 1",
     )
     assert found.to_pylist() == [{"route": "a>b", "value": 1.0, "queries": 2}]
 
 
-def test_only_the_queries_of_the_plan_are_shown(tmp_path: Path) -> None:
-    fill(tmp_path)
-    found = ask(
-        CacheReader(tmp_path), rows.spec("ab", 2), KEYS[:1], PRICES, "SELECT id FROM queries"
-    )
-    assert found["id"].to_pylist() == ["one"]
+def test_only_the_queries_of_the_plan_are_shown(reader: CacheReader) -> None:
+    for _ in range(2):  # the reader stays usable
+        found = sql.ask(reader, rows.spec("ab", 2), ["q-one"], PRICES, "SELECT id FROM queries")
+        assert found["id"].to_pylist() == ["one"]
+    assert reader.query_keys() == set(rows.KEYS)
 
 
 @pytest.mark.parametrize(
@@ -84,30 +79,27 @@ def test_only_the_queries_of_the_plan_are_shown(tmp_path: Path) -> None:
         "SELECT * FROM '{secret}'",
         "SELECT * FROM glob('/etc/*')",
         "SELECT * FROM rows",
+        # The parts themselves can be read, so they must not be writable either.
+        "COPY (SELECT 1) TO '{part}' (FORMAT csv, USE_TMP_FILE false)",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{part}' (FORMAT csv, USE_TMP_FILE false)",
+        "EXPLAIN COPY (SELECT 1) TO '{part}' (FORMAT csv, USE_TMP_FILE false)",
     ],
 )
-def test_nothing_else_can_be_asked(tmp_path: Path, question: str) -> None:
-    root, secret, outside = tmp_path / "cache", tmp_path / "secret.csv", tmp_path / "outside.db"
+def test_nothing_else_can_be_asked(reader: CacheReader, tmp_path: Path, question: str) -> None:
+    secret, outside = tmp_path / "secret.csv", tmp_path / "outside.db"
     secret.write_text("canary,1\n")
-    fill(root)
+    part = reader.parts[0].path
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError) as refused:
-        answer(root, question.format(secret=secret, outside=outside))
+        ask(reader, question.format(secret=secret, outside=outside, part=part))
     assert "canary" not in str(refused.value)
     assert sorted(tmp_path.rglob("*")) == before
-    # The parts themselves can be read, so they must not be writable either.
-    part = next((root / "parts").iterdir())
-    for prefix in ("", "EXPLAIN ANALYZE ", "EXPLAIN "):
-        with pytest.raises(InputError):
-            answer(root, f"{prefix}COPY (SELECT 1) TO '{part}' (FORMAT csv, USE_TMP_FILE false)")
-    CacheReader(root)
+    CacheReader(reader.root)
 
 
 def test_an_answer_beyond_the_memory_is_no_fault_of_the_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reader: CacheReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path)
-
     def small(*given: Any) -> duckdb.DuckDBPyConnection:
         connection = connect(*given)
         connection.execute("SET memory_limit = '20MB'; SET max_temp_directory_size = '0KB'")
@@ -115,13 +107,5 @@ def test_an_answer_beyond_the_memory_is_no_fault_of_the_question(
 
     monkeypatch.setattr(sql, "connect", small)
     with pytest.raises(WorldError, match="not enough memory to answer") as caught:
-        answer(tmp_path, "SELECT count(DISTINCT i) FROM range(9000000) t(i)")
+        ask(reader, "SELECT count(DISTINCT i) FROM range(9000000) t(i)")
     assert "\n" not in str(caught.value)
-
-
-def test_the_reader_stays_usable(tmp_path: Path) -> None:
-    fill(tmp_path)
-    reader = CacheReader(tmp_path)
-    for _ in range(2):
-        ask(reader, rows.spec("ab", 2), KEYS, PRICES, "SELECT 1 AS one")
-    assert len(reader.query_keys()) == 2

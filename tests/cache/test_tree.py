@@ -1,0 +1,214 @@
+"""The arithmetic of node numbers and prices, and the tree as dense arrays."""
+
+import itertools
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import (
+    DirectCalls,
+    Rate,
+    Routes,
+    RouteTree,
+    StatePart,
+    cost_of,
+    kept_nodes,
+    rate_table,
+    sub_pool,
+    total_cost,
+)
+from tests.cache import rows
+
+SHAPES = st.builds(Routes, st.integers(1, 5), st.integers(1, 4))
+SAME = ("score", "accuracy", "tokens_in", "tokens_out", "rate", "cost", "embedding")
+
+
+def test_two_models_two_hops_as_drawn_in_the_docstring() -> None:
+    routes = Routes(2, 2)
+    paths = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [routes.path(node) for node in range(routes.nodes)] == paths
+    assert (routes.states, routes.calls, routes.leaves) == (3, 6, slice(3, 7))
+    assert routes.name(4, ("calc", "text")) == "calc>text"
+
+
+@pytest.mark.parametrize(("models", "hops", "calls"), [(3, 2, 12), (3, 3, 39), (4, 2, 20)])
+def test_calls_a_query(models: int, hops: int, calls: int) -> None:
+    assert Routes(models, hops).calls == calls
+
+
+@given(SHAPES)
+def test_numbers_paths_and_levels_agree(routes: Routes) -> None:
+    states, depth = np.arange(routes.states), routes.depth()
+    for action in range(routes.models):
+        for state, child in zip(states, routes.child(states, np.array(action)), strict=True):
+            assert (routes.parent(int(child)), routes.action(int(child))) == (state, action)
+    for node in range(routes.nodes):
+        path = routes.path(node)
+        assert (routes.node(path), depth[node]) == (node, len(path))
+    levels = [range(routes.nodes)[routes.level(level)] for level in range(routes.hops + 1)]
+    assert [node for level in levels for node in level] == list(range(routes.nodes))
+    assert [set(depth[level]) for level in levels] == [{level} for level in range(len(levels))]
+    assert levels[-1] == range(routes.nodes)[routes.leaves]
+
+
+@pytest.mark.parametrize(("models", "hops"), [(0, 2), (2, 0), (-1, 2), (2, -1)])
+def test_no_tree_without_models_or_hops(models: int, hops: int) -> None:
+    with pytest.raises(ValueError, match="at least 1 model"):
+        Routes(models, hops)
+
+
+def test_a_call_costs_its_tokens_times_their_rates() -> None:
+    tokens_in, tokens_out = np.array([3, 0, 7]), np.array([2, 4, 0])
+    assert cost_of(tokens_in, tokens_out, np.array([2.0, 5.0])).tolist() == [16, 20, 14]
+    each = np.array([[2.0, 5.0], [1.0, 1.0], [0.0, 3.0]])
+    assert cost_of(tokens_in, tokens_out, each).tolist() == [16, 4, 0]
+
+
+def test_with_one_rate_tokens_are_added_first() -> None:
+    assert 0.1 * 1 + 0.1 * 5 != 0.1 * (1 + 5)
+    found = cost_of(np.array([1]), np.array([5]), np.array([0.1, 0.1]))
+    assert found.tolist() == [0.1 * (1 + 5)]
+
+
+@given(st.builds(Routes, st.integers(1, 3), st.integers(1, 3)), st.integers(0, 2**16))
+def test_a_node_costs_all_calls_on_the_way_to_it(routes: Routes, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tokens_in, tokens_out = rng.integers(0, 9, (2, 2, routes.nodes))
+    rate = rng.integers(0, 3, (routes.models, 2)) / 4  # sums of quarters are exact
+    found = total_cost(routes, tokens_in, tokens_out, rate)
+    for node in range(routes.nodes):
+        path = routes.path(node)
+        made = [routes.node(path[: hop + 1]) for hop in range(len(path))]
+        expected = sum(
+            rate[model, 0] * tokens_in[:, call] + rate[model, 1] * tokens_out[:, call]
+            for model, call in zip(path, made, strict=True)
+        )
+        assert (found[:, node] == expected).all()
+
+
+def test_rates_are_in_the_order_of_the_models() -> None:
+    prices = {"a": Rate.base(0.5), "b": Rate(1.0, 2.0), "c": Rate.base(9.0)}
+    assert rate_table(("b", "a"), prices).tolist() == [[1.0, 2.0], [0.5, 0.5]]
+    assert rate_table((), prices).shape == (0, 2)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> RouteTree:
+    """Two queries of three states, each with a vector of two numbers."""
+    return rows.load(rows.fill(tmp_path))
+
+
+def test_a_tree_is_dense(tree: RouteTree) -> None:
+    right = tree.routes.node((0, 1))
+    assert tree.query_ids == rows.QUESTIONS
+    assert np.argwhere(tree.score).tolist() == [[0, right], [1, right]]
+    assert tree.tokens_in[:, 1:].tolist() == [[3] * 6] * 2
+    assert tree.cost[0].tolist() == [0, 5, 5, 10, 10, 10, 10]
+    assert tree.reward(0.01)[0].tolist() == pytest.approx([-0.1, 0.9, -0.1, -0.1])
+    assert tree.embedding.shape == (2, 3, 2)
+    assert len(np.unique(tree.embedding.reshape(-1, 2), axis=0)) == 6
+    assert tree.direct.cost.tolist() == [[5, 5], [5, 5]]
+
+
+def test_a_price_changes_costs_and_the_end_of_the_fingerprint(tmp_path: Path) -> None:
+    rows.fill(tmp_path)
+    tree, dear, shallow = (
+        rows.load(tmp_path, "ab", hops, rate) for hops, rate in ((2, 1.0), (2, 2.0), (1, 1.0))
+    )
+    assert dear.cost[0].tolist() == [0, 10, 5, 20, 15, 15, 10]
+    assert dear.base_rate.tolist() == [2, 1]
+    assert tree.content == dear.content
+    assert re.fullmatch(rf"{tree.content}-[0-9a-f]{{8}}", tree.fingerprint)
+    assert tree.fingerprint != dear.fingerprint
+    assert tree.same_content(dear.fingerprint)
+    assert not tree.same_content(shallow.fingerprint)
+
+
+def test_a_selection_keeps_rows_together(tree: RouteTree) -> None:
+    tree = replace(with_question(tree), splits=("validation", "train"))
+    second = tree.select(np.array([1]))
+    assert second.query_ids == tree.split("train").query_ids == ("two",)
+    assert tree.split("validation").query_ids == ("one",)
+    assert len(tree.split("test")) == 0
+    assert np.array_equal(second.embedding, tree.embedding[1:])
+    shared = zip(second.parts, tree.parts, strict=True)
+    assert all(chosen.vectors is whole.vectors for chosen, whole in shared)
+
+
+def with_question(tree: RouteTree) -> RouteTree:
+    """The same with one more part: the number of the query, in one column."""
+    number = np.arange(len(tree), dtype=np.float32)[:, None]
+    row = np.repeat(np.arange(len(tree))[:, None], tree.routes.states, axis=1)
+    return replace(tree, parts=(*tree.parts, StatePart(number, row)))
+
+
+def test_parts_stand_side_by_side(tree: RouteTree) -> None:
+    both = with_question(tree)
+    assert both.dim == tree.dim + 1
+    assert np.array_equal(both.embedding[..., :-1], tree.embedding)
+    assert both.embedding[..., -1].tolist() == [[0, 0, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2])
+def test_some_states_have_the_vectors_that_all_have(tree: RouteTree, parts: int) -> None:
+    shown = replace(tree, parts=with_question(tree).parts[:parts])
+    assert shown.embedding.shape == (2, 3, shown.dim) == (2, 3, (0, 2, 3)[parts])
+    query, node = np.array([1, 0, 1, 1]), np.array([2, 1, 0, 2])
+    some = shown.embedding_at(query, node)
+    assert some.dtype == np.float32
+    assert some.shape == (4, shown.dim)
+    assert np.array_equal(some, shown.embedding[query, node])
+    assert shown.select(np.array([1])).embedding.shape == (1, 3, shown.dim)
+
+
+def test_what_is_handed_out_is_a_copy(tree: RouteTree) -> None:
+    before = tree.embedding
+    tree.embedding[:] = 7
+    tree.embedding_at(np.array([0]), np.array([0]))[:] = 7
+    assert np.array_equal(tree.embedding, before)
+
+
+def assert_same(part: RouteTree, expected: RouteTree) -> None:
+    for name in SAME:
+        assert np.array_equal(getattr(part, name), getattr(expected, name)), name
+    for field in fields(DirectCalls):
+        found = getattr(part.direct, field.name), getattr(expected.direct, field.name)
+        assert np.array_equal(*found), field.name
+    assert part.models == expected.models
+
+
+def test_a_sub_pool_is_what_opening_fewer_models_gives(tmp_path: Path) -> None:
+    whole = rows.load(rows.fill(tmp_path, "abc"), "abc", rate=2.0)
+    for models in itertools.permutations("abc", 2):
+        assert_same(sub_pool(whole, models), rows.load(tmp_path, "".join(models), rate=2.0))
+    assert rows.load(tmp_path, "cab", hops=1).routes.calls == 3
+    assert_same(sub_pool(whole, "abc"), whole)
+    assert_same(sub_pool(sub_pool(whole, "cab"), "bc"), sub_pool(whole, "bc"))
+    contents = [sub_pool(whole, models).content for models in ("ab", "ba")]
+    assert len(set(contents)) == 2
+    assert len(contents[0]) == len(whole.content) == 32
+
+
+def test_every_kept_node_has_the_path_it_had() -> None:
+    whole, part = Routes(5, 3), Routes(3, 3)
+    chosen = np.array([4, 0, 2])
+    for node, before in enumerate(kept_nodes(whole, chosen)):
+        assert whole.path(int(before)) == tuple(chosen[list(part.path(node))])
+
+
+def test_reference_models_stay_in_a_sub_pool(tree: RouteTree) -> None:
+    direct = replace(tree.direct, models=("a", "large"))
+    assert sub_pool(replace(tree, direct=direct), "b").direct.models == ("large",)
+    assert sub_pool(replace(tree, direct=direct), "ba").direct.models == ("a", "large")
+
+
+@pytest.mark.parametrize("models", ["", "aa", "ax"])
+def test_no_model_one_twice_or_an_unknown_one_is_refused(tree: RouteTree, models: str) -> None:
+    with pytest.raises(InputError, match=f"no sub-pool: {', '.join(models) or 'no model'}; name"):
+        sub_pool(tree, models)
