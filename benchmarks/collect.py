@@ -24,7 +24,7 @@ import transformers
 from measuring import timed, versions
 
 from hierrouter.collection.progress import Progress
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import (
     Answer,
@@ -102,7 +102,7 @@ def main() -> None:
         answers_in_order(backend("transformers").load(model), ["compute 1+2"])
     with tempfile.TemporaryDirectory() as folder:
         progress = Progress(on_level=seen.on_level)
-        summary = collect(pool, queries, Path(folder), progress, engines=seen)
+        summary = fill_cache(pool, queries, Path(folder), progress, engines=seen)
     calls = [pair for pairs in seen.shown.values() for pair in pairs]
     print(f"{versions(torch, transformers)}, {len(queries)} queries")
     print(f"nodes {summary.wanted}, calls {len(calls)}, distinct pairs {len(set(calls))}")

@@ -142,14 +142,12 @@ def as_json(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(works(done).stdout)
 
 
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one error, in the last line, of a command whose input is wrong; it prints no result."""
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    *others, line = done.stderr.splitlines()
-    assert [each.startswith("error: ") for each in (*others, line)] == [False] * len(others) + [
-        True
-    ]
-    return line
+def refused(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
+    """The one error, in the last line, of a command that cannot do it; it prints no result."""
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
+    return lines[-1]
 
 
 @pytest.fixture(scope="session")
@@ -183,13 +181,13 @@ def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], obj
 @pytest.fixture(scope="session")
 def testbed_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with 20 queries of each family, collected once with the shipped models."""
-    from hierrouter.collection.scheduler import collect
+    from hierrouter.collection.scheduler import fill_cache
     from hierrouter.pools.files import load_pool
     from hierrouter.questions.datasets import load_queries
 
     def build(folder: Path) -> None:
         queries = load_queries(["testbed"], 20, 42, Path())
-        collect(load_pool("testbed"), queries, folder / "cache")
+        fill_cache(load_pool("testbed"), queries, folder / "cache")
 
     return once(tmp_path_factory, "testbed", build) / "cache"
 

@@ -3,7 +3,7 @@
 from itertools import cycle
 from pathlib import Path
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -36,4 +36,4 @@ def collect_hostile(root: Path) -> None:
         Query(f"{number}-{text}", "mine", f"{number} {text}", (text,), next(folds))
         for number, text in enumerate(HARM * 2)
     ]
-    collect(pool, queries, root, engines=engines)
+    fill_cache(pool, queries, root, engines=engines)

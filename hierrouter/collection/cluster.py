@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from hierrouter.collection.plan import Shard, standing
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines, Stop, never
 from hierrouter.pools.pool import Pool
@@ -60,7 +60,7 @@ def collect_on_ray(
     """Run every missing call of the trees of `queries` on the workers of a cluster.
 
     Args:
-        pool, queries, root, progress, stop, engines: as for `scheduler.collect`.
+        pool, queries, root, progress, stop, engines: as for `scheduler.fill_cache`.
         workers: how many shards; None is one for each GPU of the cluster, or else for each core.
         address: of a running cluster, `auto` or `ray://...`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
@@ -69,7 +69,7 @@ def collect_on_ray(
     Raises:
         InputError: ray is not installed, or no cluster is at `address`.
         Interrupted: `stop` said so; everything up to here is committed.
-        HierRouterError: what `scheduler.collect` raises, of the first worker that failed; the
+        HierRouterError: what `scheduler.fill_cache` raises, of the first worker that failed; the
             others have done their shards.
     """
     with cluster_at(address, workers) as ray:
@@ -172,7 +172,7 @@ class Job:
     """What every worker is told.
 
     Attributes:
-        pool, queries, engines: as for `scheduler.collect`.
+        pool, queries, engines: as for `scheduler.fill_cache`.
         root: the cache's folder, absolute; of no use to workers that have a mirror.
         landmark: a file in it that a worker sees if it shares the disk.
         mirror: where workers that do not share it leave their parts.
@@ -273,14 +273,14 @@ def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
                 f"a worker does not see the cache: {job.root}; name a folder that all machines "
                 "share, or a mirror with --remote"
             )
-        return collect(job.pool, job.queries, job.root, *how, shard=shard)
+        return fill_cache(job.pool, job.queries, job.root, *how, shard=shard)
     store = store_at(job.mirror)
     with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
         root = Path(folder)
         pull(store, root, leave=job.leave)
         copy = copying_to(store)
         try:
-            return collect(job.pool, job.queries, root, *how, shard=shard, on_part=copy)
+            return fill_cache(job.pool, job.queries, root, *how, shard=shard, on_part=copy)
         except WorldError:
             with suppress(NoCache):  # nothing was committed yet
                 push(root, store)  # the copy of a part may be what failed; the folder goes

@@ -14,7 +14,7 @@ from typing import Any
 from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan, refuse_stored_keys
 from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
-from hierrouter.collection.scheduler import collect as collect_here
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import BUILT_IN, require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
@@ -206,7 +206,7 @@ def noted_queries(
 
 
 def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = never) -> Summary:
-    """Make every missing call of the plan, or of the shard; see `scheduler.collect`.
+    """Make every missing call of the plan, or of the shard; see `scheduler.fill_cache`.
 
     Args:
         on_note: told what the mirror, or the cluster, has to say.
@@ -228,7 +228,7 @@ def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = n
             on_note=on_note,
         )
     store = store_at(machines.remote) if machines.remote else None
-    summary = collect_here(
+    summary = fill_cache(
         found.pool,
         found.queries,
         cache,

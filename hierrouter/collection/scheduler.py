@@ -51,7 +51,7 @@ SECONDS_PER_PART = 20.0
 ATTEMPTS = 3
 
 
-def collect(
+def fill_cache(
     pool: Pool,
     queries: Sequence[Query],
     root: Path,

@@ -17,11 +17,11 @@ from tests.warm import Warm
 SHORT = """
 from pathlib import Path
 from hierrouter.questions.datasets import load_queries
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.files import load_pool
 from hierrouter_cli.collect import progress
 with progress(0, every_s={every_s}) as report:
-    collect(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
+    fill_cache(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
 """
 KEYS = ["progress", "done", "of", "failed", "tokens_per_s", "eta_s", "spent"]
 

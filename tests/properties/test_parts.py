@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hierrouter.collection.files import export_jsonl
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache, cache_info, damaged_files, verify_cache
@@ -59,7 +59,7 @@ def sound() -> Path:
         Query(f"{number}", "d", f"question {number}", ("1",), fold)
         for number, fold in enumerate(("train", "validation", "test"))
     ]
-    collect(Pool(models, 2, ("",)), queries, root, engines=Scripted())
+    fill_cache(Pool(models, 2, ("",)), queries, root, engines=Scripted())
     open_tree(root)
     return root
 

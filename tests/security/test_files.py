@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import (
     description_of,
@@ -226,7 +226,7 @@ def test_ids_and_names_become_no_path(tmp_path: Path, hierrouter: Run) -> None:
     ids = ("../../1", "/tmp/" + "y" * 300, "..", "x/../../../y", "C:\\x")
     queries = [Query(name, "../../x", f"question {name}", ("1",), "train") for name in ids]
     pool = Pool((ModelSpec("a", "../../weights", 1.0),), hops=1, stage_prompts=("",))
-    collect(pool, queries, home / "cache", engines=Scripted())
+    fill_cache(pool, queries, home / "cache", engines=Scripted())
     open_tree(home / "cache")
     for command in (
         ("cache", "export", "--cache", "cache", "--out", "cache.jsonl"),

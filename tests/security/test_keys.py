@@ -10,7 +10,7 @@ import httpx2
 import pyarrow.parquet as pq
 import pytest
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
@@ -44,8 +44,8 @@ def test_no_key_is_found_anywhere(
         pool = with_server(run, server, "calc", api_key_env="HR_KEY", attempts=1)
         questions = ["compute 1+1", "compute 2+2", "refuse"]
         queries = [Query(text, "mine", text, ("2",), "train") for text in questions]
-        collect(pool, queries[:2], tmp_path / "cache")
-        summary = collect(pool, queries, tmp_path / "cache")
+        fill_cache(pool, queries[:2], tmp_path / "cache")
+        summary = fill_cache(pool, queries, tmp_path / "cache")
         assert sum(summary.failed.values()) > 0
         cache = tmp_path / "cache"
         tree = open_tree(cache, Selection(allow_incomplete=True))

@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 from zlib import crc32
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -51,7 +51,7 @@ def collect_steering(root: Path) -> None:
         Query(f"{number}-{text}", DATASET, f"{number} {text}", (text,), next(folds))
         for number, text in enumerate(texts * 3)
     ]
-    collect(pool, queries, root, engines=Scripted(said))
+    fill_cache(pool, queries, root, engines=Scripted(said))
 
 
 def write_questions(path: Path) -> None:

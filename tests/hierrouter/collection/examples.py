@@ -1,4 +1,4 @@
-"""Small made-up tables, and a cache from one of them."""
+"""Small made-up tables, a cache from one of them, and what scripted models are asked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,28 @@ import pyarrow.parquet as pq
 
 from hierrouter.collection.storing import Merge, pool_of, store_answers
 from hierrouter.collection.tables import Answers, gather, read_table
+from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.questions.query import Query
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.tree import SPLITS
 from tests.conftest import SOURCES
 
 DATA = SOURCES.parent / "shared" / "data"
 MODELS = ("lab/tiny 1b", "lab/large 10b")
 Rows = list[dict[str, Any]]
+POOL = Pool(
+    models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in "abc"),
+    hops=2,
+    stage_prompts=("Plan.", "Solve."),
+)
+
+
+def sums(count: int) -> list[Query]:
+    """Questions for the models of `POOL`; the folds take turns."""
+    return [
+        Query(str(n), "sums", f"What is {n} + {n}?", (str(2 * n),), SPLITS[n % 3])
+        for n in range(count)
+    ]
 
 
 def single_answers(queries: int = 10) -> Rows:

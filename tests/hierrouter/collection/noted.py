@@ -2,8 +2,8 @@
 
     python -m tests.hierrouter.collection.noted ROOT I/N LOG [kill AFTER | fill AFTER DISK]
 
-Collects one shard of `QUERIES` with the testbed's models. Every answer is noted in LOG, in a file
-of the process that made it.
+Collects one shard of `QUERIES` with scripted models. Every answer is noted in LOG, in a file of the
+process that made it.
 """
 
 import json
@@ -12,61 +12,42 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hierrouter.collection.plan import parse_shard
-from hierrouter.collection.scheduler import collect
-from hierrouter.engines import backend
-from hierrouter.engines.generator import Answer, Generator, Response, Stop, never
-from hierrouter.pools.files import load_pool
-from hierrouter.pools.pool import Identity, ModelSpec, Pool
-from hierrouter.questions.query import Query
+from hierrouter.collection.scheduler import fill_cache
+from hierrouter.engines.generator import Answer
+from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.opening import open_tree
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.reader import CacheReader
-from tests.engines import Scripted
+from tests.engines import Scripted, told
+from tests.hierrouter.collection.examples import POOL, sums
 
-SPLITS = ("train", "validation", "test")
-QUERIES = tuple(
-    Query(f"q{n}", "sums", f"compute {n}+{7 * n % 13}", (str(n + 7 * n % 13),), SPLITS[n % 3])
-    for n in range(16)
-)
-
-
-def pool() -> Pool:
-    return load_pool("testbed")
+QUERIES = sums(16)
 
 
 @dataclass
-class Noted:
-    """The transformers engine; after so many answers of a process, something happens, once."""
+class Noting:
+    """What scripted models say, noted; after so many answers of a process an event, once."""
 
     log: Path
     after: int = 0
     event: Callable[[], None] | None = None
-    made: Counter[str] = field(default_factory=Counter)
+    pause_s: float = 0.0
+    made: int = 0
 
-    def __call__(self, name: str) -> "Noted":
-        return self
-
-    def identify(self, spec: ModelSpec) -> Identity:
-        return backend("transformers").identify(spec)
-
-    def weight_bytes(self, spec: ModelSpec) -> int:
-        return backend("transformers").weight_bytes(spec)
-
-    def load(self, spec: ModelSpec) -> Generator:
-        return _Noting(spec.name, backend("transformers").load(spec), self)
-
-    def note(self, model: str, prompt: str) -> None:
+    def __call__(self, model: str, prompt: str) -> Answer:
+        time.sleep(self.pause_s)
         with (self.log / str(os.getpid())).open("a") as file:
             file.write(json.dumps([model, prompt]) + "\n")
-        self.made["answers"] += 1
-        if self.event and self.made["answers"] == self.after and self._first():
+        self.made += 1
+        if self.event and self.made == self.after and self._first():
             self.event()
+        return told(model, prompt)
 
     def _first(self) -> bool:
         try:
@@ -77,30 +58,9 @@ class Noted:
         return True
 
 
-@dataclass
-class _Noting:
-    name: str
-    model: Generator
-    notes: Noted
-
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
-        for place, answer in self.model.generate(prompts, stop):
-            assert isinstance(answer, Response)
-            self.notes.note(self.name, prompts[place])
-            yield place, answer
-
-
 def die() -> None:
     """What the kernel does to a process that takes too much memory, and people do to any."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Slowly(Noted):
-    """As `Noted`, with time to interrupt it."""
-
-    def note(self, model: str, prompt: str) -> None:
-        time.sleep(0.15)
-        super().note(model, prompt)
 
 
 class Various(Scripted):
@@ -136,14 +96,11 @@ def answers(log: Path) -> dict[int, Counter[tuple[str, str]]]:
 
 def rows(root: Path) -> list[dict[str, Any]]:
     """All rows of calls, the ones that are not served too, without what time decides."""
-    return (
-        CacheReader(root)
-        .sql(
-            "SELECT key, model, prompt, response, tokens_in, tokens_out, finish_reason "
-            "FROM calls_rows ORDER BY key"
-        )
-        .to_pylist()
-    )
+    reader = CacheReader(root)
+    return reader.sql(
+        "SELECT key, model, prompt, response, tokens_in, tokens_out, finish_reason "
+        "FROM calls_rows ORDER BY key"
+    ).to_pylist()
 
 
 def check_after_an_accident(root: Path, whole: Path, log: Path) -> None:
@@ -165,12 +122,14 @@ def check_after_an_accident(root: Path, whole: Path, log: Path) -> None:
 
 
 def main(root: Path, shard: str, log: Path, *event: str) -> None:
-    engine = Noted(log)
+    script = Noting(log)
     if event:
-        engine.after = int(event[1])
-        engine.event = die if event[0] == "kill" else Fill(Path(event[2]))
+        script.after = int(event[1])
+        script.event = die if event[0] == "kill" else Fill(Path(event[2]))
     try:
-        summary = collect(pool(), QUERIES, root, engines=engine, shard=parse_shard(shard))
+        summary = fill_cache(
+            POOL, QUERIES, root, engines=Scripted(script), shard=parse_shard(shard)
+        )
     except WorldError as error:
         sys.exit(str(error))
     sys.stdout.write(str(summary.calls))

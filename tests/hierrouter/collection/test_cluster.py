@@ -13,14 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter.collection.cluster import (
-    Board,
-    Job,
-    cluster_at,
-    collect_on_ray,
-    landmark,
-    work,
-)
+from hierrouter.collection.cluster import Board, Job, cluster_at, collect_on_ray, landmark, work
 from hierrouter.collection.plan import Shard
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend
@@ -42,9 +35,9 @@ from hierrouter_cache.writer import (
     sweep_drafts,
 )
 from tests.conftest import SOURCES, environment
-from tests.engines import Scripted
-from tests.engines import told as scripted_answer
+from tests.engines import Scripted, told
 from tests.hierrouter.collection import noted
+from tests.hierrouter.collection.examples import POOL
 
 # Not imported here: it reads its settings when it is.
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="ray is not installed")
@@ -58,28 +51,21 @@ def cluster() -> Iterator[None]:
         yield
 
 
-def collect(root: Path, **how: Any) -> Summary:
+def on_ray(root: Path, **how: Any) -> Summary:
     """The trees that all tests of clusters collect, by two workers unless told otherwise."""
-    return collect_on_ray(noted.pool(), noted.QUERIES, root, **{"workers": WORKERS, **how})
+    return collect_on_ray(POOL, noted.QUERIES, root, **{"workers": WORKERS, **how})
 
 
-def notes(tmp_path: Path, after: int = 0) -> noted.Noted:
+def engine(tmp_path: Path, after: int = 0, pause_s: float = 0.0) -> Scripted:
+    """Scripted models that note what they say; after so many answers of a worker, one dies."""
     (tmp_path / "log").mkdir(exist_ok=True)
-    return noted.Noted(tmp_path / "log", after, noted.die if after else None)
+    event = noted.die if after else None
+    return Scripted(noted.Noting(tmp_path / "log", after, event, pause_s))
 
 
-def said_by(script: str, folder: Path) -> str:
-    """What a script prints in a process of its own, given the folder of a cache."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        cwd=SOURCES,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def made(tmp_path: Path) -> int:
+    """How many answers all workers gave."""
+    return sum(count.total() for count in noted.answers(tmp_path / "log").values())
 
 
 @pytest.mark.usefixtures("cluster")
@@ -87,21 +73,20 @@ def said_by(script: str, folder: Path) -> str:
 def test_a_killed_worker_costs_only_what_it_was_doing(
     tmp_path: Path, whole: Path, shared: bool
 ) -> None:
-    told = []
-    summary = collect(
+    reports = []
+    summary = on_ray(
         tmp_path / "cache",
         remote=None if shared else f"file://{tmp_path}/mirror",
-        progress=Progress(on_calls=lambda calls, tokens, cost: told.append((calls, cost))),
-        engines=notes(tmp_path, after=30),
+        progress=Progress(on_calls=lambda calls, tokens, cost: reports.append((calls, cost))),
+        engines=engine(tmp_path, after=30),
     )
     noted.check_after_an_accident(tmp_path / "cache", whole, tmp_path / "log")
     distinct = len(noted.rows(whole))
-    assert (summary.calls, summary.earlier) == (distinct, 0)
-    assert summary.queries == len(noted.QUERIES)
+    assert (summary.queries, summary.calls, summary.earlier) == (len(noted.QUERIES), distinct, 0)
     tokens = CacheReader(whole).number("SELECT sum(tokens_in + tokens_out)::BIGINT FROM calls")
     assert summary.tokens_in + summary.tokens_out == tokens
-    assert sum(calls for calls, _ in told) >= distinct - 30  # what the killed one had not told
-    assert sum(cost for _, cost in told) > 0
+    assert sum(calls for calls, _ in reports) >= distinct - 30  # what the killed one had not told
+    assert sum(cost for _, cost in reports) > 0
     assert not list((tmp_path / "cache").glob("cluster-*"))
     if shared:
         assert not list((tmp_path / "cache" / "tmp").iterdir())
@@ -112,28 +97,30 @@ def test_a_killed_worker_costs_only_what_it_was_doing(
 @pytest.mark.usefixtures("cluster")
 def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, whole: Path) -> None:
     root = tmp_path / "cache"
-    engine = notes(tmp_path)
 
     def some_are_there() -> bool:
         return bool(list(root.glob("parts/calls-*")))
 
     with pytest.raises(Interrupted, match=r"interrupted: \d+ calls committed; rerun the same"):
-        collect(root, stop=some_are_there, engines=noted.Slowly(engine.log))
+        on_ray(root, stop=some_are_there, engines=engine(tmp_path, pause_s=0.05))
     there = len(noted.rows(root))
     assert 0 < there < len(noted.rows(whole))
-    assert there == sum(count.total() for count in noted.answers(engine.log).values())
-    summary = collect(root, engines=engine)
+    assert there == made(tmp_path)
+    summary = on_ray(root, engines=Scripted())
     assert (summary.calls, summary.earlier) == (len(noted.rows(whole)) - there, there)
     assert noted.rows(root) == noted.rows(whole)
 
 
-LOOK = """
+ALONE = """
 import sys
 from pathlib import Path
 import psutil
 from hierrouter.collection.cluster import collect_on_ray
 from hierrouter.collection.progress import Progress
+from hierrouter_cache.errors import InputError
+from tests.engines import Scripted
 from tests.hierrouter.collection import noted
+root, nowhere = map(Path, sys.argv[1:])
 me, seen = psutil.Process(), set()
 def look(calls, tokens, cost):
     for process in (me, *me.children(recursive=True)):
@@ -141,17 +128,37 @@ def look(calls, tokens, cost):
             if socket.status == "LISTEN":
                 seen.add(socket.laddr.ip)
 summary = collect_on_ray(
-    noted.pool(), noted.QUERIES, Path(sys.argv[1]), workers=1, progress=Progress(on_calls=look)
+    noted.POOL, noted.QUERIES, root, workers=1, engines=Scripted(), progress=Progress(on_calls=look)
 )
 print(summary.calls, summary.earlier, *sorted(seen), len(me.children(recursive=True)))
+try:
+    collect_on_ray(noted.POOL, noted.QUERIES, nowhere, address="nowhere")
+except InputError as error:
+    print(error)
 """
 
 
-def test_a_cluster_of_our_own_is_open_to_this_machine_only_and_ends(whole: Path) -> None:
-    """In a process of its own, as the command starts it; a collected cache needs no call."""
-    calls, earlier, *addresses, children = said_by(LOOK, whole).split()
+def test_a_cluster_of_our_own_is_open_to_this_machine_only_and_ends(
+    tmp_path: Path, whole: Path
+) -> None:
+    """In a process of its own, as the command starts it; a collected cache needs no call.
+
+    Then it looks for another cluster, which is not there.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(whole), str(tmp_path / "cache")],
+        cwd=SOURCES,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    summary, error = done.stdout.splitlines()
+    calls, earlier, *addresses, children = summary.split()
     assert (calls, earlier, children) == ("0", str(len(noted.rows(whole))), "0")
     assert set(addresses) == {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert error.startswith("no Ray cluster: nowhere: Invalid address format")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -159,7 +166,7 @@ def test_workers_of_two_kinds_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(
         WorldError, match=r"differ in versions or kind of device: .* no answer is lost"
     ):
-        collect(tmp_path / "cache", remote=str(tmp_path / "mirror"), engines=noted.Various())
+        on_ray(tmp_path / "cache", remote=str(tmp_path / "mirror"), engines=noted.Various())
 
 
 def test_a_landmark_stands_for_days_and_goes_with_its_block(
@@ -188,15 +195,13 @@ def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole
     assert later
     shutil.copy(calls.path, root / "parts" / calls.path.name)
     there = len(noted.rows(root))
-    notes_said: list[str] = []
-    engine = notes(tmp_path)
+    notes: list[str] = []
     for _ in range(2):
-        collect(root, remote=str(mirror.root), engines=engine, on_note=notes_said.append)
-    assert len(notes_said) == 2
-    assert "1 parts of the mirror answer calls in other words" in notes_said[0]
+        on_ray(root, remote=str(mirror.root), engines=engine(tmp_path), on_note=notes.append)
+    assert len(notes) == 2
+    assert "1 parts of the mirror answer calls in other words" in notes[0]
     assert noted.rows(root) == noted.rows(whole)
-    made = sum(count.total() for count in noted.answers(tmp_path / "log").values())
-    assert made == len(noted.rows(whole)) - there
+    assert made(tmp_path) == len(noted.rows(whole)) - there
 
 
 def rival_of(root: Path, folder: Path) -> Path:
@@ -211,72 +216,46 @@ def rival_of(root: Path, folder: Path) -> Path:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_that_does_not_share_the_disk_says_so(tmp_path: Path) -> None:
+def test_a_worker_says_what_went_wrong_before_its_first_part(tmp_path: Path) -> None:
     import ray
 
-    job = Job(noted.pool(), noted.QUERIES, notes(tmp_path), tmp_path, tmp_path / "no", None)
-    said = work(job, Shard(1, 2), ray.remote(Board).remote())
+    board, queries = ray.remote(num_cpus=0)(Board).remote(), noted.QUERIES
+    alone = Job(POOL, queries, engine(tmp_path), tmp_path, tmp_path / "no", None)
+    said = work(alone, Shard(1, 2), board)
     assert isinstance(said, WorldError)
     assert "does not see the cache" in str(said)
     assert "--remote" in str(said)
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_worker_with_a_mirror_says_what_went_wrong_before_the_first_part(tmp_path: Path) -> None:
-    import ray
-
-    pool = Pool((ModelSpec("a", "testbed:nobody", 0.1),), 1, ("",))
-    mirror = str(tmp_path / "mirror")
-    job = Job(pool, noted.QUERIES, backend, tmp_path, tmp_path / "no", mirror)
-    said = work(job, Shard(1, 1), ray.remote(Board).remote())
+    unknown = Pool((ModelSpec("a", "testbed:nobody", 0.1),), 1, ("",))
+    mirrored = Job(unknown, queries, backend, tmp_path, tmp_path / "no", str(tmp_path / "mirror"))
+    said = work(mirrored, Shard(1, 1), board)
     assert isinstance(said, HierRouterError)
     assert "nobody" in str(said)
 
 
 @pytest.mark.usefixtures("cluster")
 def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
-    told: Counter[str] = Counter()
-    summary = collect(
+    counts: Counter[str] = Counter()
+    summary = on_ray(
         tmp_path / "cache",
-        workers=1,
         progress=Progress(
-            on_calls=lambda calls, tokens, cost: told.update(answered=calls),
-            on_lost=lambda calls: told.update(lost=calls),
+            on_calls=lambda calls, tokens, cost: counts.update(answered=calls),
+            on_lost=lambda calls: counts.update(lost=calls),
         ),
         engines=Scripted(silent),
     )
-    assert told["lost"] == summary.failed.total() > 0
-    assert told["answered"] == summary.calls > 0
+    assert counts["lost"] == summary.failed.total() > 0
+    assert counts["answered"] == summary.calls > 0
 
 
 def silent(model: str, prompt: str) -> Answer:
     """Nothing from one model, for good."""
-    return Failure("too_long", "long") if model == "calc" else scripted_answer(model, prompt)
-
-
-NOWHERE = """
-import sys
-from pathlib import Path
-from hierrouter.collection.cluster import collect_on_ray
-from hierrouter_cache.errors import InputError
-from tests.hierrouter.collection import noted
-try:
-    collect_on_ray(noted.pool(), noted.QUERIES, Path(sys.argv[1]) / "cache", address="nowhere")
-except InputError as error:
-    print(error)
-"""
-
-
-def test_no_cluster_at_an_address_is_one_line(tmp_path: Path) -> None:
-    said = said_by(NOWHERE, tmp_path)
-    assert said.startswith("no Ray cluster: nowhere: Invalid address format")
-    assert said.count("\n") == 1
+    return Failure("too_long", "long") if model == "a" else told(model, prompt)
 
 
 def test_without_ray_another_way_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"ray is not installed.*hierrouter\[ray\].*--shard"):
-        collect(tmp_path / "cache")
+        on_ray(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 

@@ -22,7 +22,7 @@ from hierrouter.collection.estimate import (
     survey,
 )
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import identify
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Generation, ModelSpec, Pool
@@ -52,7 +52,7 @@ def due(found: Estimate) -> dict[str, float | None]:
 def run(pool: Pool, queries: Sequence[Query], root: Path) -> tuple[dict[str, int], Summary]:
     """Calls of each stage as they were made, and the summary."""
     made: dict[str, int] = {}
-    return made, collect(pool, queries, root, Progress(on_level=made.__setitem__))
+    return made, fill_cache(pool, queries, root, Progress(on_level=made.__setitem__))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_equal_questions_count_once(tmp_path: Path) -> None:
 
 def test_below_collected_answers_everything_is_exact(tmp_path: Path) -> None:
     queries = drawn(6, "arith", "mirror")
-    collect(replace(POOL, hops=1), queries, tmp_path)
+    fill_cache(replace(POOL, hops=1), queries, tmp_path)
     found = estimate(POOL, queries, tmp_path)
     assert found.total.calls.is_exact
     made, summary = run(POOL, queries, tmp_path)
@@ -115,7 +115,7 @@ def test_where_no_answers_are_equal_the_bound_is_the_run(babbling: Pool, tmp_pat
 
 def test_a_pilot_of_ten_tells_calls_and_tokens_of_each_family(tmp_path: Path) -> None:
     queries = drawn(60)
-    collect(POOL, drawn(10), tmp_path)
+    fill_cache(POOL, drawn(10), tmp_path)
     whole = estimate(POOL, queries, tmp_path).total
     families = {
         name: estimate(POOL, [query for query in queries if query.dataset == name], tmp_path).total
@@ -146,7 +146,7 @@ def test_bounds_hold(babbling: Pool, tmp_path: Path) -> None:
 def test_one_model_more_asks_for_its_own_nodes_only(tmp_path: Path) -> None:
     queries = drawn(5, "arith", "room")
     two = replace(POOL, models=POOL.models[:2])
-    collect(two, queries, tmp_path)
+    fill_cache(two, queries, tmp_path)
     known = estimate(two, queries, tmp_path).total.there
     found = estimate(POOL, queries, tmp_path)
     assert found.total.there == known
@@ -156,7 +156,7 @@ def test_one_model_more_asks_for_its_own_nodes_only(tmp_path: Path) -> None:
 
 
 def test_other_questions_of_the_cache_tell_what_to_expect(tmp_path: Path) -> None:
-    collect(POOL, drawn(12, "arith"), tmp_path)
+    fill_cache(POOL, drawn(12, "arith"), tmp_path)
     found = estimate(POOL, drawn(12, "story"), tmp_path)
     assert found.total.there == 0
     assert found.total.calls.expected is not None
@@ -170,7 +170,7 @@ def test_cost_is_tokens_times_the_rates(tmp_path: Path) -> None:
         ModelSpec("b", "b", base_rate=0.25),
     )
     pool = Pool(models, 1, ("Solve.",))
-    collect(pool, drawn(10, "arith"), tmp_path, engines=engines)
+    fill_cache(pool, drawn(10, "arith"), tmp_path, engines=engines)
     stages = estimate(pool, drawn(20, "arith"), tmp_path, engines).stages
     costs = {stage.label: stage for stage in stages}
     for label, rate_in, rate_out in (("hop 1 a", 0.001, 0.5), ("direct b", 0.25, 0.25)):
@@ -182,14 +182,14 @@ def test_cost_is_tokens_times_the_rates(tmp_path: Path) -> None:
 
 
 def test_more_questions_in_the_cache_are_not_counted(tmp_path: Path) -> None:
-    collect(POOL, drawn(12, "arith"), tmp_path)
-    there = collect(POOL, drawn(4, "arith"), tmp_path).earlier
+    fill_cache(POOL, drawn(12, "arith"), tmp_path)
+    there = fill_cache(POOL, drawn(4, "arith"), tmp_path).earlier
     found = estimate(POOL, drawn(4, "arith"), tmp_path)
     assert (found.total.there, due(found)) == (there, {})
 
 
 def test_answers_of_one_model_do_not_tell_how_many_differ(tmp_path: Path) -> None:
-    collect(replace(POOL, models=POOL.models[:1], hops=1), drawn(12, "arith"), tmp_path)
+    fill_cache(replace(POOL, models=POOL.models[:1], hops=1), drawn(12, "arith"), tmp_path)
     assert estimate(POOL, drawn(12, "arith"), tmp_path).total.calls.expected is None
 
 
@@ -197,7 +197,7 @@ def test_a_token_for_each_byte_is_within_the_bound(tmp_path: Path) -> None:
     question = Query("q", "long", "why " * 200, ("so",), "train")
     pool = Pool((ModelSpec("a", "a", 0.1, generation=Generation(max_new_tokens=6)),), 3, ("",))
     before = estimate(pool, [question], tmp_path, Scripted()).total
-    summary = collect(pool, [question], tmp_path, engines=Scripted())
+    summary = fill_cache(pool, [question], tmp_path, engines=Scripted())
     assert summary.tokens_in > 3 * 800
     assert summary.tokens_in <= (before.tokens_in.most or 0)
 
@@ -212,7 +212,7 @@ def test_three_hops_with_one_model_need_no_guess(tmp_path: Path) -> None:
 def test_nothing_is_written(tmp_path: Path) -> None:
     estimate(POOL, drawn(2, "arith"), tmp_path / "deep" / "cache")
     assert list(tmp_path.iterdir()) == []
-    collect(POOL, drawn(2, "arith"), tmp_path)
+    fill_cache(POOL, drawn(2, "arith"), tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     estimate(POOL, drawn(4, "arith"), tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -295,7 +295,7 @@ def test_the_quickstart_is_small(tmp_path: Path) -> None:
 
 
 def test_a_few_very_slow_calls_are_large(tmp_path: Path) -> None:
-    collect(POOL, drawn(10, "arith"), tmp_path)
+    fill_cache(POOL, drawn(10, "arith"), tmp_path)
     queries = drawn(60, "arith")
     require_consent(POOL, queries, tmp_path)
     calls = CacheReader(tmp_path).sql("SELECT * FROM calls").cast(CALLS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hierrouter.collection.progress import Progress, Summary, require_answers
-from hierrouter.collection.scheduler import ATTEMPTS, collect
+from hierrouter.collection.scheduler import ATTEMPTS, fill_cache
 from hierrouter.engines.generator import STATUSES, Answer, Failure, Outage, Response
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -46,7 +46,7 @@ def failures(root: Path) -> list[dict[str, object]]:
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_failed_call_is_no_answer_and_its_children_wait(tmp_path: Path, status: str) -> None:
     engine = failing(status)
-    summary = collect(POOL, QUERIES, tmp_path, engines=engine)
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert summary.failed == {status: 1}
     assert (summary.calls, summary.missing, summary.incomplete) == (ALL_CALLS - 4, 4, 1)
     (row,) = failures(tmp_path)
@@ -61,7 +61,7 @@ def test_a_failed_call_is_no_answer_and_its_children_wait(tmp_path: Path, status
 @pytest.mark.parametrize("status", STATUSES)
 def test_only_what_may_pass_is_asked_again(tmp_path: Path, status: str) -> None:
     engine = failing(status)
-    collect(POOL, QUERIES, tmp_path, engines=engine)
+    fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     attempts = ATTEMPTS if STATUSES[status] else 1
     assert engine.asked["b", LOST] == attempts
     assert failures(tmp_path)[0]["attempts"] == attempts
@@ -77,13 +77,13 @@ def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
         return told(model, prompt)
 
     engine.script = script
-    summary = collect(POOL, QUERIES, tmp_path, engines=engine)
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert (summary.failed, summary.calls) == ({}, ALL_CALLS)
     assert failures(tmp_path) == []
 
 
 def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path: Path) -> None:
-    collect(POOL, QUERIES, tmp_path, engines=failing("filtered"))
+    fill_cache(POOL, QUERIES, tmp_path, engines=failing("filtered"))
     with pytest.raises(IncompleteTree, match="1 of 6 queries lack 4 nodes"):
         open_tree(tmp_path)
     whole = open_tree(tmp_path, Selection(allow_incomplete=True))
@@ -95,13 +95,13 @@ def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path:
 
 
 def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) -> None:
-    collect(POOL, QUERIES, tmp_path / "hurt", engines=failing("filtered"))
+    fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=failing("filtered"))
     again = Scripted()
-    summary = collect(POOL, QUERIES, tmp_path / "hurt", engines=again)
+    summary = fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=again)
     assert (summary.calls, summary.failed, summary.missing) == (4, {}, 0)
     assert set(again.asked.values()) == {1}
     assert ("b", LOST) in again.asked
-    collect(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
+    fill_cache(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
     assert open_tree(tmp_path / "hurt").fingerprint == open_tree(tmp_path / "whole").fingerprint
 
 
@@ -113,7 +113,7 @@ def test_an_answer_that_no_file_takes_spoils_no_batch(tmp_path: Path) -> None:
             return Failure("error", "line\n\tand \ud83d")
         return told(model, prompt)
 
-    collect(POOL, QUERIES, tmp_path, engines=Scripted(script))
+    fill_cache(POOL, QUERIES, tmp_path, engines=Scripted(script))
     assert "half a sign: \N{REPLACEMENT CHARACTER}" in CacheReader(tmp_path).responses().values()
     assert failures(tmp_path)[0]["detail"] == "line and \N{REPLACEMENT CHARACTER}"
 
@@ -125,14 +125,14 @@ def test_a_failed_direct_call_costs_the_tree_nothing(tmp_path: Path) -> None:
         return told(model, prompt)
 
     big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
-    summary = collect(big, QUERIES, tmp_path, engines=Scripted(script))
+    summary = fill_cache(big, QUERIES, tmp_path, engines=Scripted(script))
     assert summary.failed == {"filtered": 4}
     assert (summary.missing, summary.incomplete) == (4, 1)
 
 
 def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -> None:
     engine = Scripted(lambda model, prompt: Failure("error", "no"))
-    summary = collect(POOL, QUERIES, tmp_path, engines=engine)
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert summary.calls == 0
     assert summary.failed == {"error": len(QUERIES) * 6}  # direct and first hop
     assert summary.missing == ALL_CALLS
@@ -156,23 +156,23 @@ def breaking(error: Exception) -> Scripted:
 
 def test_what_a_model_answered_before_it_broke_is_kept(tmp_path: Path) -> None:
     with pytest.raises(WorldError, match=r"model b failed: org/b: no memory; .* rerun"):
-        collect(POOL, QUERIES, tmp_path, engines=breaking(RuntimeError("no memory")))
+        fill_cache(POOL, QUERIES, tmp_path, engines=breaking(RuntimeError("no memory")))
     kept = len(QUERIES) + 2  # the direct calls of model a, and two of model b
     assert len(CacheReader(tmp_path).responses()) == kept
     again = Scripted()
-    collect(POOL, QUERIES, tmp_path, engines=again)
+    fill_cache(POOL, QUERIES, tmp_path, engines=again)
     assert sum(again.asked.values()) == ALL_CALLS - kept
 
 
 def test_where_one_server_is_down_the_other_models_go_on(tmp_path: Path) -> None:
     engine = breaking(Outage("model b: nobody listens at 127.0.0.1:9"))
     with pytest.raises(WorldError, match=r"nobody listens at 127.0.0.1:9; \d+ calls committed"):
-        collect(POOL, QUERIES, tmp_path, engines=engine)
+        fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     # a and c: direct, first hop, and the second hop below each of the two; b: two direct calls
     kept = len(QUERIES) * 2 * (1 + 1 + 2) + 2
     assert len(CacheReader(tmp_path).responses()) == kept
     again = Scripted()
-    collect(POOL, QUERIES, tmp_path, engines=again)
+    fill_cache(POOL, QUERIES, tmp_path, engines=again)
     assert sum(again.asked.values()) == ALL_CALLS - kept
 
 
@@ -181,7 +181,7 @@ def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:
         raise BrokenPipeError("nobody reads stderr")
 
     with pytest.raises(BrokenPipeError):
-        collect(POOL, QUERIES, tmp_path, Progress(on_calls=gone), engines=Scripted())
+        fill_cache(POOL, QUERIES, tmp_path, Progress(on_calls=gone), engines=Scripted())
     assert len(CacheReader(tmp_path).responses()) == 1  # and the answer is kept
 
 
@@ -190,7 +190,7 @@ def test_references_are_called_before_the_pool(tmp_path: Path) -> None:
     big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
     told: list[str] = []
     progress = Progress(on_level=lambda label, calls: told.append(label))
-    collect(big, QUERIES, tmp_path, progress, engines=Scripted())
+    fill_cache(big, QUERIES, tmp_path, progress, engines=Scripted())
     assert told[:2] == ["direct big", "direct a"]
 
 
@@ -202,12 +202,12 @@ def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
         return told(model, prompt)
 
     with pytest.raises(Interrupted, match="4 calls committed"):
-        collect(POOL, QUERIES, tmp_path, engines=Scripted(script), stop=lambda: len(said) == 4)
+        fill_cache(POOL, QUERIES, tmp_path, engines=Scripted(script), stop=lambda: len(said) == 4)
     assert len(CacheReader(tmp_path).responses()) == 4
 
 
 def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -> None:
-    collect(POOL, QUERIES, tmp_path / "calm", engines=Scripted())
+    fill_cache(POOL, QUERIES, tmp_path / "calm", engines=Scripted())
     rng = random.Random(1)
     statuses = list(STATUSES)
 
@@ -218,7 +218,7 @@ def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -
 
     engine = Scripted(script)
     runs = 0
-    while collect(POOL, QUERIES, tmp_path / "rough", engines=engine).failed:
+    while fill_cache(POOL, QUERIES, tmp_path / "rough", engines=engine).failed:
         runs += 1
     assert runs > 2  # else nothing was shown
     calm, rough = CacheReader(tmp_path / "calm"), CacheReader(tmp_path / "rough")
@@ -228,8 +228,8 @@ def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -
 
 
 def test_a_rerun_that_fails_again_says_so_again(tmp_path: Path) -> None:
-    collect(POOL, QUERIES, tmp_path, engines=failing("error"))
-    summary = collect(POOL, QUERIES, tmp_path, engines=failing("filtered"))
+    fill_cache(POOL, QUERIES, tmp_path, engines=failing("error"))
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=failing("filtered"))
     assert (summary.failed, summary.calls) == ({"filtered": 1}, 0)
     assert [row["status"] for row in failures(tmp_path)] == ["error", "filtered"]
 
@@ -250,7 +250,7 @@ def test_a_call_that_two_stages_share_is_given_up_once(tmp_path: Path) -> None:
     """Without an instruction the first hop is the direct call."""
     bare = replace(POOL, stage_prompts=("", "Solve."))
     engine = Scripted(lambda model, prompt: Failure("error", "no"))
-    summary = collect(bare, QUERIES, tmp_path, engines=engine)
+    summary = fill_cache(bare, QUERIES, tmp_path, engines=engine)
     assert set(engine.asked.values()) == {ATTEMPTS}
     assert summary.failed == {"error": len(QUERIES) * 3}
     with pytest.raises(WorldError, match="nothing was answered: look at the model's name"):

@@ -14,7 +14,7 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend, local
 from hierrouter.engines.identity import hub_commit
 from hierrouter.pools.pool import Generation, Identity, ModelSpec, Pool
@@ -68,7 +68,7 @@ def each(changed: Callable[[ModelSpec], ModelSpec]) -> Callable[[Pool], Pool]:
 def calls(pool: Pool, root: Path) -> int:
     """Real calls that collecting this pool makes; the summary must say the same."""
     engine = Counting()
-    summary = collect(pool, QUERIES, root, engines=engine)
+    summary = fill_cache(pool, QUERIES, root, engines=engine)
     assert sum(engine.asked.values()) == summary.calls
     assert not summary.failed
     return summary.calls
@@ -284,7 +284,7 @@ def test_what_an_earlier_engine_answered_stays_readable_and_is_asked_again(
     models: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "cache"
-    collect(pool(models), QUERIES, root, engines=Earlier())
+    fill_cache(pool(models), QUERIES, root, engines=Earlier())
     before = open_tree(root).fingerprint
     assert open_tree(root, pool_file(tmp_path, pool(models))).fingerprint == before
     assert calls(pool(models), root) == NODES + DIRECT

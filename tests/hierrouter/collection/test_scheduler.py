@@ -9,7 +9,7 @@ import pytest
 
 from hierrouter.collection import scheduler
 from hierrouter.collection.plan import last_plan, store_plan
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import identify
 from hierrouter.engines.generator import Answer, Generator, Stop, never
 from hierrouter.pools.files import load_pool
@@ -48,7 +48,7 @@ def counting() -> Counting:
 def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    summary = collect(POOL, queries, tmp_path, engines=counting)
+    summary = fill_cache(POOL, queries, tmp_path, engines=counting)
     info = cache_info(tmp_path)
     assert (info["queries"], info["nodes"], info["direct"]) == (18, 18 * 12, 18 * 3)
     assert (info["complete_queries"], info["missing_nodes"]) == (18, 0)
@@ -59,10 +59,10 @@ def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(
 def test_a_second_run_asks_nothing(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     asked = counting.asked.copy()
     parts = sorted(path.name for path in (tmp_path / "parts").iterdir())
-    assert collect(POOL, queries, tmp_path, engines=counting).calls == 0
+    assert fill_cache(POOL, queries, tmp_path, engines=counting).calls == 0
     assert counting.asked == asked
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == parts
 
@@ -70,13 +70,13 @@ def test_a_second_run_asks_nothing(
 def test_a_pull_that_was_killed_is_judged_before_anything_is_asked(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     responses = CacheReader(tmp_path).responses()
     call = CacheReader(tmp_path).sql("SELECT * FROM calls LIMIT 1").to_pylist()[0]
     other = pa.Table.from_pylist([{**call, "response": "?", "outcome": "0" * 32}], schema=CALLS)
     rival = PartWriter(tmp_path).append("calls", other)
     note_arrivals(tmp_path, [rival.name])
-    assert collect(POOL, queries, tmp_path, engines=counting).calls == 0
+    assert fill_cache(POOL, queries, tmp_path, engines=counting).calls == 0
     assert not rival.exists()
     assert CacheReader(tmp_path).responses() == responses
 
@@ -85,21 +85,21 @@ def test_a_model_more_asks_only_for_new_nodes(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
     two = replace(POOL, models=POOL.models[:2])
-    collect(two, queries, tmp_path, engines=counting)
+    fill_cache(two, queries, tmp_path, engines=counting)
     before = open_tree(tmp_path)
     asked = counting.asked.copy()
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     assert set((counting.asked - asked).values()) == {1}
     assert set(counting.asked.values()) == {1}
     new = counting.asked - asked
     assert {prompt for name, prompt in new if name != "facts"}  # calc and text after facts
     assert open_tree(tmp_path).routes.calls == 12
-    collect(two, queries, tmp_path, engines=counting)
+    fill_cache(two, queries, tmp_path, engines=counting)
     assert open_tree(tmp_path).fingerprint == before.fingerprint
 
 
 def test_scores_are_those_of_the_stored_responses(tmp_path: Path, queries: list[Query]) -> None:
-    collect(POOL, queries, tmp_path)
+    fill_cache(POOL, queries, tmp_path)
     lines = verify_cache(tmp_path, rescore=True)
     assert "as computed again from the responses" in lines[-1]
     scores = CacheReader(tmp_path).sql("SELECT count(*) AS n FROM scores")["n"][0].as_py()
@@ -110,12 +110,12 @@ def test_stopping_keeps_what_is_committed(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
     with pytest.raises(Interrupted, match=r"\d+ calls committed"):
-        collect(POOL, queries, tmp_path, engines=counting, stop=counting.asked.total)
+        fill_cache(POOL, queries, tmp_path, engines=counting, stop=counting.asked.total)
     committed = len(CacheReader(tmp_path).responses())
     assert committed == sum(counting.asked.values()) > 0
     with pytest.raises(IncompleteTree, match="18 queries lack"):
         open_tree(tmp_path)
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     assert set(counting.asked.values()) == {1}
     assert cache_info(tmp_path)["missing_nodes"] == 0
 
@@ -136,14 +136,14 @@ def test_a_failing_model_loses_nothing_committed(
     tmp_path: Path, queries: list[Query], counting: Counting
 ) -> None:
     with pytest.raises(WorldError, match="out of memory; what was committed is safe"):
-        collect(POOL, queries, tmp_path, engines=OutOfMemory(counting.asked))
+        fill_cache(POOL, queries, tmp_path, engines=OutOfMemory(counting.asked))
     assert len(CacheReader(tmp_path).responses()) == sum(counting.asked.values()) > 0
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     assert set(counting.asked.values()) == {1}
 
 
 def test_repricing_needs_no_call(tmp_path: Path, queries: list[Query]) -> None:
-    collect(POOL, queries, tmp_path)
+    fill_cache(POOL, queries, tmp_path)
     dear = (Path(scheduler.__file__).parents[1] / "pools" / "testbed.toml").read_text()
     file = tmp_path / "dear.toml"
     file.write_text(dear.replace("base_rate = 0.02", "base_rate = 2.0"))
@@ -154,7 +154,7 @@ def test_repricing_needs_no_call(tmp_path: Path, queries: list[Query]) -> None:
 
 
 def test_a_part_of_what_was_collected(tmp_path: Path, queries: list[Query]) -> None:
-    collect(POOL, queries, tmp_path)
+    fill_cache(POOL, queries, tmp_path)
     part = open_tree(tmp_path, Selection(datasets=["story"], limit=4))
     assert set(part.datasets) == {"story"}
     assert len(part) == 4
@@ -164,7 +164,7 @@ def test_a_part_of_what_was_collected(tmp_path: Path, queries: list[Query]) -> N
 def test_repair_then_collect_heals_any_damaged_part(
     tmp_path: Path, queries: list[Query], counting: Counting, kind: str
 ) -> None:
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     before = open_tree(tmp_path)
     asked = counting.asked.copy()
     part = next((tmp_path / "parts").glob(f"{kind}-*"))
@@ -175,13 +175,13 @@ def test_repair_then_collect_heals_any_damaged_part(
     with pytest.raises(DamagedPart, match=part.name):
         open_tree(tmp_path)
     quarantine(tmp_path)
-    collect(POOL, queries, tmp_path, engines=counting)
+    fill_cache(POOL, queries, tmp_path, engines=counting)
     assert (counting.asked - asked).total() == len(lost)
     assert open_tree(tmp_path).fingerprint == before.fingerprint
 
 
 def test_impossible_values_are_refused(tmp_path: Path, queries: list[Query]) -> None:
-    collect(POOL, queries, tmp_path)
+    fill_cache(POOL, queries, tmp_path)
     open_tree(tmp_path)  # computes and stores the scores
     part = next((tmp_path / "parts").glob("scores-*"))
     table = pq.read_table(part)

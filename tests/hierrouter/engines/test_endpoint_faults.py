@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.endpoint import PROBE
 from hierrouter.engines.generator import Response, Stop
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
@@ -101,7 +101,7 @@ def asked_calls(server: Server) -> set[tuple[str, str]]:
 def test_a_thousand_calls_with_a_fifth_of_faults(tmp_path: Path) -> None:
     faults: list[int] = []
     with serving(Server(faulty(faults))) as server:
-        summary = collect(pool(server, timeout_s=TIMEOUT_S), QUERIES, tmp_path / "c")
+        summary = fill_cache(pool(server, timeout_s=TIMEOUT_S), QUERIES, tmp_path / "c")
     assert set(faults) == set(range(len(FAULTS)))
     assert len(faults) > 0.15 * summary.calls
     rows = stored(tmp_path / "c")
@@ -124,11 +124,11 @@ def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
         return good(prompt)
 
     with serving(Server(dying)) as server, pytest.raises(WorldError, match="out of memory"):
-        collect(pool(server), QUERIES, tmp_path / "c")
+        fill_cache(pool(server), QUERIES, tmp_path / "c")
     kept = stored_calls(tmp_path / "c")
     assert len(kept) == len(answered) >= 200
     with serving(Server()) as server:
-        summary = collect(pool(server), QUERIES, tmp_path / "c")
+        summary = fill_cache(pool(server), QUERIES, tmp_path / "c")
     there = stored_calls(tmp_path / "c")
     assert asked_calls(server) == there - kept
     assert (summary.calls, summary.missing) == (len(there - kept), 0)
@@ -146,13 +146,13 @@ def test_prompts_that_never_work_stop_nobody(tmp_path: Path) -> None:
 
     for calls in (2 * (60 - len(BAD)), 0):
         with serving(Server(script)) as server:
-            summary = collect(pool(server, hops=1), QUERIES[:60], tmp_path / "c")
+            summary = fill_cache(pool(server, hops=1), QUERIES[:60], tmp_path / "c")
         assert (summary.calls, summary.incomplete) == (calls, len(BAD))
         assert set(summary.failed) == {"error"}
     assert set(server.asked) == {*BAD, PROBE}
     assert list(CacheReader(tmp_path / "c").failures().values()) == ["error"] * 2 * len(BAD)
     with serving(Server()) as server:
-        healed = collect(pool(server, hops=1), QUERIES[:60], tmp_path / "c")
+        healed = fill_cache(pool(server, hops=1), QUERIES[:60], tmp_path / "c")
         assert set(server.asked) == set(BAD)
     assert (healed.calls, healed.missing) == (2 * len(BAD), 0)
 
@@ -161,7 +161,7 @@ def test_a_stop_loses_no_answer(tmp_path: Path) -> None:
     with serving(Server(lambda prompt, before: late(good(prompt), 0.01))) as server:
         stop: Stop = lambda: server.asked.total() > 100  # noqa: E731
         with pytest.raises(Interrupted):
-            collect(pool(server), QUERIES, tmp_path / "c", stop=stop)
+            fill_cache(pool(server), QUERIES, tmp_path / "c", stop=stop)
         asked = server.asked.total()
         assert 100 < asked < 140
         assert len(stored(tmp_path / "c")) == asked

@@ -9,7 +9,7 @@ import pytest
 from hierrouter.collection.files import export_jsonl, import_jsonl
 from hierrouter.collection.plan import last_plan
 from hierrouter.collection.progress import Progress
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Answer, Response
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
@@ -52,7 +52,7 @@ def collected(root: Path, queries: Sequence[Query] = QUERIES) -> list[str]:
     """Collect; returns the queries that were said to have changed."""
     changed: list[str] = []
     progress = Progress(on_changed=changed.extend)
-    collect(POOL, queries, root, progress, engines=Scripted(script))
+    fill_cache(POOL, queries, root, progress, engines=Scripted(script))
     return changed
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache, cache_info
@@ -26,7 +26,7 @@ def test_a_missing_direct_call_is_counted_as_the_tree_refuses_it(tmp_path: Path)
     models = tuple(ModelSpec(name, name, 1.0) for name in "ab")
     questions = [Query(str(n), "mine", f"question {n}", ("yes",), "train") for n in range(6)]
     pool = Pool(models, hops=1, stage_prompts=("Solve.",))
-    collect(pool, questions, tmp_path, engines=Scripted())
+    fill_cache(pool, questions, tmp_path, engines=Scripted())
     drop_calls(tmp_path, {ask_cache(tmp_path, DIRECT)["call"][0].as_py()})
     info = cache_info(tmp_path, incomplete=True)
     assert (info["complete_queries"], info["missing_nodes"], info["missing_direct"]) == (5, 0, 1)

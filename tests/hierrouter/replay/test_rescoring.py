@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hierrouter.collection.scheduler import collect
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import pool_from_json
 from hierrouter.questions.datasets import load_queries
@@ -26,7 +26,7 @@ from hierrouter_cache.writer import PartWriter
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """Two questions with their trees."""
-    collect(load_pool("testbed"), load_queries(["arith"], 2, 42, Path()), tmp_path)
+    fill_cache(load_pool("testbed"), load_queries(["arith"], 2, 42, Path()), tmp_path)
     return tmp_path
 
 
