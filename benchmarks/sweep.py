@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 import hierrouter
 from hierrouter.evaluation.bounds import oracle
-from hierrouter.evaluation.metrics import hull_area
+from hierrouter.evaluation.metrics import area_under, frontier
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, mean_points
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import SWEEP, Objective, TrainConfig, training_config
@@ -192,7 +192,9 @@ def show_areas(fold: RouteTree, alphas: Sequence[float], found: dict[str, Found]
     low, high = cheapest.cost.mean(), bounds[0].cost.mean()
 
     def area(policies: Sequence[Outcome]) -> float:
-        return hull_area(*mean_points(policies), low, high)
+        cost, quality = mean_points(policies)
+        hull = frontier(cost, quality)
+        return area_under(cost[hull], quality[hull], low, high)
 
     under = {
         algo: np.array([area([*points, cheapest]) for points in result.outcomes])

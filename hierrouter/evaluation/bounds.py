@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -161,25 +161,12 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Rung:
-    """One bound of the ladder.
-
-    Attributes:
-        name: a key of `MEANINGS`; the outcome's own name says which model or route was chosen.
-        meaning: what it knows and may do.
-        outcome: on each query of the fold that is shown.
-    """
-
-    name: str
-    meaning: str
-    outcome: Outcome
-
-
 def ladder(
     chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
-) -> list[Rung]:
-    """The rungs in the order of `MEANINGS`, from chance to the anytime oracle.
+) -> dict[str, Outcome]:
+    """The bounds by their names in `MEANINGS`, in its order, from chance to the anytime oracle.
+
+    An outcome's own name says which model or route was chosen.
 
     Their rewards need not rise. What is chosen on one fold may do worse on another. Direct calls
     lack the stage instructions, so they are no routes of the tree, and the one-hop oracle can beat
@@ -200,47 +187,23 @@ def ladder(
     outcomes["one-hop oracle"] = direct_oracle(tree, alpha)
     outcomes["tree oracle"] = oracle(tree, alpha)
     outcomes["anytime oracle"] = replace(oracle(tree, alpha, True), name="anytime oracle")
-    return [Rung(name, MEANINGS[name], found) for name, found in outcomes.items() if found]
-
-
-@dataclass(frozen=True)
-class Regret:
-    """The regret of a policy on each query, by the choice that caused it.
-
-    Attributes:
-        parts: float64[queries, L]; column 0 is the plan, column l what choice l + 1 lost. Not
-            below 0, but for rounding.
-    """
-
-    parts: Floats
-
-    @property
-    def total(self) -> Floats:
-        """float64[queries]: R of the tree oracle less R of the policy."""
-        total: Floats = self.parts.sum(axis=1)
-        return total
-
-    @property
-    def plan(self) -> Floats:
-        """float64[queries]: lost by the first choice."""
-        return self.parts[:, 0]
-
-    @property
-    def adaptivity(self) -> Floats:
-        """float64[queries]: lost by all later choices; 0 where L is 1."""
-        later: Floats = self.parts[:, 1:].sum(axis=1)
-        return later
+    return {name: found for name, found in outcomes.items() if found}
 
 
 def split_regret(
     tree: RouteTree, alpha: float, endings: Floats, allow_stop: bool = False
-) -> Regret:
+) -> Floats:
     """The regret of a policy to the tree oracle, split by choice.
 
     Args:
         endings: float64[queries, nodes], rows sum to 1. Of a stochastic policy all values are
             expectations; the mean of several seeds is one.
         allow_stop: whether the oracle, too, may end before L calls.
+
+    Returns:
+        float64[queries, L]: column 0 is what the first choice lost, the plan; column l what choice
+        l + 1 lost. Not below 0, but for rounding. The sum of a row is R of the tree oracle less R
+        of the policy.
 
     Raises:
         ValueError: episodes end where none can.
@@ -256,7 +219,7 @@ def split_regret(
     for level in reversed(range(routes.hops)):
         stopped = ended[:, : routes.level_start(level + 1)].sum(axis=1)
         helped.append(stopped + rest[:, routes.level(level)].sum(axis=1))
-    return Regret(-np.diff(np.stack(helped[::-1], axis=1), axis=1))
+    return -np.diff(np.stack(helped[::-1], axis=1), axis=1)
 
 
 def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Floats:

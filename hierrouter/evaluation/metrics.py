@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.integrate import trapezoid
 
@@ -41,7 +39,7 @@ def _slope(cost: Floats, quality: Floats, left: int, right: int) -> float:
     return float((quality[right] - quality[left]) / (cost[right] - cost[left]))
 
 
-def hull_area(cost: Floats, quality: Floats, low: float, high: float) -> float:
+def area_under(cost: Floats, quality: Floats, low: float, high: float) -> float:
     """The area under the hull of some points, above quality 0, between two costs.
 
     For a budget c let q(c) be the best mean quality at a mean cost of at most c, mixtures of the
@@ -53,18 +51,8 @@ def hull_area(cost: Floats, quality: Floats, low: float, high: float) -> float:
     A range far beyond the dearest point measures the best quality, and little else.
 
     Args:
-        cost: float64[points].
-        quality: float64[points].
-
-    Raises:
-        ValueError: the range is empty.
-    """
-    hull = frontier(cost, quality)
-    return area_under(cost[hull], quality[hull], low, high)
-
-
-def area_under(cost: Floats, quality: Floats, low: float, high: float) -> float:
-    """`hull_area` of points that are a hull already: cost and quality rise, slopes fall.
+        cost: float64[corners], of the `frontier` of the points: cost and quality rise.
+        quality: float64[corners].
 
     Raises:
         ValueError: the range is empty.
@@ -143,8 +131,12 @@ def pareto_distance(
     corner_cost, corner_quality = frontier_cost[hull], frontier_quality[hull]
     if cost < corner_cost[0] or quality > np.interp(cost, corner_cost, corner_quality):
         return 0.0
+    point = np.array([cost / scale, quality])
     corner = np.stack([corner_cost / scale, corner_quality], axis=1)
-    return _distance(np.array([cost / scale, quality]), corner)
+    begin, edge = corner[:-1], np.diff(corner, axis=0)
+    along = ((point - begin) * edge).sum(axis=1) / (edge**2).sum(axis=1)
+    nearest = begin + np.clip(along, 0, 1)[:, None] * edge
+    return float(np.linalg.norm(np.concatenate([corner, nearest]) - point, axis=1).min())
 
 
 def call_mix(routes: Routes, endings: Floats) -> Floats:
@@ -170,61 +162,50 @@ def call_mix(routes: Routes, endings: Floats) -> Floats:
     return np.stack(levels, axis=1)
 
 
-def _distance(point: Floats, corner: Floats) -> float:
-    """From float64[2] to the line through corners, float64[corners, 2], one or more."""
-    begin, edge = corner[:-1], np.diff(corner, axis=0)
-    along = ((point - begin) * edge).sum(axis=1) / (edge**2).sum(axis=1)
-    nearest = begin + np.clip(along, 0, 1)[:, None] * edge
-    return float(np.linalg.norm(np.concatenate([corner, nearest]) - point, axis=1).min())
+def gap_recovered(quality: Floats) -> Floats | None:
+    """Performance gap recovered, PGR: (Q - Q(weak)) / (Q(strong) - Q(weak)).
 
+    Args:
+        quality: float64[points], mean Q of a router at every threshold, by rising share of queries
+            that the strong model answers; the first is the weak model's, the last the strong one's.
 
-@dataclass(frozen=True)
-class PairCurve:
-    """What a router reaches at every threshold.
-
-    Attributes:
-        share: float64[points], share of the queries that the strong model answers, rising from 0
-            to 1.
-        quality: float64[points], mean Q; the first is the weak model's, the last the strong one's.
+    Returns:
+        float64[points], 0 first and 1 last, above 1 where a mixture beats the strong model; None
+        where the gap is below `SMALLEST_GAP` or the weak model is the better one.
     """
-
-    share: Floats
-    quality: Floats
-
-    def recovered(self) -> Floats | None:
-        """Performance gap recovered, PGR: (Q - Q(weak)) / (Q(strong) - Q(weak)).
-
-        Returns:
-            float64[points], 0 first and 1 last, above 1 where a mixture beats the strong model;
-            None where the gap is below `SMALLEST_GAP` or the weak model is the better one.
-        """
-        gap = self.quality[-1] - self.quality[0]
-        return (self.quality - self.quality[0]) / gap if gap >= SMALLEST_GAP else None
+    gap = quality[-1] - quality[0]
+    return (quality - quality[0]) / gap if gap >= SMALLEST_GAP else None
 
 
-def apgr(curve: PairCurve) -> float | None:
+def apgr(share: Floats, quality: Floats) -> float | None:
     """Average performance gap recovered: the integral of PGR over the share of strong calls.
 
     RouteLLM takes the mean of ten thresholds, this is the limit of many: straight between points.
     Chance has 0.5. None where PGR is.
+
+    Args:
+        share: float64[points], of the queries that the strong model answers, rising from 0 to 1.
+        quality: float64[points], as of `gap_recovered`.
     """
-    recovered = curve.recovered()
-    return None if recovered is None else float(trapezoid(recovered, curve.share))
+    recovered = gap_recovered(quality)
+    return None if recovered is None else float(trapezoid(recovered, share))
 
 
-def call_performance_threshold(curve: PairCurve, recovered: float) -> float | None:
+def call_performance_threshold(share: Floats, quality: Floats, recovered: float) -> float | None:
     """CPT(x): the least share of strong calls that recovers a share x of the gap.
 
     Straight between points. Chance has x. None where PGR is.
 
     Args:
+        share: float64[points], as of `apgr`.
+        quality: float64[points], as of `gap_recovered`.
         recovered: x, in [0, 1].
     """
-    reached = curve.recovered()
+    reached = gap_recovered(quality)
     if reached is None:
         return None
     first = int(np.argmax(reached >= recovered))
     if first == 0:
         return 0.0
     around = slice(first - 1, first + 1)
-    return float(np.interp(recovered, reached[around], curve.share[around]))
+    return float(np.interp(recovered, reached[around], share[around]))

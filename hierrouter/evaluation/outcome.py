@@ -75,7 +75,7 @@ Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
 ROUTER = "hierrouter"  # how tables call a trained router
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """Expected result of one policy on each query of a tree.
 
@@ -99,6 +99,14 @@ class Outcome:
         """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
         return self.quality - alpha * self.cost
 
+    def __repr__(self) -> str:
+        if not len(self.quality):
+            return f"<{self.name} on no query>"
+        return (
+            f"<{self.name} on {len(self.quality)} queries: Q {self.quality.mean():.4f}, "
+            f"C {self.cost.mean():.4g}, right {self.accuracy.mean():.4f}>"
+        )
+
 
 def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) -> Outcome:
     """The outcome of ending at each node with a given probability.
@@ -107,11 +115,8 @@ def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) ->
         probability: float64[queries, nodes], rows sum to 1.
     """
 
-    def expected(values: Floats) -> Floats:
-        total: Floats = (probability * values).sum(axis=1)
-        return total
-
-    return Outcome(name, kind, expected(tree.score), expected(tree.accuracy), expected(tree.cost))
+    measured = (tree.score, tree.accuracy, tree.cost)
+    return Outcome(name, kind, *((probability * values).sum(axis=1) for values in measured))
 
 
 def at_nodes(tree: RouteTree, node: Integers, name: str, kind: Kind) -> Outcome:
@@ -167,14 +172,8 @@ def mean_points(outcomes: Sequence[Outcome]) -> tuple[Floats, Floats]:
 
 def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     """One policy drawn anew for each query, as with several seeds: means within each query."""
-    first = outcomes[0]
-    return Outcome(
-        name=first.name,
-        kind=first.kind,
-        quality=np.mean([outcome.quality for outcome in outcomes], axis=0),
-        accuracy=np.mean([outcome.accuracy for outcome in outcomes], axis=0),
-        cost=np.mean([outcome.cost for outcome in outcomes], axis=0),
-    )
+    measured = [(outcome.quality, outcome.accuracy, outcome.cost) for outcome in outcomes]
+    return Outcome(outcomes[0].name, outcomes[0].kind, *np.mean(measured, axis=0))
 
 
 def ending(actions: Actions, probabilities: Floats) -> Floats:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import (
-    Regret,
     best_nodes,
     cheapest_best,
     ladder,
@@ -40,6 +39,7 @@ from hierrouter.evaluation.metrics import (
 )
 from hierrouter.evaluation.outcome import (
     ROUTER,
+    Floats,
     Outcome,
     fixed_routes,
     from_endings,
@@ -108,12 +108,11 @@ def _add_ladder(
     found: Estimates, train: RouteTree, fold: RouteTree, alpha: float, stop: bool
 ) -> None:
     """Q, C and R of rung after rung, each by dataset."""
-    for rung in ladder(train, alpha, fold, stop):
-        one = rung.outcome
+    for rung, one in ladder(train, alpha, fold, stop).items():
         # Oracles, chance and classifiers choose none.
-        chosen = one.name if one.kind in ("single", "route") else rung.name
+        chosen = one.name if one.kind in ("single", "route") else rung
         metrics = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
-        found.add("ladder", metrics, found.columns, rung=rung.name, policy=chosen)
+        found.add("ladder", metrics, found.columns, rung=rung, policy=chosen)
 
 
 def _add_measurable(found: Estimates, fold: RouteTree, alpha: float, stop: bool) -> None:
@@ -131,30 +130,35 @@ PARTS = ("whole", "plan", "adaptivity")  # of a regret
 def add_regret(
     found: Estimates,
     policy: str,
-    regret: Regret,
-    train: tuple[Sequence[str], Regret] | None = None,
+    regret: Floats,
+    train: tuple[Sequence[str], Floats] | None = None,
 ) -> None:
     """A policy's regret by dataset, and how much more it is than on the train fold.
 
     Args:
         found: the table, of the queries of the fold shown.
         policy: its name.
-        regret: on that fold.
+        regret: on that fold, float64[queries, L], see `split_regret`.
         train: datasets of the queries of the train fold and the regret there; None where it is the
             fold shown, or empty.
     """
-    shown = np.stack([regret.total, regret.plan, regret.adaptivity])
+    shown = _parts(regret)
     trained = columns_of(train[0]) if train else {}
     for stream, (dataset, queries) in enumerate(found.columns.items()):
         found.add("regret", dict(zip(PARTS, shown, strict=True)), [dataset], policy=policy)
         more: list[Estimate | None] = [None] * len(PARTS)
         if train and dataset in trained:
-            lost = np.stack([train[1].total, train[1].plan, train[1].adaptivity])
+            lost = _parts(train[1])
             # Streams of their own: the draws of both folds are independent.
             streams = stream, len(found.columns) + stream
             more = [*_more(shown[:, queries], lost[:, trained[dataset]], found.bootstrap, streams)]
         metrics = {f"more_{part}": one for part, one in zip(PARTS, more, strict=True)}
         found.state("regret", metrics, policy=policy, dataset=dataset, n=len(queries))
+
+
+def _parts(regret: Floats) -> Floats:
+    """float64[3, queries], see `PARTS`."""
+    return np.stack([regret.sum(axis=1), regret[:, 0], regret[:, 1:].sum(axis=1)])
 
 
 def _more(

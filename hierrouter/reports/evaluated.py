@@ -20,7 +20,7 @@ from hierrouter.evaluation.bounds import (
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.calls import DepthPoint, depth_curve
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.metrics import PairCurve, apgr, call_performance_threshold
+from hierrouter.evaluation.metrics import apgr, call_performance_threshold
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Outcome,
@@ -243,14 +243,12 @@ def pair_figures(curve: Sequence[DeferralPoint]) -> PairFigures:
     Args:
         curve: by rising share, from handing over nothing to handing over all.
     """
-    pair = PairCurve(
-        share=np.array([point.share for point in curve]),
-        quality=np.array([point.quality for point in curve]),
-    )
+    share = np.array([point.share for point in curve])
+    quality = np.array([point.quality for point in curve])
     return PairFigures(
-        apgr=apgr(pair),
-        cpt_50=call_performance_threshold(pair, 0.5),
-        cpt_80=call_performance_threshold(pair, 0.8),
+        apgr=apgr(share, quality),
+        cpt_50=call_performance_threshold(share, quality, 0.5),
+        cpt_80=call_performance_threshold(share, quality, 0.8),
     )
 
 

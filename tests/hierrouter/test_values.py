@@ -4,7 +4,6 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from hierrouter.evaluation.bounds import Regret
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.pools.pool import Price
@@ -13,7 +12,7 @@ from hierrouter.replay.env import Rollouts
 from hierrouter_cache.tree import DirectCalls, Rate, Routes, RouteTree, StatePart
 
 VALUES = [
-    Actions, DirectCalls, Hulls, Outcome, Price, Rate, Regret, Rollouts, Routes, RouteTree, Scorer,
+    Actions, DirectCalls, Hulls, Outcome, Price, Rate, Rollouts, Routes, RouteTree, Scorer,
     StatePart,
 ]  # fmt: skip
 

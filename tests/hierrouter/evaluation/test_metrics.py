@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from hierrouter.evaluation.metrics import (
-    PairCurve,
     apgr,
+    area_under,
     call_mix,
     call_performance_threshold,
     cost_save,
     frontier,
-    hull_area,
+    gap_recovered,
     pareto_distance,
     perf_gain,
 )
@@ -81,16 +81,16 @@ def test_the_area_is_the_integral_of_what_each_budget_buys(
     known = sorted({(float(spent), float(worth)) for spent, worth in cloud})
     for budget in range(low, low + width):
         bought += best_at_most(known, budget + 0.5) or 0.0
-    assert hull_area(*cloud.T, low, low + width) == pytest.approx(bought)
+    assert area_under(*cloud[frontier(*cloud.T)].T, low, low + width) == pytest.approx(bought)
 
 
 def test_an_area_by_hand() -> None:
     """0 below cost 1, then from 0.2 to 0.8, then 0.8."""
-    assert hull_area(*TWO, 0, 4) == pytest.approx(2 * 0.5 + 0.8)
-    assert hull_area(*TWO, 2, 3) == pytest.approx(0.65)
-    assert hull_area(*TWO, 0, 1) == 0
+    assert area_under(*TWO, 0, 4) == pytest.approx(2 * 0.5 + 0.8)
+    assert area_under(*TWO, 2, 3) == pytest.approx(0.65)
+    assert area_under(*TWO, 0, 1) == 0
     with pytest.raises(ValueError, match="range of costs, got 2 to 2"):
-        hull_area(*TWO, 2, 2)
+        area_under(*TWO, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -160,34 +160,34 @@ def test_the_call_mix_is_what_counting_along_the_routes_gives(
     np.testing.assert_allclose(mix[:, 0].sum(axis=1), 1)
 
 
-STEP = PairCurve(np.array([0, 0.5, 1]), np.array([0.2, 0.6, 0.6]))
+STEP = np.array([0, 0.5, 1]), np.array([0.2, 0.6, 0.6])
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 def test_a_router_without_an_opinion_is_chance(share: float) -> None:
-    chance = PairCurve(np.array([0.0, 1]), np.array([0.2, 0.9]))
-    assert apgr(chance) == pytest.approx(0.5)
-    assert call_performance_threshold(chance, share) == pytest.approx(share)
+    chance = np.array([0.0, 1]), np.array([0.2, 0.9])
+    assert apgr(*chance) == pytest.approx(0.5)
+    assert call_performance_threshold(*chance, share) == pytest.approx(share)
 
 
 def test_a_step_by_hand() -> None:
     """All of the gap with half of the calls: the triangle and the square."""
-    assert apgr(STEP) == pytest.approx(0.25 + 0.5)
-    assert call_performance_threshold(STEP, 0.5) == pytest.approx(0.25)
-    assert call_performance_threshold(STEP, 0.8) == pytest.approx(0.4)
-    assert call_performance_threshold(STEP, 1.0) == pytest.approx(0.5)
+    assert apgr(*STEP) == pytest.approx(0.25 + 0.5)
+    assert call_performance_threshold(*STEP, 0.5) == pytest.approx(0.25)
+    assert call_performance_threshold(*STEP, 0.8) == pytest.approx(0.4)
+    assert call_performance_threshold(*STEP, 1.0) == pytest.approx(0.5)
 
 
 def test_the_least_share_counts_where_more_calls_do_harm() -> None:
-    curve = PairCurve(np.array([0, 0.25, 0.5, 1]), np.array([0.2, 0.7, 0.4, 0.6]))
-    assert call_performance_threshold(curve, 1.0) == pytest.approx(0.2)
-    recovered = curve.recovered()
+    share, quality = np.array([0, 0.25, 0.5, 1]), np.array([0.2, 0.7, 0.4, 0.6])
+    assert call_performance_threshold(share, quality, 1.0) == pytest.approx(0.2)
+    recovered = gap_recovered(quality)
     assert recovered is not None
     assert recovered.tolist() == pytest.approx([0, 1.25, 0.5, 1])
 
 
 @pytest.mark.parametrize("strong", [0.2, 0.1, 0.204], ids=["equal", "worse", "hardly better"])
 def test_without_a_gap_nothing_is_defined(strong: float) -> None:
-    curve = PairCurve(np.array([0.0, 1]), np.array([0.2, strong]))
-    assert apgr(curve) is None
-    assert call_performance_threshold(curve, 0.5) is None
+    curve = np.array([0.0, 1]), np.array([0.2, strong])
+    assert apgr(*curve) is None
+    assert call_performance_threshold(*curve, 0.5) is None

@@ -119,6 +119,12 @@ def test_greedy_looks_at_each_state_alone() -> None:
     np.testing.assert_array_equal(greedy(table, rates), alone)
 
 
+def test_an_outcome_is_shown_in_one_short_line() -> None:
+    one = Outcome("one", "router", np.array([1.0, 0.5]), np.array([1.0, 0]), np.array([2.0, 4]))
+    assert repr(one) == "<one on 2 queries: Q 0.7500, C 3, right 0.5000>"
+    assert repr(fixed_routes(random_tree(Routes(1, 1), 0, 0))) == "[<model-0 on no query>]"
+
+
 def test_direct_calls_know_which_models_are_in_the_pool() -> None:
     tree = random_tree(Routes(2, 1), 3, 0)
     assert [call.kind for call in single_calls(tree)] == ["single", "single", "reference"]
