@@ -9,22 +9,14 @@ import pytest
 from hierrouter.collection.progress import Progress, Summary, require_answers
 from hierrouter.collection.scheduler import ATTEMPTS, fill_cache
 from hierrouter.engines.generator import STATUSES, Answer, Failure, Outage, Response
-from hierrouter.pools.pool import ModelSpec, Pool
-from hierrouter.questions.query import Query
+from hierrouter.pools.pool import ModelSpec
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, Interrupted, WorldError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted, told
+from tests.hierrouter.collection.examples import POOL, sums
 
-POOL = Pool(
-    models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in ("a", "b", "c")),
-    hops=2,
-    stage_prompts=("Plan.", "Solve."),
-)
-QUERIES = [
-    Query(str(n), "sums", f"What is {n} + {n}?", (str(2 * n),), split)
-    for n, split in enumerate(["train"] * 3 + ["validation"] + ["test"] * 2)
-]
+QUERIES = sums(6)
 ALL_CALLS = len(QUERIES) * (12 + 3)
 # The first hop of model b for the first query: its three children hang on it.
 LOST = "What is 0 + 0?\n\nPlan."
@@ -44,28 +36,24 @@ def failures(root: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_failed_call_is_no_answer_and_its_children_wait(tmp_path: Path, status: str) -> None:
+def test_a_failed_call_is_no_answer_and_asked_again_only_where_it_may_pass(
+    tmp_path: Path, status: str
+) -> None:
     engine = failing(status)
     summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert summary.failed == {status: 1}
     assert (summary.calls, summary.missing, summary.incomplete) == (ALL_CALLS - 4, 4, 1)
+    attempts = ATTEMPTS if STATUSES[status] else 1
+    assert engine.asked["b", LOST] == attempts
+    assert sum(engine.asked.values()) == ALL_CALLS - 4 + attempts
     (row,) = failures(tmp_path)
     assert (row["model"], row["status"], row["detail"]) == ("b", status, "as scripted")
+    assert row["attempts"] == attempts
     reader = CacheReader(tmp_path)
     assert row["key"] not in reader.responses()
     prompts = reader.sql("SELECT prompt FROM calls")["prompt"].to_pylist()
     assert LOST in prompts  # the other models answered it
     assert len(prompts) == len(reader.responses()) == ALL_CALLS - 4
-
-
-@pytest.mark.parametrize("status", STATUSES)
-def test_only_what_may_pass_is_asked_again(tmp_path: Path, status: str) -> None:
-    engine = failing(status)
-    fill_cache(POOL, QUERIES, tmp_path, engines=engine)
-    attempts = ATTEMPTS if STATUSES[status] else 1
-    assert engine.asked["b", LOST] == attempts
-    assert failures(tmp_path)[0]["attempts"] == attempts
-    assert sum(engine.asked.values()) == ALL_CALLS - 4 + attempts
 
 
 def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
@@ -95,7 +83,10 @@ def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path:
 
 
 def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) -> None:
-    fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=failing("filtered"))
+    fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=failing("error"))
+    summary = fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=failing("filtered"))
+    assert (summary.failed, summary.calls) == ({"filtered": 1}, 0)
+    assert [row["status"] for row in failures(tmp_path / "hurt")] == ["error", "filtered"]
     again = Scripted()
     summary = fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=again)
     assert (summary.calls, summary.failed, summary.missing) == (4, {}, 0)
@@ -124,10 +115,14 @@ def test_a_failed_direct_call_costs_the_tree_nothing(tmp_path: Path) -> None:
             return Failure("filtered", "refused")
         return told(model, prompt)
 
+    levels: list[str] = []
+    progress = Progress(on_level=lambda label, calls: levels.append(label))
     big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
-    summary = fill_cache(big, QUERIES, tmp_path, engines=Scripted(script))
+    summary = fill_cache(big, QUERIES, tmp_path, progress, engines=Scripted(script))
     assert summary.failed == {"filtered": 4}
     assert (summary.missing, summary.incomplete) == (4, 1)
+    # References are the large ones: where memory is short, the others are loaded after them.
+    assert levels[:2] == ["direct big", "direct a"]
 
 
 def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -> None:
@@ -154,22 +149,24 @@ def breaking(error: Exception) -> Scripted:
     return Scripted(script)
 
 
-def test_what_a_model_answered_before_it_broke_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(WorldError, match=r"model b failed: org/b: no memory; .* rerun"):
-        fill_cache(POOL, QUERIES, tmp_path, engines=breaking(RuntimeError("no memory")))
-    kept = len(QUERIES) + 2  # the direct calls of model a, and two of model b
-    assert len(CacheReader(tmp_path).responses()) == kept
-    again = Scripted()
-    fill_cache(POOL, QUERIES, tmp_path, engines=again)
-    assert sum(again.asked.values()) == ALL_CALLS - kept
-
-
-def test_where_one_server_is_down_the_other_models_go_on(tmp_path: Path) -> None:
-    engine = breaking(Outage("model b: nobody listens at 127.0.0.1:9"))
-    with pytest.raises(WorldError, match=r"nobody listens at 127.0.0.1:9; \d+ calls committed"):
-        fill_cache(POOL, QUERIES, tmp_path, engines=engine)
+BREAKS = {
+    # the direct calls of model a, and two of model b
+    "a model": (RuntimeError("no memory"), r"model b failed: org/b: no memory; .* rerun", 6 + 2),
     # a and c: direct, first hop, and the second hop below each of the two; b: two direct calls
-    kept = len(QUERIES) * 2 * (1 + 1 + 2) + 2
+    "a server": (
+        Outage("model b: nobody listens at 127.0.0.1:9"),
+        r"nobody listens at 127.0.0.1:9; \d+ calls committed",
+        6 * 2 * (1 + 1 + 2) + 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_what_was_answered_before_it_broke_is_kept(tmp_path: Path, what: str) -> None:
+    """After a server that is down the other models go on."""
+    error, message, kept = BREAKS[what]
+    with pytest.raises(WorldError, match=message):
+        fill_cache(POOL, QUERIES, tmp_path, engines=breaking(error))
     assert len(CacheReader(tmp_path).responses()) == kept
     again = Scripted()
     fill_cache(POOL, QUERIES, tmp_path, engines=again)
@@ -183,15 +180,6 @@ def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:
     with pytest.raises(BrokenPipeError):
         fill_cache(POOL, QUERIES, tmp_path, Progress(on_calls=gone), engines=Scripted())
     assert len(CacheReader(tmp_path).responses()) == 1  # and the answer is kept
-
-
-def test_references_are_called_before_the_pool(tmp_path: Path) -> None:
-    """They are the large ones: where memory is short, the pool's models are loaded after them."""
-    big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
-    told: list[str] = []
-    progress = Progress(on_level=lambda label, calls: told.append(label))
-    fill_cache(big, QUERIES, tmp_path, progress, engines=Scripted())
-    assert told[:2] == ["direct big", "direct a"]
 
 
 def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
@@ -225,13 +213,6 @@ def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -
     assert rough.responses() == calm.responses()
     rows = rough.sql("SELECT count(*) AS n FROM calls_rows")["n"][0].as_py()
     assert rows == len(calm.responses())
-
-
-def test_a_rerun_that_fails_again_says_so_again(tmp_path: Path) -> None:
-    fill_cache(POOL, QUERIES, tmp_path, engines=failing("error"))
-    summary = fill_cache(POOL, QUERIES, tmp_path, engines=failing("filtered"))
-    assert (summary.failed, summary.calls) == ({"filtered": 1}, 0)
-    assert [row["status"] for row in failures(tmp_path)] == ["error", "filtered"]
 
 
 def test_failed_calls_end_in_one_line() -> None:
