@@ -1,35 +1,93 @@
-"""A folder in which a small quickstart has run, for all that works on what it left."""
+"""Folders in which a test runs the command: empty, with a cache, or as a quickstart leaves one."""
 
 import re
+import shlex
 import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import Run, once
+from tests.conftest import Run, as_json, once, refused, works
 
 LIMIT = "30"
 
 
+@dataclass(frozen=True)
+class Place:
+    """A folder to run the command in; its words are split as a shell splits them."""
+
+    folder: Path
+    run: Run
+
+    def __truediv__(self, name: str) -> Path:
+        return self.folder / name
+
+    def asks(self, words: str, *more: str | Path) -> subprocess.CompletedProcess[str]:
+        """Whatever comes of it; `more` is not split."""
+        return self.run(*shlex.split(words), *more, cwd=self.folder)
+
+    def does(self, words: str, *more: str | Path) -> subprocess.CompletedProcess[str]:
+        """What must not fail."""
+        return works(self.asks(words, *more))
+
+    def tells(self, words: str, *more: str | Path) -> Any:
+        """What it prints with `--format json`."""
+        return as_json(self.asks(words, *more, "--format", "json"))
+
+    def refuses(self, words: str, *more: str | Path, code: int = 2) -> str:
+        """The one line of an error."""
+        return refused(self.asks(words, *more), code)
+
+    def copy(self, folder: Path) -> "Place":
+        """The same somewhere else, to train and to write in."""
+        return Place(shutil.copytree(self.folder, folder), self.run)
+
+
+def over_all(rows: Iterable[dict[str, Any]], name: str = "policy") -> dict[str, dict[str, Any]]:
+    """Of the rows of a report those over all queries, by policy."""
+    return {row[name]: row for row in rows if row.get("dataset", "all") == "all"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, hierrouter: Run) -> Place:
+    """An empty folder."""
+    return Place(tmp_path, hierrouter)
+
+
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path) -> Path:
+def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrouter: Run) -> Place:
     """A folder of this module with a collected cache, and nothing else."""
     folder = tmp_path_factory.mktemp("bare")
     shutil.copytree(testbed_cache, folder / "caches" / "default")
-    return folder
+    return Place(folder, hierrouter)
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
-    """The folder; the quickstart itself is checked on the way."""
+def home(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
+    """What a quickstart left, to be read only; the quickstart itself is checked on the way."""
 
     def build(folder: Path) -> None:
-        done = hierrouter("quickstart", "--limit", LIMIT, cwd=folder)
-        assert done.returncode == 0, done.stderr
+        done = Place(folder, hierrouter).does(f"quickstart --limit {LIMIT}")
         assert [f"{stage}/4" in done.stderr for stage in (1, 2, 3, 4)] == [True] * 4
         page = re.search(r"page: (\S+)", done.stdout)
         assert page
         assert (folder / page[1]).read_text().startswith("<!doctype html>")
         assert "\x1b" not in done.stdout + done.stderr
 
-    return once(tmp_path_factory, "home", build)
+    return Place(once(tmp_path_factory, "home", build), hierrouter)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory, home: Place) -> Place:
+    """A copy of `home` for the tests of a module, which may train and write in it."""
+    return home.copy(tmp_path_factory.mktemp("work") / "home")
+
+
+@pytest.fixture
+def own(tmp_path: Path, home: Place) -> Place:
+    """A copy of `home` for one test alone."""
+    return home.copy(tmp_path / "home")

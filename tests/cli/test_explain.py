@@ -1,76 +1,69 @@
-"""`hierrouter explain`: one query on stdout, the largest regrets, and what is refused."""
-
-from __future__ import annotations
+"""`hierrouter explain` and `explore`: one query, the largest regrets, a page to play with."""
 
 import json
 import re
-import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import Run, refused, works
+from tests.cli.conftest import Place
+from tests.conftest import Run
 from tests.hostile import HARM, collect_hostile
 
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-SHORT = ("--algo", "exact", "--epochs", "2", "--out")
+MOST_BYTES = 6_000_000
+TEST_SAID = "the test fold; what is changed after a look at it is tuned on it"
 
 
 @pytest.fixture(scope="module")
-def work(bare: Path, tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
-    """The same with a router."""
-    folder = shutil.copytree(bare, tmp_path_factory.mktemp("explain") / "work")
-    works(hierrouter("train", *SHORT, "runs/router", cwd=folder))
-    return folder
+def work(bare: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """`bare` with a router and a sweep."""
+    place = bare.copy(tmp_path_factory.mktemp("explain") / "work")
+    for command in ("train", "sweep-alpha"):
+        place.does(f"{command} --algo exact --epochs 2 --out runs/{command}")
+    return place
 
 
 @pytest.fixture(scope="module")
-def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nasty(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
     """A folder with a cache of hostile texts."""
     folder = tmp_path_factory.mktemp("nasty")
     collect_hostile(folder / "caches" / "default")
-    return folder
+    return Place(folder, hierrouter)
 
 
-def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Path, hierrouter: Run) -> None:
-    done = works(hierrouter("explain", "--worst", "3", "--format", "json", cwd=work))
+def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Place) -> None:
+    done = work.does("explain --worst 3 --format json")
     told = json.loads(done.stdout)
     assert told["split"] == "validation" and len(told["queries"]) == 3
     first = told["queries"][0]
     assert first["split"] == "validation"
-    assert "explain: checkpoint runs/router" in done.stderr and "test fold" not in done.stderr
+    assert "explain: checkpoint runs/train" in done.stderr and "test fold" not in done.stderr
 
-    listed = hierrouter("explain", "--worst", "3", cwd=work).stdout
+    listed = work.does("explain --worst 3").stdout
     name = f"{first['dataset']}/{first['id']}"
     assert f"{name}  " in listed and f"{first['regret']:.4f}" in listed
 
-    shown = hierrouter("explain", name, "--format", "json", cwd=work)
-    assert json.loads(shown.stdout) == first
-    text = hierrouter("explain", first["id"], "--checkpoint", "runs/router", cwd=work).stdout
+    assert work.tells(f"explain {name}") == first
+    text = work.does(f"explain {first['id']} --checkpoint runs/train").stdout
     for node in first["nodes"]:
         assert f"{node['model']}  Q {node['quality']:.3f}, " in text
     assert "< HierRouter" in text and f"{first['regret']:.4f}" in text
 
 
-def test_the_test_fold_is_shown_where_it_is_asked_for(work: Path, hierrouter: Run) -> None:
-    done = works(
-        hierrouter("explain", "--worst", "1", "--split", "test", "--format", "md", cwd=work)
+def test_the_test_fold_and_another_alpha_are_said(work: Place) -> None:
+    done = work.does(
+        "explain --worst 1 --split test --alpha 0.02 --checkpoint runs/train --format md"
     )
     assert "### The largest regrets of HierRouter on the test fold" in done.stdout
-    assert (
-        "explain: the test fold; what is changed after a look at it is tuned on it" in done.stderr
-    )
-
-
-def test_another_alpha_than_that_of_the_training_is_said(work: Path, hierrouter: Run) -> None:
-    flags = ["--worst", "1", "--alpha", "0.02", "--format", "md"]
-    done = works(hierrouter("explain", *flags, cwd=work))
+    assert f"explain: {TEST_SAID}" in done.stderr
     assert "explain: the router was trained at alpha 0.005, shown at 0.02" in done.stderr
 
 
-def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Path, hierrouter: Run) -> None:
-    flags = ["--alpha", "0.1", "--models", "facts,calc", "--hops", "1", "--format", "json"]
-    done = works(hierrouter("explain", "arith/arith-0000", *flags, cwd=bare))
+def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Place) -> None:
+    flags = "--alpha 0.1 --models facts,calc --hops 1 --format json"
+    done = bare.does(f"explain arith/arith-0000 {flags}")
     found = json.loads(done.stdout)
     assert [node["model"] for node in found["nodes"]] == ["facts", "calc"]
     for node in found["nodes"]:
@@ -81,42 +74,92 @@ def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Path, hierrouter
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["airth-0000"], "no such query in this tree: airth-0000; did you mean arith-0000?"),
-        (["--worst", "3"], "no router, so no regret: --worst; run `hierrouter train` first"),
-        ([], "no query; give QUERY_ID or --worst N"),
-        (["x", "--worst", "3"], "a query and --worst contradict each other; give QUERY_ID or "),
-        (["x", "--split", "test"], "--split test is for --worst; a query is looked for in all "),
-        (["--worst", "3", "--split", "tset"], "unknown split: tset; did you mean test?"),
-        (["x", "--format", "latex"], "unknown format: latex; did you mean text?"),
-        (["x", "--checkpoint", "nope"], "nope"),
+        ("airth-0000", "no such query in this tree: airth-0000; did you mean arith-0000?"),
+        ("--worst 3", "no router, so no regret: --worst; run `hierrouter train` first"),
+        ("", "no query; give QUERY_ID or --worst N"),
+        ("x --worst 3", "a query and --worst contradict each other; give QUERY_ID or "),
+        ("x --split test", "--split test is for --worst; a query is looked for in all "),
     ],
 )
-def test_what_cannot_be_shown_is_named(
-    asked: list[str], said: str, bare: Path, hierrouter: Run
-) -> None:
-    line = refused(hierrouter("explain", *asked, cwd=bare))
-    assert line.startswith("error: ") and said in line
+def test_what_cannot_be_shown_is_named(asked: str, said: str, bare: Place) -> None:
+    assert said in bare.refuses(f"explain {asked}")
 
 
 @pytest.mark.parametrize("format", ["text", "json", "md"])
-def test_hostile_texts_are_inert_in_every_format(format: str, nasty: Path, hierrouter: Run) -> None:
-    done = works(hierrouter("explain", f"9-{HARM[9]}", "--format", format, cwd=nasty))
+def test_hostile_texts_are_inert_in_every_format(format: str, nasty: Place) -> None:
+    done = nasty.does("explain", f"9-{HARM[9]}", "--format", format)
     assert not STEERING.search(done.stdout + done.stderr)
     if format == "md":
         assert "<" not in done.stdout.replace("\\<", "")
 
 
-def test_hostile_names_are_inert_in_errors(nasty: Path, hierrouter: Run) -> None:
-    line = refused(hierrouter("explain", f"8{HARM[9]}", cwd=nasty))
+def test_hostile_names_are_inert_in_errors(nasty: Place) -> None:
+    line = nasty.refuses("explain", f"8{HARM[9]}")
     assert line.startswith("error: no such query in this tree: 8\\x1b]52;c;")
     assert not STEERING.search(line) and len(line) <= 307
 
 
-def test_the_page_of_a_report_has_the_trees(work: Path, hierrouter: Run) -> None:
-    works(hierrouter("report", "--out", "page", cwd=work))
+def test_the_page_of_a_report_has_the_trees(work: Place) -> None:
+    work.does("report --out page")
     page = (work / "page" / "report.html").read_text("utf-8")
-    told = hierrouter("explain", "--worst", "10", "--split", "test", "--format", "json", cwd=work)
-    queries = json.loads(told.stdout)["queries"]
+    queries = work.tells("explain --worst 10 --split test")["queries"]
     assert page.count("<details>") == len(queries) > 0
     for query in queries:
         assert f"<b>{query['dataset']}/{query['id']}</b>" in page
+
+
+def parts_of(page: Path) -> tuple[str, dict[str, Any]]:
+    """What a page shows before anything is done, and its data."""
+    shown, found = page.read_text("utf-8").split('id="data">')
+    return shown, json.loads(found.split("</script>")[0])
+
+
+def test_a_page_is_written_where_runs_are_and_is_a_look_at_the_test_fold(work: Place) -> None:
+    done = work.does("explore --texts 3")
+    assert done.stdout == ""
+    page = re.search(r"page (runs/\S+-explore/explore\.html), 0\.\d MB", done.stderr)
+    assert page and (work / page[1]).stat().st_size < MOST_BYTES
+    shown, data = parts_of(work / page[1])
+    names = [router["name"] for router in data["routers"]]
+    assert names == ["HierRouter, sweep", "HierRouter, one alpha"]
+    assert data["split"] == "test" and len(data["texts"]) == 3
+    assert f"explore: {TEST_SAID}" in done.stderr and "test fold" in shown
+    last = json.loads((work / "runs/train/test_looks.jsonl").read_text().splitlines()[-1])
+    assert (last["command"], last["texts"]) == ("explore", 3)
+
+
+def test_of_another_fold_a_named_checkpoint_is_shown_alone(work: Place) -> None:
+    log = work / "runs/train/test_looks.jsonl"
+    before = log.exists() and log.read_text()
+    done = work.does("explore --split validation --checkpoint runs/train --out quiet.html")
+    shown, data = parts_of(work / "quiet.html")
+    assert "test fold" not in done.stderr and "test fold" not in shown
+    assert [one["name"] for one in data["routers"]] == ["HierRouter, one alpha"]
+    assert len(data["texts"]) == len(data["queries"]["id"])
+    assert (log.exists() and log.read_text()) == before
+
+
+def test_without_a_router_the_page_has_bounds_of_a_part_of_the_pool(bare: Place) -> None:
+    flags = "--models calc,text --hops 1 --price calc=0.5 --texts 0 --out bounds.html"
+    done = bare.does(f"explore --split validation {flags}")
+    assert "baselines only" in done.stderr
+    _, data = parts_of(bare / "bounds.html")
+    assert data["routers"] == [] and data["texts"] == {} and len(data["alphas"]) > 90
+    assert (data["models"], data["hops"]) == (["calc", "text"], 1)
+    assert data["nodes"]["rate"][0] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--out caches", "output exists: caches"),
+        ("--out nowhere/page.html", "output folder does not exist: nowhere"),
+        ("--texts -1", "--texts"),
+        ("--sweep caches", "no finished sweep: caches"),
+        ("--checkpoint caches", "caches"),
+    ],
+)
+def test_no_page_is_written_from_bad_input(flags: str, said: str, bare: Place) -> None:
+    before = sorted(bare.folder.rglob("*.html"))
+    assert said in bare.refuses(f"explore {flags}")
+    assert sorted(bare.folder.rglob("*.html")) == before
