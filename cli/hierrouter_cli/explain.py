@@ -23,7 +23,7 @@ from hierrouter_cli.report import (
 from hierrouter_cli.selecting import Selected, as_trained, own_policies, selecting
 
 if TYPE_CHECKING:
-    from hierrouter.reports.values import Explained
+    from hierrouter.reports.explain import Explained
 
 SPLIT = "validation"
 PAGE = "explore.html"

@@ -8,13 +8,12 @@ from typing import Any
 from markupsafe import Markup
 
 from hierrouter.reports.drawing import as_svg
-from hierrouter.reports.explain import EMPTY, facts, marks, numbers, tables
+from hierrouter.reports.explain import EMPTY, Explained, Node, facts, marks, numbers, tables
 from hierrouter.reports.figures import figures
 from hierrouter.reports.headline import definitions, headlines, source_lines, source_terms
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.results import Report
 from hierrouter.reports.tables import report_tables
-from hierrouter.reports.values import Explained, Node
 from hierrouter.tables import one_line
 
 LONG = 16  # rows; longer tables of the analysis are folded

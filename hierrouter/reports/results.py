@@ -16,7 +16,8 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER, STOP
-from hierrouter.reports.values import Bootstrap, Explained, Row, pivot
+from hierrouter.reports.explain import Explained
+from hierrouter.reports.values import Bootstrap, Row, pivot
 from hierrouter.tables import json_text
 from hierrouter_cache.tree import RouteTree
 
@@ -51,7 +52,7 @@ class Power:
 
 @dataclass(frozen=True)
 class PairFigures:
-    """The router as the weak model of a pair, see `metrics.PairCurve`; None where Q hardly differs.
+    """The router as the weak model of a pair, see `metrics.apgr`; None where Q hardly differs.
 
     Attributes:
         apgr: average share of the gap in Q that is recovered; chance has 0.5.

@@ -11,17 +11,9 @@ from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.reports.analysis_tables import analysis_tables, ladder_table
 from hierrouter.reports.headline import training_sentence
 from hierrouter.reports.results import HandingOver, PairFigures, Report
-from hierrouter.reports.values import ALL, Row
+from hierrouter.reports.values import ALL, GROUPS, Row
 from hierrouter.tables import Cell, Column, Line, Table, digits_for, numbered
 
-GROUPS = {
-    "reference": "Reference models",
-    "single": "Pool models (direct calls)",
-    "router": "HierRouter",
-    "route": "Fixed routes",
-    "baseline": "Baselines",
-    "oracle": "Oracle",
-}
 GAP = "Gap"
 SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
 # The oracle knows the answers; it is shown, but not in the running for the best value.

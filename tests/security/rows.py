@@ -17,7 +17,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/security/test_models.py::test_a_template_that_fails_is_one_line",
     ),
     "Terminal escapes": (
-        "tests/hierrouter/reports/test_text.py::test_each_character_of_a_family_becomes_visible",
+        "tests/hierrouter/reports/test_render.py::test_each_character_of_a_family_becomes_visible",
         "tests/security/test_terminal.py::test_no_command_lets_a_family_through",
         "tests/security/test_terminal.py::test_no_file_that_a_command_wrote_steers",
         "tests/security/test_terminal.py::test_a_trace_in_the_log_of_the_server_steers_nothing",
@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/browser/test_explore.py::test_the_policy_of_the_page_stops_scripts_that_are_not_its_own",
     ),
     "Spreadsheets": (
-        "tests/hierrouter/reports/test_text.py::test_csv_formula_is_neutralised",
+        "tests/hierrouter/reports/test_render.py::test_csv_formula_is_neutralised",
         "tests/hierrouter/reports/test_render.py::test_csv_cells_are_inert",
         "tests/hierrouter/collection/test_peers.py::test_no_cell_of_a_csv_is_a_formula",
         "tests/security/test_terminal.py::require_inert",

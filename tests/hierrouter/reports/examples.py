@@ -17,7 +17,7 @@ from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.build import FrontierPoint, build_report
 from hierrouter.reports.results import COST_UNIT_IN_OUT, HandingOver, PairFigures, Report
-from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row
+from hierrouter.reports.values import Bootstrap, Estimate, Estimates
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
 ALPHA = 0.1
@@ -81,28 +81,25 @@ def example(
     return build_report(table, chosen, **{**usual, **fields})
 
 
+def untrained() -> Report:
+    """`example` where nothing has been trained."""
+    return example([policy for policy in policies() if policy.kind != "router"])
+
+
 def three_times() -> Report:
     """The same policies on each query three times: 12 are enough for a claim of power."""
+    names = ("quality", "accuracy", "cost")
     repeated = [
-        replace(
-            policy,
-            quality=np.tile(policy.quality, 3),
-            accuracy=np.tile(policy.accuracy, 3),
-            cost=np.tile(policy.cost, 3),
-        )
+        replace(policy, **{name: np.tile(getattr(policy, name), 3) for name in names})
         for policy in policies()
     ]
     return example(repeated, DATASETS * 3)
 
 
-def dearer() -> list[Outcome]:
-    """The same policies where every query costs 2 more."""
-    return [replace(policy, cost=policy.cost + 2) for policy in policies()]
-
-
 def two_prices(depths: bool = False) -> Report:
-    """`example` under its own prices and under dearer ones."""
-    lists = {"cheap": policies(), "dear": dearer()}
+    """`example` under its own prices and where every query costs 2 more."""
+    dearer = [replace(policy, cost=policy.cost + 2) for policy in policies()]
+    lists = {"cheap": policies(), "dear": dearer}
     found = depths_added() if depths else None
     return example(found=found, price_lists=lists, cost_unit=COST_UNIT_IN_OUT)
 
@@ -110,25 +107,19 @@ def two_prices(depths: bool = False) -> Report:
 def depths_added() -> Estimates:
     """A table of a router that stops; intervals reach a tenth to both sides."""
     found = Estimates(DATASETS, Bootstrap(n=200, seed=7))
-    for calls, share, quality, cost in (
-        (1, 0.25, 0.3, 0.6),
-        (2, 0.75, 0.8, 1.2),
-        (3, 0.0, None, None),
-    ):
-        reward = None if quality is None or cost is None else quality - ALPHA * cost
-        figures = {"share": share, "quality": quality, "cost": cost, "reward": reward}
-        metrics = {
-            name: None if value is None else Estimate(value, value - 0.1, value + 0.1)
-            for name, value in figures.items()
-        }
-        found.state("depths", metrics, hop=calls)
+    for hop, figures in enumerate(((0.25, 0.3, 0.6, 0.24), (0.75, 0.8, 1.2, 0.68)), start=1):
+        estimates = [Estimate(value, value - 0.1, value + 0.1) for value in figures]
+        names = ("share", "quality", "cost", "reward")
+        found.state("depths", dict(zip(names, estimates, strict=True)), hop=hop)
+    none = {"share": Estimate(0.0, -0.1, 0.1), "quality": None, "cost": None, "reward": None}
+    found.state("depths", none, hop=3)
     return found
 
 
 def stopping(**fields: Any) -> Report:
     """`example` of a router that may stop, trained by `exact`, and a sweep of two seeds."""
     worse = outcome("hierrouter", "router", [0.7, 0.3, 0.7, 0.7], [0.5] * 4)
-    router = next(policy for policy in policies() if policy.kind == "router")
+    [router] = [policy for policy in policies() if policy.kind == "router"]
     short = outcome("a>stop", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
     usual: dict[str, Any] = {
         "provenance": {
@@ -149,20 +140,12 @@ def stopping(**fields: Any) -> Report:
     return example([*policies(), short], found=depths_added(), **{**usual, **fields})
 
 
-def with_frontier(report: Report, *rows: Row) -> Report:
-    """The report with these points of a sweep in place of its own."""
-    changed = replace(report)
-    vars(changed)["frontier"] = rows
-    return changed
+def deferring(stronger: str = "big", **changes: Any) -> Report:
+    """`example` of a router that hands over; nothing between a share of .05 and one of .4.
 
-
-def but(row: Row, **changes: object) -> Row:
-    """The same row but for some of its fields."""
-    return Row(**{**vars(row), **changes})
-
-
-def deferring(stronger: str = "big") -> Report:
-    """`example` of a router that hands over; nothing between a share of .05 and one of .4."""
+    Args:
+        changes: of `HandingOver`.
+    """
     both = outcome(f"hierrouter, else {stronger}", "baseline", [0.9, 0.4, 0.9, 0.8])
     curve = (
         DeferralPoint(-np.inf, 0.0, 0.7, 1.0, 0.6, 0.6, 0.6),
@@ -172,12 +155,9 @@ def deferring(stronger: str = "big") -> Report:
         DeferralPoint(np.inf, 1.0, 0.4, 4.0, 0.2, 0.2, 0.2),
     )
     chosen = DeferralPoint(-0.2, 0.3, 0.77, 1.7, 0.6, 0.48, 0.67)
-    return replace(
-        example([*policies(), both]),
-        deferral=HandingOver(
-            stronger, "validation", None, chosen, curve, PairFigures(None, None, None)
-        ),
-    )
+    none = PairFigures(None, None, None)
+    handing = HandingOver(stronger, "validation", None, chosen, curve, none)
+    return replace(example([*policies(), both]), deferral=replace(handing, **changes))
 
 
 def hostile() -> Report:

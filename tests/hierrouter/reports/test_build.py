@@ -1,23 +1,34 @@
-"""Means, intervals, differences and gaps against hand-made numbers."""
+"""Means, intervals, differences, gaps, sweeps and claims against hand-made numbers."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hierrouter.evaluation.intervals import crossed_interval
 from hierrouter.evaluation.outcome import Outcome
+from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import Report
+from hierrouter.reports.tables import claims_sentence
 from hierrouter.reports.values import Bootstrap, Estimates, Row
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.reports.examples import ALPHA, DATASETS, example, outcome, policies
+from tests.hierrouter.reports.examples import (
+    ALPHA,
+    DATASETS,
+    example,
+    outcome,
+    policies,
+    untrained,
+)
 
 
 def row(report: Report, policy: str, dataset: str = "all") -> Row:
-    found = [row for row in report.rows if (row.policy, row.dataset) == (policy, dataset)]
-    assert len(found) == 1
-    return found[0]
+    [found] = [row for row in report.rows if (row.policy, row.dataset) == (policy, dataset)]
+    return found
 
 
 def test_each_policy_has_a_row_for_each_dataset_and_for_all() -> None:
@@ -26,14 +37,10 @@ def test_each_policy_has_a_row_for_each_dataset_and_for_all() -> None:
     expected = [(policy.name, name) for policy in policies() for name in report.datasets]
     assert [(row.policy, row.dataset) for row in report.rows] == expected
     assert [row.n for row in report.by_policy[0]] == [2, 2, 4]
-
-
-def test_means_are_those_of_the_queries() -> None:
-    found = row(example(), "big", "mbpp")
-    assert found.quality == pytest.approx(0.3)
-    assert found.accuracy == 0
-    assert found.cost == 4
-    assert found.reward == pytest.approx(0.3 - ALPHA * 4)
+    found = row(report, "big", "mbpp")
+    assert (found.accuracy, found.cost) == (0, 4)
+    assert (found.quality, found.reward) == pytest.approx((0.3, 0.3 - ALPHA * 4))
+    assert report.quality_factor == pytest.approx(0.7 / 0.3)
 
 
 def test_gap_closed_by_hand() -> None:
@@ -41,41 +48,31 @@ def test_gap_closed_by_hand() -> None:
     report = example()
     assert report.gap_closed == pytest.approx({"all": 0.5, "gsm8k": -1.0, "mbpp": 0.0})
     assert report.gap("all") == pytest.approx(0.4)
-
-
-def test_no_gap_is_null() -> None:
     fixed = outcome("a>a", "route", [0.5] * 4)
     router = outcome("hierrouter", "router", [0.4] * 4)
-    report = example([fixed, router, outcome("oracle", "oracle", [0.5 + 1e-12] * 4)])
-    assert report.gap_closed == {"gsm8k": None, "mbpp": None, "all": None}
+    tiny = example([fixed, router, outcome("oracle", "oracle", [0.5 + 1e-12] * 4)])
+    assert tiny.gap_closed == {"gsm8k": None, "mbpp": None, "all": None}
 
 
-def test_without_a_router_there_are_baselines_only() -> None:
-    report = example([policy for policy in policies() if policy.kind != "router"])
-    assert report.router is None
-    assert report.gap_closed == {}
-    assert report.quality_factor is None
-    assert all(
-        row.difference is row.difference_low is row.difference_high is None for row in report.rows
-    )
+def test_without_a_router_nothing_is_compared() -> None:
+    report = untrained()
+    assert report.router is report.quality_factor is report.power is None
+    assert (report.gap_closed, report.comparisons, claims_sentence(report)) == ({}, (), "")
+    assert {(row.difference, row.difference_low) for row in report.rows} == {(None, None)}
 
 
-def test_difference_is_router_minus_policy_and_null_for_the_router() -> None:
+def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> None:
     report = example()
     assert row(report, "a>a").difference == pytest.approx(0.6 - 0.3)
     assert row(report, "a>b", "gsm8k").difference == pytest.approx(0.5 - 0.1)
     assert row(report, "hierrouter").difference is None
-
-
-def test_differences_are_paired() -> None:
-    """A policy that is always 0.2 worse: each reward varies, the difference does not."""
+    # A policy that is always 0.2 worse: each reward varies, the difference does not.
     quality = np.random.default_rng(0).random(60)
     router = outcome("hierrouter", "router", quality.tolist())
     worse = outcome("a>a", "route", (quality - 0.2).tolist())
     found = row(example([router, worse], ["one"] * 60), "a>a")
     assert found.reward_high - found.reward_low > 0.05
-    assert found.difference_low == pytest.approx(0.2)
-    assert found.difference_high == pytest.approx(0.2)
+    assert (found.difference_low, found.difference_high) == pytest.approx((0.2, 0.2))
 
 
 def test_interval_has_the_width_of_the_normal_one() -> None:
@@ -93,8 +90,7 @@ def test_interval_has_the_width_of_the_normal_one() -> None:
 )
 def test_intervals_contain_the_mean(quality: list[float], cost: list[float]) -> None:
     found = row(example([outcome("a", "single", quality, cost)], ["one"] * 30), "a")
-    slack = 1e-12
-    assert found.reward_low - slack <= found.reward <= found.reward_high + slack
+    assert found.reward_low - 1e-12 <= found.reward <= found.reward_high + 1e-12
 
 
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,26 +101,11 @@ def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) ->
         assert one.difference_high == pytest.approx(other.difference_high, abs=1e-12)
 
 
-def test_frontier_keeps_points_with_their_own_alpha() -> None:
-    points = example().frontier
-    assert [(point.policy, point.alpha) for point in points] == [
-        ("hierrouter", 0.2),
-        ("hierrouter", 0.1),
-        ("oracle", 0.2),
-        ("oracle", 0.1),
-    ]
-    assert points[0].reward == pytest.approx(points[0].quality - 0.2 * points[0].cost)
-
-
 def test_best_breaks_ties_by_cost() -> None:
     dear = outcome("a", "single", [0.5] * 4, [2.0] * 4)
     cheap = outcome("b", "single", [0.5] * 4, [1.0] * 4)
     best = example([dear, cheap]).best("single", by="quality")
     assert best is not None and best.policy == "b"
-
-
-def test_quality_factor_is_over_the_best_pool_model() -> None:
-    assert example().quality_factor == pytest.approx(0.7 / 0.3)
 
 
 NAN = Outcome("a", "single", np.array([np.nan] * 4), np.zeros(4), np.zeros(4))
@@ -160,3 +141,137 @@ def test_wrong_input_is_named(
 def test_impossible_settings_are_refused(alpha: float, bootstrap: Bootstrap) -> None:
     with pytest.raises(InputError, match=r"alpha|bootstrap"):
         example(found=Estimates(DATASETS, bootstrap), alpha=alpha)
+
+
+# --- sweeps: the mean of several seeds, how far they lie apart, and how sure it is
+
+SEEDS = (
+    outcome("hierrouter", "router", [0.8, 0.6], [2.0, 4.0]),
+    outcome("hierrouter", "router", [0.2, 0.4], [1.0, 1.0]),
+    outcome("hierrouter", "router", [0.5, 0.5], [0.5, 0.5]),
+)
+
+
+def swept(*points: FrontierPoint) -> tuple[Row, ...]:
+    outcomes = [points[0].by_seed[0]] if points else [SEEDS[0]]
+    found = Estimates(["one"] * len(outcomes[0].quality), Bootstrap(n=500))
+    return example(outcomes, found=found, frontier=points).frontier
+
+
+def test_frontier_keeps_points_with_their_own_alpha() -> None:
+    points = example().frontier
+    assert [(point.policy, point.alpha) for point in points] == [
+        ("hierrouter", 0.2),
+        ("hierrouter", 0.1),
+        ("oracle", 0.2),
+        ("oracle", 0.1),
+    ]
+    assert points[0].reward == pytest.approx(points[0].quality - 0.2 * points[0].cost)
+    dear = outcome("oracle", "oracle", [1.0, 1.0], [9.0, 9.0])
+    learned, bound = swept(FrontierPoint(0.1, SEEDS), FrontierPoint(0.2, (dear,)))
+    assert (learned.cost_low, learned.cost_high) == pytest.approx((3.5 / 3, 5.5 / 3))
+    assert (bound.cost_low, bound.cost, bound.cost_high) == (9, 9, 9)
+    assert bound.reward_high == pytest.approx(1 - 0.2 * 9)
+    assert swept() == ()
+
+
+def test_a_point_is_the_mean_of_its_seeds_which_have_a_spread() -> None:
+    """Of each figure on its own: the best seed by quality is not the best one by reward."""
+    (row,) = swept(FrontierPoint(0.1, SEEDS))
+    assert (row.policy, row.kind, row.alpha) == ("hierrouter", "router", 0.1)
+    assert (row.quality, row.cost, row.reward) == pytest.approx((0.5, 1.5, 0.35))
+    assert row.spread == Row(
+        seeds=3,
+        quality=pytest.approx((0.3, 0.7)),
+        cost=pytest.approx((0.5, 3.0)),
+        reward=pytest.approx((0.2, 0.45)),
+    )
+    ends = crossed_interval(np.array([seed.reward(0.1) for seed in SEEDS]))
+    assert row.crossed.reward == pytest.approx(ends)
+    ends = crossed_interval(np.array([seed.cost for seed in SEEDS]))
+    assert row.crossed.cost == pytest.approx(ends)
+    (alone,) = swept(FrontierPoint(0.1, SEEDS[:1]))
+    assert alone.spread is alone.crossed is None
+
+
+def test_seeds_are_averaged_within_a_query_before_resampling() -> None:
+    """Two seeds that are right on each other's mistakes: their mean does not vary."""
+    first = np.random.default_rng(0).integers(2, size=50).astype(float)
+    seeds = [outcome("hierrouter", "router", one.tolist()) for one in (first, 1 - first)]
+    together, alone = swept(FrontierPoint(0.0, tuple(seeds)), FrontierPoint(0.0, (seeds[0],)))
+    assert together.quality_low == pytest.approx(0.5) == together.quality_high
+    assert alone.quality_high - alone.quality_low > 0.2
+
+
+# --- claims: who is beaten for sure, and what the queries can show
+
+QUERIES = 200
+
+
+def rivals(by: list[float]) -> Report:
+    """Of a router, an oracle, and routes that are worse by so many standard errors."""
+    rng = np.random.default_rng(0)
+    quality = rng.random(QUERIES)
+    noise = rng.normal(size=(len(by), QUERIES))
+    noise = (noise - noise.mean(axis=1, keepdims=True)) / noise.std(axis=1, keepdims=True)
+    worse = quality - 0.1 * (noise + np.array(by)[:, None] / np.sqrt(QUERIES))
+    routes = [outcome(f"r{at}", "route", row.tolist()) for at, row in enumerate(worse)]
+    oracle = outcome("oracle", "oracle", (quality + 1).tolist())
+    router = outcome("hierrouter", "router", quality.tolist())
+    return example([router, *routes, oracle], ["one"] * QUERIES, resamples=2000)
+
+
+def test_a_small_lead_counts_alone_but_not_among_many() -> None:
+    """2.3 standard errors are beyond 1.96, and not beyond the largest of ten."""
+    said = claims_sentence(rivals([9.0] * 8 + [2.3, 0.0]))
+    assert said.startswith(
+        "HierRouter beats 9 of 10 policies one at a time and 8 when all 10 comparisons are to "
+        "hold at once (95%, max-t): all but r8, r9. "
+    )
+    assert "all but r1, r2, r3, r4, r5 and 3 more." in claims_sentence(rivals([9.0, *[0.0] * 8]))
+    said = claims_sentence(rivals([0.0] * 3))
+    assert said.startswith("HierRouter beats 0 of 3 policies one at a time and 0 when all 3 ")
+    assert "all but" not in said
+
+
+def test_intervals_for_all_at_once_are_wider_than_one_by_one() -> None:
+    report = rivals([3.0] * 5)
+    rows = {row.policy: row for row in report.overall}
+    assert [one.policy for one in report.comparisons] == ["r0", "r1", "r2", "r3", "r4"]
+    for one in report.comparisons:
+        row = rows[one.policy]
+        assert one.difference == pytest.approx(row.difference)
+        assert one.difference_low < row.difference_low < row.difference_high < one.difference_high
+
+
+def test_what_the_queries_can_show() -> None:
+    """Differences vary by 0.1: 2.8 * 0.1 / sqrt(200) at 200 queries, 787 for a hundredth."""
+    found = rivals([9.0, 3.0])
+    assert found.power is not None and found.power.policy == "r1"
+    assert found.power.deviation == pytest.approx(0.1, rel=0.01)
+    assert found.power.smallest_difference == pytest.approx(0.0199, abs=1e-4)
+    assert found.power.queries == pytest.approx(790, abs=5)
+    assert "200 queries can show a difference of 0.020" in claims_sentence(found)
+
+
+def test_of_equal_routes_the_cheaper_one_is_the_rival() -> None:
+    """The dear route is better by exactly what it costs more: 0.1 * 10."""
+    dear = outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
+    cheap = outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
+    router = outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
+    found = example([router, dear, cheap], ["one"] * 12).power
+    assert found is not None and found.policy == "cheap"
+
+
+def test_too_little_to_tell_claims_nothing() -> None:
+    assert example().power is None  # of four queries
+    route = outcome("a>a", "route", [0.5, 0.2, 0.9, 0.1] * 3)
+    same = replace(route, name="hierrouter", kind="router")
+    assert example([route, same], ["one"] * 12).power is None
+    names = ("quality", "accuracy", "cost")
+    single = [
+        replace(policy, **{name: getattr(policy, name)[:1] for name in names})
+        for policy in policies()
+    ]
+    found = example(single, ["one"])
+    assert (found.comparisons, found.power) == ((), None)

@@ -1,12 +1,15 @@
-"""Explained queries against the tree, the cache's own SQL, and the router's exact outcome."""
+"""Explained queries against tree, cache and outcomes; as text, Markdown, JSON, list and page."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import greedy
@@ -15,16 +18,32 @@ from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
-from hierrouter.reports.explain import explain, worst_queries
-from hierrouter.reports.values import Explained
+from hierrouter.reports.explain import (
+    Choice,
+    Explained,
+    Node,
+    Routed,
+    as_markdown,
+    as_object,
+    as_text,
+    explain,
+    in_order,
+    worst_queries,
+    worst_table,
+)
+from hierrouter.reports.page import CASES, as_html, cases
+from hierrouter.tables import json_text
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE
+from tests.hierrouter.reports.examples import HOSTILE, example
+from tests.hierrouter.reports.test_page import Page
 from tests.hostile import HARM, collect_hostile
 
 DEAR = 0.4  # an alpha at which short routes are the best ones
 CALLS = """SELECT route, hop, model, response, tokens_in, tokens_out, total_cost FROM nodes
 WHERE hop > 0 AND dataset || '/' || id = '{name}'"""
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +81,6 @@ def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree)
     [asked] = question.to_pylist()
     assert (found.question, list(found.references)) == (asked["question"], asked["answers"])
     assert (found.dataset, found.split) == (asked["dataset"], asked["split"])
-
-
-def test_without_a_router_there_is_no_route_of_its(testbed_cache: Path, tree: RouteTree) -> None:
-    [found] = explain(testbed_cache, tree, [0], ALPHA)
     assert found.router is None and found.regret is None
 
 
@@ -129,7 +144,6 @@ def test_the_worst_lose_most_and_nothing_lost_is_left_out(
     assert ordered == pytest.approx(sorted(ordered, reverse=True), abs=2e-9)
     assert {found.name for found in shown} == {n for n, lost in regrets.items() if lost > 1e-8}
     assert worst_queries(tree, "test", trained.alpha, trained, 3) == every[:3]
-    assert {tree.splits[row] for row in every} == {"test"}
 
 
 def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: RouteTree) -> None:
@@ -146,15 +160,180 @@ def test_a_part_of_the_pool_has_its_own_nodes(testbed_cache: Path, tree: RouteTr
     assert all(node.answer == answers[node.route] for node in small.nodes)
 
 
-def test_another_cache_is_refused(tmp_path: Path, tree: RouteTree) -> None:
+def test_hostile_answers_are_kept_and_another_cache_is_refused(
+    tmp_path: Path, tree: RouteTree
+) -> None:
     collect_hostile(tmp_path)
+    found = explain(tmp_path, open_tree(tmp_path), list(range(len(HARM))), ALPHA)
+    assert {node.answer for query in found for node in query.nodes} == set(HARM)
+    assert [query.references for query in found] == [(text,) for text in HARM]
     with pytest.raises(CacheError, match="1 of 1 queries are not in the cache"):
         explain(tmp_path, tree, [0], ALPHA)
 
 
-def test_hostile_answers_are_kept_as_they_are(tmp_path: Path) -> None:
-    collect_hostile(tmp_path)
-    tree = open_tree(tmp_path)
-    found = explain(tmp_path, tree, list(range(len(HARM))), ALPHA)
-    assert {node.answer for query in found for node in query.nodes} == set(HARM)
-    assert [query.references for query in found] == [(text,) for text in HARM]
+# --- how a query is shown
+
+
+def node(number: int, quality: float, answer: str, models: int = 2) -> Node:
+    parent, depth = (number - 1) // models, 1 if number <= models else 2
+    names = [f"m{(n - 1) % models}" for n in (parent, number) if n]
+    return Node(
+        number=number,
+        parent=parent,
+        model=names[-1],
+        route=">".join(names),
+        answer=answer,
+        quality=quality,
+        accuracy=float(quality > 0.5),
+        tokens_in=1_000,
+        tokens_out=2,
+        cost=float(depth),
+        reward=quality - 0.1 * depth,
+    )
+
+
+def query(answers: tuple[str, ...] = tuple("abcdef"), question: str = "why?") -> Explained:
+    """Two models and hops; node 6 (m1>m1) is right, the router ends at 5 (m1>m0)."""
+    nodes = tuple(
+        node(number, 1.0 if number == 6 else 0.2, answer)
+        for number, answer in enumerate(answers, 1)
+    )
+    choices = (
+        Choice(0, ("m0", "m1"), (0.25, 0.75), "m1", 0.0),
+        Choice(2, ("m0", "m1"), (0.625, 0.375), "m0", 0.8),
+    )
+    return Explained(
+        id="7",
+        dataset="set",
+        split="test",
+        question=question,
+        references=("f", "F"),
+        scorer="token_f1",
+        alpha=0.1,
+        hops=2,
+        nodes=nodes,
+        best=6,
+        fixed=3,
+        router=Routed(5, choices),
+    )
+
+
+def stopped() -> Explained:
+    """The same query with a router that ends after m1."""
+    return replace(query(), router=Routed(2, query().router.choices[:1]))
+
+
+def hostile() -> Explained:
+    texts = tuple(f"{text} {HOSTILE[-1]}" for text in HOSTILE[:6])
+    found = query(texts, question="\n".join(HOSTILE))
+    return replace(found, id=HOSTILE[0], dataset=HOSTILE[6], references=HOSTILE)
+
+
+def test_text_shows_every_node_with_its_numbers_and_whose_it_is() -> None:
+    text = as_text(query(), 160)
+    assert "set/7  test fold; Q is token_f1; R = Q - 0.1 C" in text
+    assert "Question   why?" in text and "Reference  f | F" in text
+    for letter in "abcdef":
+        assert re.search(rf"[│ ]   ?{letter}\n", text), letter
+    assert "m1  Q 1.000, right, 1,000+2 tokens, C 2.000, R 0.8000  < best in hindsight" in text
+    assert "m0  Q 0.200, wrong, 1,000+2 tokens, C 2.000, R 0.0000  < HierRouter" in text
+    assert text.count("<") == 3
+    assert "\x1b" not in text and "\x1b" in as_text(query(), 160, colour=True)
+
+
+def test_text_has_the_routes_and_choices_as_tables() -> None:
+    lines = [" ".join(line.split()) for line in as_text(query(), 160).splitlines()]
+    assert "HierRouter m1>m0 0.200 2.000 0.0000 0.8000" in lines
+    assert "best in hindsight m1>m1 1.000 2.000 0.8000 0.0000" in lines
+    assert "best fixed route m0>m0 0.200 2.000 0.0000 0.8000" in lines
+    assert "the question 0.250 0.750 m1 0.0000" in lines
+    assert "m1 0.625 0.375 m0 0.8000" in lines
+    assert re.search(r"HierRouter +m1>stop", as_text(stopped(), 160))
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_text_fits_the_terminal(width: int) -> None:
+    assert max(map(cell_len, as_text(hostile(), width).splitlines())) <= width
+
+
+def test_calls_come_before_those_made_after_them() -> None:
+    assert [node.number for node in in_order(query())] == [1, 3, 4, 2, 5, 6]
+
+
+def test_hostile_text_is_shown_and_steers_nothing() -> None:
+    markdown, text = as_markdown(hostile()), as_text(hostile(), 200)
+    for shown in (markdown, text):
+        assert not STEERING.search(shown)
+        assert "x1b" in shown and "u202egpj" in shown
+    assert "[/INST] [red]x[i]" in text
+    assert "<" not in markdown and "](" not in markdown
+    assert "a\\|b\\*c\\_d" in markdown
+
+
+def test_markdown_is_a_nested_list() -> None:
+    lines = as_markdown(query()).splitlines()
+    [right] = [line for line in lines if "Q 1.000" in line]
+    assert right.startswith("  - **m1** *best in hindsight* Q 1.000, right")
+    assert right.endswith(": f")
+    assert sum(line.startswith("- **m") for line in lines) == 2
+
+
+def test_json_holds_everything_whole() -> None:
+    text = json_text(as_object(hostile()), "query")
+    found = json.loads(text)
+    assert [item["answer"] for item in found["nodes"]] == [item.answer for item in hostile().nodes]
+    assert found["question"] == hostile().question
+    assert found["regret"] == pytest.approx(0.8)
+    assert found["router"]["choices"][1]["probabilities"] == [0.625, 0.375]
+    assert not STEERING.search(text)
+
+
+def test_a_list_has_one_line_for_each_query() -> None:
+    table = worst_table([query(), stopped()], "test")
+    assert [row.cells for row in table.rows] == [
+        ("set/7", pytest.approx(0.8), 0.0, 0.8, "m1>m0", "m1>m1", "why?"),
+        ("set/7", pytest.approx(0.7), 0.0, 0.0, "m1>stop", "m1>m1", "why?"),
+    ]
+    assert worst_table([], "validation").note == "No regret on the validation fold."
+
+
+def test_the_page_has_a_folded_case_for_each_query() -> None:
+    html = as_html(replace(example(), worst=(query(), replace(query(), id="8"))))
+    page = Page(html)
+    assert page.tags.count("details") == page.tags.count("summary") == 2
+    assert page.tags.count("q") == 12
+    assert ("details", "open", "") not in page.attributes
+    words = " ".join(page.words.split())
+    assert "set/7 m1>m0 instead of m1>m1: regret 0.8000" in words
+    cells = "<td>0.250</td><td>0.750</td><td>m1</td><td>0.0000</td>"
+    assert f'<tr><th scope="row">the question</th>{cells}</tr>' in html
+    assert page.attributes.count(("li", "class", "taken")) == 4
+    assert ("a", "href", "#worst") in page.attributes
+    without = Page(as_html(example()))
+    assert "details" not in without.tags and ("a", "href", "#worst") not in without.attributes
+
+
+def test_hostile_cases_are_shown_not_obeyed() -> None:
+    html = as_html(replace(example(), worst=(hostile(),)))
+    page = Page(html)
+    assert not STEERING.search(html)
+    harmful = {tag for tag, name, _ in page.attributes if name not in ("href", "class")}
+    assert not {"script", "img", "iframe", "a"} & harmful
+    assert "<script" not in html and "<img" not in html
+    for text in ("<script>alert(1)</script>", "[/INST] [red]x[i]", "\\u202egpj"):
+        assert text in page.words
+
+
+def test_of_a_large_tree_the_page_shows_what_routes_passed() -> None:
+    nodes = tuple(node(number, 0.2, str(number), models=20) for number in range(1, 421))
+    router = Routed(41, query().router.choices)
+    [case] = cases([replace(query(), nodes=nodes, best=21, fixed=420, router=router)])
+    # The question, and the states 1, 2 and 20 before the last calls of the three routes.
+    assert case["hidden"] == 420 - 4 * 20
+    assert [len(call["below"]) for call in case["calls"]] == [20, 20, *[0] * 17, 20]
+
+
+def test_a_page_shows_so_many_cases_and_cuts_answers() -> None:
+    found = cases([query(("x" * 5_000, *"bcdef"))] * (CASES + 5))
+    assert len(found) == CASES
+    assert len(found[0]["calls"][0]["answer"]) == 600

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.outcome import Outcome
+from hierrouter.learning.config import Objective
+from hierrouter.learning.loop import Watch
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.reports.drawing import INK, Drawing, as_svg
 from hierrouter.reports.figures import (
     DEEPEST,
@@ -27,25 +32,36 @@ from hierrouter.reports.figures import (
     figures,
     frontier_figure,
     ladder_figure,
+    learning_figure,
     reward_figure,
     route_map_figure,
     save,
 )
-from hierrouter.reports.results import MOST_ROUTES, OTHER, Report, RouteMap, RouteShares, route_map
-from hierrouter.reports.values import Bootstrap, Estimate, Estimates
+from hierrouter.reports.page import as_html
+from hierrouter.reports.results import (
+    MOST_ROUTES,
+    OTHER,
+    LearningCurve,
+    Report,
+    RouteMap,
+    RouteShares,
+    learning_curve,
+    route_map,
+)
+from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
+from tests.hierrouter.learning.runs import EXACT_GLIMPSE
 from tests.hierrouter.reports.examples import (
+    ALPHA,
     DATASETS,
     HOSTILE,
-    but,
     deferring,
     example,
     hostile,
     outcome,
     policies,
     stopping,
-    with_frontier,
 )
 from tests.hierrouter.trees import random_tree
 
@@ -56,89 +72,79 @@ def of(draw: Callable[[Report], Drawing]) -> Draw:
     return lambda report: as_svg(draw(report))
 
 
-FIGURES = [of(reward_figure), of(frontier_figure)]
-drawn_frontier = of(frontier_figure)
-
-
-FRONTIER = stopping().frontier
-SPREAD = FRONTIER[0].spread
-assert SPREAD
+reward, frontier = of(reward_figure), of(frontier_figure)
+FIGURES = [reward, frontier]
 
 
 def texts(svg: str) -> list[str]:
     return [element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag]
 
 
-@pytest.mark.parametrize("draw", FIGURES)
-def test_svg_is_deterministic(draw: Draw) -> None:
-    first = draw(example())
-    with mpl.rc_context(
-        {"font.size": 30, "axes.linewidth": 5, "svg.hashsalt": "other", "text.parse_math": True}
-    ):
-        assert draw(example()) == first
+def ids(svg: str) -> set[str]:
+    found = re.findall(r' id="([^"]+)"', svg)
+    assert found and len(found) == len(set(found))
+    return set(found)
 
 
 @pytest.mark.parametrize("draw", FIGURES)
-def test_global_settings_are_left_as_they_were(draw: Draw) -> None:
-    before = dict(mpl.rcParams)
-    draw(example())
+def test_svg_is_deterministic_whatever_the_settings_which_are_left_as_they_were(draw: Draw) -> None:
+    before, first = dict(mpl.rcParams), draw(example())
     assert dict(mpl.rcParams) == before
+    odd = {"font.size": 30, "axes.linewidth": 5, "svg.hashsalt": "other", "text.parse_math": True}
+    with mpl.rc_context(odd):
+        assert draw(example()) == first
 
 
 @pytest.mark.parametrize("draw", FIGURES)
 @pytest.mark.parametrize("report", [example(), hostile()], ids=["plain", "hostile"])
 def test_svg_is_self_contained(draw: Draw, report: Report) -> None:
-    root = ET.fromstring(draw(report))
-    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert tags <= {
-        "svg",
-        "title",
-        "desc",
-        "defs",
-        "g",
-        "path",
-        "use",
-        "text",
-        "clipPath",
-        "rect",
-        "pattern",
-    }
-    ids = [element.get("id") for element in root.iter() if element.get("id")]
-    assert len(ids) == len(set(ids))
+    svg = draw(report)
+    root, known = ET.fromstring(svg), ids(svg)
+    allowed = "svg title desc defs g path use text clipPath rect pattern"
+    assert {element.tag.rpartition("}")[2] for element in root.iter()} <= set(allowed.split())
     for element in root.iter():
         assert "style" not in element.attrib
         for name, value in element.attrib.items():
             assert not name.startswith("on")
             assert INK not in value
             if name == "href":
-                assert value[1:] in ids
+                assert value[1:] in known
             if reference := re.search(r"url\((.*?)\)", value):
-                assert reference[1].removeprefix("#") in ids
+                assert reference[1].removeprefix("#") in known
 
 
-def test_two_figures_share_no_id() -> None:
-    first, second = (set(re.findall(r' id="([^"]+)"', draw(example()))) for draw in FIGURES)
-    assert first and second and not first & second
+def test_two_figures_share_no_id_nor_does_one_that_stands_on_a_page_twice() -> None:
+    drawing = frontier_figure(example())
+    for first, second in (
+        (draw(example()) for draw in FIGURES),
+        (as_svg(drawing, salt=salt) for salt in ("1-", "2-")),
+    ):
+        assert not ids(first) & ids(second)
 
 
 @pytest.mark.parametrize("draw", FIGURES)
 def test_names_are_text_of_the_figure(draw: Draw) -> None:
-    labels = texts(draw(example()))
-    assert {"a", "big", "hierrouter"} <= set(labels)
-    hostile_labels = texts(draw(hostile()))
-    assert "<script>alert(1)</script>" in hostile_labels
-    assert " _under" in hostile_labels
-    assert "a|b*c_d`e$f$" in hostile_labels
+    assert {"a", "big", "hierrouter"} <= set(texts(draw(example())))
+    harmful = {"<script>alert(1)</script>", " _under", "a|b*c_d`e$f$"}
+    assert harmful <= set(texts(draw(hostile())))
 
 
-def test_frontier_draws_sweeps_routes_and_chance() -> None:
-    labels = set(texts(drawn_frontier(example())))
-    assert {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"} <= labels
-    assert "mean cost C per query (base_rate*token / 1,000)" in labels
-
-
-def test_reward_figure_says_its_alpha() -> None:
-    assert "net reward R = Q − 0.1 C" in texts(FIGURES[0](example()))
+def test_axes_and_lines_say_what_they_are() -> None:
+    labels = texts(frontier(example()))
+    sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
+    assert {*sweeps, "mean cost C per query (base_rate*token / 1,000)"} <= set(labels)
+    assert "net reward R = Q − 0.1 C" in texts(reward(example()))
+    labels = texts(of(depth_curve_figure)(stopping()))
+    depth = {"share of queries with more than one call", "mean quality Q (token_f1)"}
+    assert {*depth, "hierrouter over alpha"} <= set(labels)
+    # Points have the name of their alpha where there is room.
+    assert "0.1" in labels and "0" in labels and "0.05" not in labels
+    page = as_html(deferring())
+    for said in ("share of queries handed over to big", "hierrouter in doubt", "chance", "oracle"):
+        assert f">{said}</text>" in page
+    assert ">chosen by validation</text>" in page
+    assert "Deferral to big" in page and "Deferral: what handing" in page
+    assert "deferral" not in as_html(example()).lower()
 
 
 @pytest.mark.parametrize("draw", FIGURES)
@@ -161,17 +167,23 @@ def test_odd_reports_are_drawn_without_a_warning(draw: Draw, outcomes: list[Outc
 
 def test_models_beyond_the_palette_differ_by_hatch() -> None:
     many = example([outcome(f"m{number}", "single", [0.5] * 4) for number in range(12)])
-    assert "pattern" in FIGURES[0](many)
-    assert "pattern" not in FIGURES[0](example())
+    assert "pattern" in reward(many)
+    assert "pattern" not in reward(example())
 
 
-def test_seeds_are_bars_of_the_frontier() -> None:
-    bare = with_frontier(stopping(), *(but(row, spread=None) for row in FRONTIER))
-    assert svg_lines(drawn_frontier(stopping())) - svg_lines(drawn_frontier(bare)) == 2
-    wide = but(FRONTIER[0], spread=but(SPREAD, cost=(0.0, 1.0)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ET.fromstring(drawn_frontier(with_frontier(stopping(), wide)))
+POINT = stopping().frontier[0]
+
+
+def swept(*rows: Row) -> str:
+    """The frontier with these points of a sweep in place of its own."""
+    report = stopping()
+    vars(report)["frontier"] = rows
+    return frontier(report)
+
+
+def but(row: Row, **changes: object) -> Row:
+    """The same row but for some of its fields."""
+    return Row(**{**vars(row), **changes})
 
 
 def svg_lines(svg: str) -> int:
@@ -181,34 +193,31 @@ def svg_lines(svg: str) -> int:
     return sum(path.get("d", "").count("L") == 1 for path in found)
 
 
-def test_the_band_is_for_other_seeds_where_there_are_several() -> None:
-    def drawn(**changes: object) -> str:
-        return drawn_frontier(with_frontier(stopping(), *[but(FRONTIER[0], **changes)] * 2))
+def test_seeds_are_bars_of_the_frontier() -> None:
+    assert svg_lines(swept(POINT)) - svg_lines(swept(but(POINT, spread=None))) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ET.fromstring(swept(but(POINT, spread=but(POINT.spread, cost=(0.0, 1.0)))))
 
-    crossed = FRONTIER[0].crossed
-    assert crossed is not None
-    assert drawn(crossed=but(crossed, quality=(0.1, 0.9))) != drawn()
+
+def test_the_band_is_for_other_seeds_where_there_are_several_and_not_for_bounds() -> None:
+    def drawn(**changes: object) -> str:
+        return swept(*[but(POINT, **changes)] * 2)
+
+    assert drawn(crossed=but(POINT.crossed, quality=(0.1, 0.9))) != drawn()
     assert drawn(quality_low=0.1) == drawn()
     assert drawn(crossed=None, quality_low=0.1) != drawn(crossed=None)
-
-
-def test_a_bound_has_no_band() -> None:
-    bound = but(FRONTIER[0], policy="oracle", kind="oracle", spread=None, crossed=None)
-    wide = but(bound, quality_low=0.0, quality_high=1.0)
-    shown = {drawn_frontier(with_frontier(stopping(), one, one)) for one in (bound, wide)}
-    assert len(shown) == 1
+    bound = {"policy": "oracle", "kind": "oracle", "spread": None, "crossed": None}
+    assert drawn(**bound, quality_low=0.0, quality_high=1.0) == drawn(**bound)
 
 
 def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:
     rows = [
-        but(FRONTIER[0], alpha=alpha, quality=1 - alpha, cost=1 / alpha, crossed=None)
+        but(POINT, alpha=alpha, quality=1 - alpha, cost=1 / alpha, crossed=None)
         for alpha in (0.1, 0.2, 0.4)
     ]
-    drawn = {
-        drawn_frontier(with_frontier(example(), *(rows[at] for at in order)))
-        for order in ((0, 1, 2), (1, 0, 2), (2, 0, 1))
-    }
-    assert len(drawn) == 1
+    orders = ((0, 1, 2), (1, 0, 2), (2, 0, 1))
+    assert len({swept(*(rows[at] for at in order)) for order in orders}) == 1
 
 
 def names(report: Report) -> list[str]:
@@ -219,68 +228,46 @@ def test_there_is_a_figure_for_what_the_report_holds() -> None:
     assert names(example()) == ["net-reward", "frontier"]
     assert names(stopping()) == ["net-reward", "frontier", "depth-curve"]
     assert names(deferring()) == ["net-reward", "frontier", "deferral"]
-
-
-def test_one_point_is_no_curve() -> None:
-    short = replace(stopping(), depth_curve=stopping().depth_curve[:1])
-    assert names(short) == names(example())
+    assert names(climbed()) == ["net-reward", "frontier", "ladder"]
+    one_point = replace(stopping(), depth_curve=stopping().depth_curve[:1])  # no curve
+    assert names(one_point) == names(example())
 
 
 def test_costs_are_written_without_powers_of_ten() -> None:
     cheap = [outcome(f"m{at}", "single", [0.5] * 4, [0.002 * 30**at] * 4) for at in range(3)]
-    labels = texts(drawn_frontier(example(cheap)))
+    labels = texts(frontier(example(cheap)))
     assert "0.00001" in labels
     assert not [label for label in labels if re.fullmatch(r"[\d.]+e-\d+", label)]
-
-
-def test_the_same_figure_can_stand_on_a_page_twice() -> None:
-    drawing = frontier_figure(example())
-    first, second = (
-        set(re.findall(r' id="([^"]+)"', as_svg(drawing, salt=salt))) for salt in ("1-", "2-")
-    )
-    assert first and second and not first & second
 
 
 REWARDS = {"random": 0.3, "best single call": 0.7, "best fixed route": 0.4, "tree oracle": 0.8}
 
 
-def climbed(trained: bool = True) -> Report:
+def climbed(outcomes: list[Outcome] | None = None) -> Report:
     """Four rungs over two datasets and all; the router of `example` has R = .6 over all."""
     found = Estimates(DATASETS, Bootstrap(n=50))
     for rung, over_all in REWARDS.items():
-        for dataset, reward in (("gsm8k", -9.0), ("mbpp", -9.0), ("all", over_all)):
-            estimate = Estimate(reward, reward - 0.1, reward + 0.1)
+        for dataset, value in (("gsm8k", -9.0), ("mbpp", -9.0), ("all", over_all)):
+            estimate = Estimate(value, value - 0.1, value + 0.1)
             found.state("ladder", {"reward": estimate}, rung=rung, policy=rung, dataset=dataset)
-    chosen = [policy for policy in policies() if trained or policy.kind != "router"]
-    return example(chosen, found=found)
-
-
-def labels(report: Report) -> list[str]:
-    root = ET.fromstring(as_svg(ladder_figure(report)))
-    return [element.text or "" for element in root.iter() if "text" in element.tag]
+    return example(outcomes, found=found)
 
 
 def test_rungs_rise_from_chance_and_the_router_stands_above_all_it_beats() -> None:
-    names = [text for text in labels(climbed()) if text in (*REWARDS, "hierrouter")]
-    assert names == ["random", "best single call", "best fixed route", "hierrouter", "tree oracle"]
-
-
-def test_only_the_router_has_its_colour() -> None:
-    assert ROUTER_COLOUR in as_svg(ladder_figure(climbed()))
-    untrained = climbed(trained=False)
-    assert ROUTER_COLOUR not in as_svg(ladder_figure(untrained))
-    assert "hierrouter" not in labels(untrained)
-
-
-def test_rewards_are_those_over_all_queries() -> None:
-    figure = ladder_figure(climbed()).figure
-    low, high = figure.axes[0].get_xlim()
+    drawing = ladder_figure(climbed())
+    svg, rungs = as_svg(drawing), (*REWARDS, "hierrouter")
+    assert [text for text in texts(svg) if text in rungs] == [
+        "random",
+        "best single call",
+        "best fixed route",
+        "hierrouter",
+        "tree oracle",
+    ]
+    low, high = drawing.figure.axes[0].get_xlim()
     assert 0 < low < 0.2 and 0.9 < high < 1.1
-
-
-def test_the_ladder_is_drawn_where_there_is_an_analysis() -> None:
-    drawn = figures(climbed())
-    assert [drawing.name for drawing in drawn] == ["net-reward", "frontier", "ladder"]
+    untrained = as_svg(ladder_figure(climbed([one for one in policies() if one.kind != "router"])))
+    assert ROUTER_COLOUR in svg and ROUTER_COLOUR not in untrained
+    assert "hierrouter" not in texts(untrained)
 
 
 MAP = RouteMap(
@@ -293,20 +280,11 @@ MAP = RouteMap(
 )
 
 
-def endings(tree: RouteTree, nodes: list[int]) -> np.ndarray:
-    return np.eye(tree.routes.nodes)[nodes]
-
-
-def columns(*rows: list[int]) -> dict[str, np.ndarray]:
-    names = [f"d{at}" for at in range(len(rows) - 1)] + ["all"]
-    return {name: np.array(found) for name, found in zip(names, rows, strict=True)}
-
-
 def test_shares_are_those_of_each_dataset() -> None:
     tree = random_tree(Routes(2, 2), queries=4, seed=0)
-    router = endings(tree, [3, 3, 4, 1])
-    oracle = np.array([3, 4, 4, 4])
-    found = route_map(tree, router, oracle, columns([0, 1], [2, 3], [0, 1, 2, 3]))
+    router, oracle = np.eye(tree.routes.nodes)[[3, 3, 4, 1]], np.array([3, 4, 4, 4])
+    columns = {"d0": [0, 1], "d1": [2, 3], "all": [0, 1, 2, 3]}
+    found = route_map(tree, router, oracle, {name: np.array(at) for name, at in columns.items()})
     a, b = tree.models
     assert found.routes == (f"{a}>{b}", f"{a}>{a}", f"{a}>stop")
     assert [row.dataset for row in found.rows] == ["d0", "d1", "all"]
@@ -316,33 +294,36 @@ def test_shares_are_those_of_each_dataset() -> None:
 
 def test_rare_routes_share_a_column() -> None:
     tree = random_tree(Routes(4, 2), queries=13, seed=0)
-    nodes = list(range(5, 18))  # 13 of the 16 leaves, once each
-    every = list(range(13))
-    found = route_map(tree, None, np.array(nodes), columns(every))
+    nodes = np.arange(5, 18)  # 13 of the 16 leaves, once each
+    found = route_map(tree, None, nodes, {"all": np.arange(13)})
     assert len(found.routes) == MOST_ROUTES + 1 and found.routes[-1] == OTHER
     [row] = found.rows
     assert row.router is None
     assert row.oracle == pytest.approx([1 / 13] * MOST_ROUTES + [3 / 13])
 
 
-def test_a_cell_says_its_share_in_per_cent() -> None:
-    drawn = texts(as_svg(route_map_figure(MAP)))
+def drawn_map(**changes: object) -> list[str]:
+    return texts(as_svg(route_map_figure(replace(MAP, **changes))))
+
+
+def test_a_cell_of_the_map_says_its_share_in_per_cent() -> None:
+    drawn = drawn_map()
     assert [text for text in drawn if text.isdigit() or text == "<1"] == [
         *("75", "25", "100", "100", "<1"),
         *("100", "10", "90", "50", "50"),
     ]
     assert {"gsm8k", "all", "a>b", "b>stop", OTHER, "hierrouter", "oracle"} <= set(drawn)
-
-
-def test_one_dataset_needs_no_total() -> None:
-    alone = replace(MAP, rows=(MAP.rows[0], MAP.rows[-1]))
-    drawn = texts(as_svg(route_map_figure(alone)))
-    assert "gsm8k" in drawn and "all" not in drawn
+    alone = drawn_map(rows=(MAP.rows[0], MAP.rows[-1]))
+    assert "gsm8k" in alone and "all" not in alone  # one dataset needs no total
+    without = replace(MAP, rows=tuple(replace(row, router=None) for row in MAP.rows))
+    svg = as_svg(route_map_figure(without))
+    assert "hierrouter" not in texts(svg) and ROUTER_COLOUR not in svg
+    assert ROUTER_COLOUR in as_svg(route_map_figure(MAP))
 
 
 def test_a_long_route_has_a_line_for_each_call() -> None:
     long = "a-model-of-20-letter>another-of-20-letters"
-    drawn = texts(as_svg(route_map_figure(replace(MAP, routes=(long, "a>b", OTHER)))))
+    drawn = drawn_map(routes=(long, "a>b", OTHER))
     assert drawn.count("a-model-of-20-letter>") == drawn.count("another-of-20-letters") == 2
     assert long not in drawn and "a>b" in drawn
 
@@ -356,21 +337,13 @@ def test_the_widest_names_leave_room_for_the_map(letter: str, hops: int) -> None
         as_svg(route_map_figure(RouteMap((*routes, OTHER), MAP.rows)))
 
 
-def test_without_a_router_there_is_one_panel() -> None:
-    alone = replace(MAP, rows=tuple(replace(row, router=None) for row in MAP.rows))
-    svg = as_svg(route_map_figure(alone))
-    assert "hierrouter" not in texts(svg) and ROUTER_COLOUR not in svg
-    assert ROUTER_COLOUR in as_svg(route_map_figure(MAP))
-
-
-def test_hostile_names_are_text() -> None:
-    share = 1 / len(HOSTILE)
-    rows = tuple(
-        RouteShares(name, (share,) * len(HOSTILE), (share,) * len(HOSTILE)) for name in HOSTILE
-    )
+def test_hostile_names_of_the_map_are_text() -> None:
+    shares = (1 / len(HOSTILE),) * len(HOSTILE)
+    rows = tuple(RouteShares(name, shares, shares) for name in HOSTILE)
     svg = as_svg(route_map_figure(RouteMap(HOSTILE, rows)))
     assert "<script>alert(1)</script>" in texts(svg)
-    assert "<script" not in svg and "\x1b" not in svg
+    svg += as_html(deferring("<script><img src=x>\x1b"))
+    assert "<script" not in svg and "<img" not in svg and "\x1b" not in svg
 
 
 def luminance(colour: np.ndarray) -> float:
@@ -383,40 +356,74 @@ def luminance(colour: np.ndarray) -> float:
 def test_numbers_stand_out_from_the_deepest_cells(scheme: int) -> None:
     css = (resources.files("hierrouter.reports") / "templates" / "report.css").read_text("utf-8")
 
-    def named(name: str) -> np.ndarray:
-        return parts(re.findall(rf"--{name}: (#\w{{6}});", css)[scheme])
-
     def parts(colour: str) -> np.ndarray:
         return np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
 
-    ink, panel = named("ink"), named("panel")
+    ink, panel = (
+        parts(re.findall(rf"--{name}: (#\w{{6}});", css)[scheme]) for name in ("ink", "panel")
+    )
     for filled in (ink, parts(ROUTER_COLOUR)):
         cell = DEEPEST * filled + (1 - DEEPEST) * panel
         low, high = sorted((luminance(ink), luminance(cell)))
         assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
-def drawn_depth() -> str:
-    return as_svg(depth_curve_figure(stopping()))
+# --- how a router learned
+
+CURVE = LearningCurve(0.1, "validation", (2, 4, 5), (0.2, 0.6, 0.5), 4, 0.3, 0.9)
 
 
-def test_the_depth_curve_is_deterministic() -> None:
-    assert drawn_depth() == drawn_depth()
+def trained_on(
+    splits: Sequence[str], seed: int, epochs: int, every: int, watch: Watch | None = None
+) -> tuple[TrainedRouter, RouteTree]:
+    tree = replace(random_tree(Routes(2, 2), len(splits), seed), splits=tuple(splits))
+    config = replace(EXACT_GLIMPSE, epochs=epochs, evaluate_every=every)
+    return train(tree, Objective(ALPHA), config, 0, watch), tree
 
 
-def test_axes_say_what_they_are() -> None:
-    labels = set(texts(drawn_depth()))
-    assert {
-        "share of queries with more than one call",
-        "mean quality Q (token_f1)",
-        "hierrouter over alpha",
-    } <= labels
+def test_the_curve_is_the_history_of_the_training() -> None:
+    splits = ["train"] * 6 + ["validation"] * 3 + ["test"] * 3
+    trained, tree = trained_on(splits, seed=0, epochs=5, every=2)
+    curve = learning_curve(trained, tree, "validation")
+    assert curve is not None and curve.chosen is not None
+    assert (curve.epochs, curve.reward) == ((2, 4, 5), trained.history)
+    kept = curve.reward[curve.epochs.index(curve.chosen)]
+    fold = tree.split("validation")
+    assert kept == max(curve.reward)
+    assert kept == pytest.approx(trained.outcome(fold).reward(ALPHA).mean())
+    assert curve.oracle == pytest.approx(oracle(fold, ALPHA).reward(ALPHA).mean())
+    assert curve.fixed is not None and curve.fixed <= curve.oracle
+    # Bounds of another tree are left out; a router without history has no curve.
+    other = learning_curve(trained, replace(tree, content="1" * 32), "validation")
+    assert other is not None and other.fixed is other.oracle is None
+    assert learning_curve(replace(trained, history=()), tree, "validation") is None
+    # An old checkpoint does not tell which epoch was kept.
+    old = learning_curve(replace(trained, kept=None), tree, "validation")
+    assert old is not None and old.chosen is None
+    drawn = learning_figure(old)
+    assert "kept" not in texts(as_svg(drawn)) and drawn.caption.endswith("kept")
 
 
-def test_points_have_the_name_of_their_alpha_where_there_is_room() -> None:
-    labels = texts(drawn_depth())
-    assert "0.1" in labels and "0" in labels
-    assert "0.05" not in labels
+def test_of_tied_epochs_the_one_that_was_kept_is_named() -> None:
+    """With one query on validation most epochs tie there; train decides between them."""
+    found: list[tuple[float, float]] = []
+    watch = Watch(on_epoch=lambda done, total, train, validation: found.append((validation, train)))
+    trained, tree = trained_on(["train"] * 12 + ["validation"], 6, epochs=6, every=1, watch=watch)
+    curve = learning_curve(trained, tree, "validation")
+    best = max(found)
+    assert best[0] in [validation for validation, _ in found[: found.index(best)]], "no tie"
+    assert curve is not None and curve.chosen == found.index(best) + 1
+
+
+def test_the_learning_curve_has_its_bounds_and_names_the_epoch_that_was_kept() -> None:
+    drawing = learning_figure(CURVE)
+    assert drawing.caption.endswith("(4)")
+    bounds = {"oracle", "best fixed route"}
+    assert {*bounds, "hierrouter", "kept", "epochs"} <= set(texts(as_svg(drawing)))
+    assert not bounds & set(texts(as_svg(learning_figure(replace(CURVE, fixed=None, oracle=None)))))
+
+
+# --- files
 
 
 def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
@@ -427,8 +434,13 @@ def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_same_figure_is_the_same_bytes(tmp_path: Path, format: str) -> None:
-    first = save(frontier_figure(example()), tmp_path / f"a.{format}").read_bytes()
+def test_the_same_figure_is_the_same_bytes_and_stays_what_the_page_shows(
+    tmp_path: Path, format: str
+) -> None:
+    drawing = frontier_figure(example())
+    before = as_svg(drawing)
+    first = save(drawing, tmp_path / f"a.{format}").read_bytes()
+    assert as_svg(drawing) == before
     with mpl.rc_context({"font.size": 30, "pdf.fonttype": 3, "savefig.facecolor": "black"}):
         second = save(frontier_figure(example()), tmp_path / f"b.{format}").read_bytes()
     assert first == second
@@ -439,14 +451,11 @@ def test_the_same_figure_is_the_same_bytes(tmp_path: Path, format: str) -> None:
 def test_unknown_formats_are_refused_before_anything_is_written(
     tmp_path: Path, formats: list[str]
 ) -> None:
+    check_formats(FORMATS)
     with pytest.raises(InputError, match=r"^unknown format of figures: .*svg, pdf, png$") as error:
         export_figures(example(), tmp_path, formats)
     assert "\n" not in str(error.value) and len(str(error.value)) <= 300
     assert list(tmp_path.iterdir()) == []
-
-
-def test_known_formats_are_accepted() -> None:
-    check_formats(FORMATS)
 
 
 def test_a_pdf_holds_vectors_and_whole_fonts(tmp_path: Path) -> None:
@@ -470,14 +479,6 @@ def test_an_svg_stands_alone(tmp_path: Path) -> None:
     assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert INK in text and "currentColor" not in text
     assert re.search(r'fill="#ffffff"', text)
-
-
-def test_what_the_page_shows_is_not_changed_by_saving(tmp_path: Path) -> None:
-    drawing = frontier_figure(example())
-    before = as_svg(drawing)
-    for format in FORMATS:
-        save(drawing, tmp_path / f"a.{format}")
-    assert as_svg(drawing) == before
 
 
 def test_hostile_names_are_saved_without_a_warning(tmp_path: Path) -> None:

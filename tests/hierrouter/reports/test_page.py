@@ -1,10 +1,13 @@
-"""The page: whole, inert, and the same each time."""
+"""The page: whole, inert, the same each time, under one price list or several."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 
 import pytest
@@ -12,7 +15,15 @@ import pytest
 from hierrouter.reports.headline import definitions, headlines
 from hierrouter.reports.page import as_html
 from hierrouter.reports.results import Report
-from tests.hierrouter.reports.examples import deferring, example, hostile, policies, stopping
+from tests.hierrouter.reports.examples import (
+    HOSTILE,
+    deferring,
+    example,
+    hostile,
+    stopping,
+    two_prices,
+    untrained,
+)
 
 FETCHING = {"src", "srcset", "href", "action", "data", "poster", "background", "formaction"}
 
@@ -25,7 +36,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str, str]] = []
         self.style = ""
-        self.words: list[str] = []
+        self.words = ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -36,29 +47,29 @@ class Page(HTMLParser):
         if self.tags and self.tags[-1] == "style" and not self.style:
             self.style = data
         else:
-            self.words.append(data)
+            self.words += data
 
-    @property
-    def policy(self) -> str:
-        values = [
-            value for tag, name, value in self.attributes if (tag, name) == ("meta", "content")
-        ]
-        return next(value for value in values if "default-src" in value)
+    def values(self, name: str, tag: str | None = None) -> list[str]:
+        """Of one attribute, wherever it stands or on one kind of tag."""
+        return [v for t, n, v in self.attributes if n == name and tag in (None, t)]
+
+
+@cache
+def html_of(make: Callable[[], Report]) -> str:
+    """Drawn once."""
+    return as_html(make())
 
 
 @pytest.fixture(scope="module", params=[example, hostile, stopping, deferring])
 def page(request: pytest.FixtureRequest) -> Page:
-    report: Report = request.param()
-    return Page(as_html(report))
+    return Page(html_of(request.param))
 
 
 def test_nothing_is_loaded_or_run(page: Page) -> None:
-    assert not {"script", "iframe", "img", "link", "object", "embed", "form", "base"} & set(
-        page.tags
-    )
+    harmful = {"script", "iframe", "img", "link", "object", "embed", "form", "base"}
+    assert not harmful & set(page.tags)
     for tag, name, value in page.attributes:
-        assert not name.startswith("on"), (tag, name)
-        assert name != "style", tag
+        assert not name.startswith("on") and name != "style", (tag, name)
         if name.rpartition(":")[2] in FETCHING:
             assert value.startswith("#"), (tag, name, value)
     assert "url(" not in page.style and "@import" not in page.style
@@ -66,38 +77,31 @@ def test_nothing_is_loaded_or_run(page: Page) -> None:
 
 def test_policy_allows_the_one_style_sheet_and_nothing_else(page: Page) -> None:
     digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
-    assert page.policy == (
+    [policy] = [value for value in page.values("content", "meta") if "default-src" in value]
+    assert policy == (
         f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     )
     assert page.tags.count("style") == 1
-
-
-def test_policy_comes_before_anything_it_governs() -> None:
-    html = as_html(example())
+    html = html_of(example)  # the policy comes before anything it governs
     assert html.index("Content-Security-Policy") < html.index("<style")
 
 
-def test_links_within_the_page_lead_somewhere(page: Page) -> None:
-    ids = [value for _, name, value in page.attributes if name == "id"]
+def test_every_part_is_there_and_links_lead_somewhere(page: Page) -> None:
+    assert page.tags.count("table") in (5, 6)
+    assert page.tags.count("svg") == page.tags.count("figure") == page.tags.count("table") - 3
+    ids = page.values("id")
     assert len(ids) == len(set(ids))
-    targets = {value[1:] for _, name, value in page.attributes if name == "href"}
-    assert targets <= set(ids)
+    assert {"main", "figures", "tables", "definitions", "provenance"} <= set(ids)
+    assert {value[1:] for value in page.values("href")} <= set(ids)
 
 
 def test_hostile_text_is_shown_not_obeyed() -> None:
-    html = as_html(hostile())
+    html = html_of(hostile)
     assert "<script" not in html and "<b>bold" not in html and "<img" not in html
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", html)
-    words = "".join(Page(html).words)
+    words = Page(html).words
     for shown in ("<script>alert(1)</script>", "\\x1b]8;;http://x\\x07link", "\\u202egpj", "=1+1"):
         assert shown in words
-
-
-def test_every_table_figure_and_section_is_there(page: Page) -> None:
-    assert page.tags.count("table") in (5, 6)
-    assert page.tags.count("svg") == page.tags.count("figure") == page.tags.count("table") - 3
-    ids = {value for _, name, value in page.attributes if name == "id"}
-    assert {"main", "figures", "tables", "definitions", "provenance"} <= ids
 
 
 def test_scrolling_parts_can_be_reached_by_keyboard(page: Page) -> None:
@@ -107,7 +111,7 @@ def test_scrolling_parts_can_be_reached_by_keyboard(page: Page) -> None:
 
 
 def test_page_is_deterministic() -> None:
-    assert as_html(example()) == as_html(example())
+    assert as_html(example()) == html_of(example)
 
 
 def test_headlines_of_a_trained_router() -> None:
@@ -122,49 +126,32 @@ def test_headlines_of_a_trained_router() -> None:
     assert shown["Quality over the best pool model"][0] == "2.33×"
 
 
-def untrained() -> Report:
-    return example([policy for policy in policies() if policy.kind != "router"])
-
-
 def test_without_a_router_the_page_says_so() -> None:
-    assert "No trained policy" in as_html(untrained())
-    assert "No trained policy" not in as_html(example())
+    assert "No trained policy" in html_of(untrained)
+    assert "No trained policy" not in html_of(example)
     assert [line.value for line in headlines(untrained())] == ["0.250", "0.400", "0.800"]
 
 
 def test_definitions_name_every_symbol() -> None:
-    words = "".join(Page(as_html(example())).words)
-    for term in (
-        "gap closed",
-        "95% bootstrap, 200 resamples",
-        "alpha = 0.1",
-        "token_f1",
-    ):
+    words = Page(html_of(example)).words
+    for term in ("gap closed", "95% bootstrap, 200 resamples", "alpha = 0.1", "token_f1"):
         assert term in words
 
 
-def test_a_router_that_may_stop_has_a_table_and_a_figure_more() -> None:
-    page = Page(as_html(stopping()))
+def test_a_router_that_may_stop_has_a_table_a_figure_and_terms_more() -> None:
+    page, plain = Page(html_of(stopping)), html_of(example)
     assert (page.tags.count("table"), page.tags.count("figure")) == (6, 3)
-    words = "".join(page.words)
-    for shown in (
-        "Where HierRouter stops",
-        "Depth: what",
-        "from the lowest to the highest seed",
-        "other seeds",
-    ):
-        assert shown in words
-        assert shown not in as_html(example())
+    told = ("Where HierRouter stops", "Depth: what", "from the lowest to the highest seed")
+    for shown in (*told, "other seeds"):
+        assert shown in page.words and shown not in plain
+    terms = {"ppo, exact", "state view", "stop", "depth curve", "seeds"}
+    assert terms <= set(dict(definitions(stopping())))
+    assert not {*terms, "deferral"} & set(dict(definitions(example())))
+    assert "deferral" in dict(definitions(deferring()))
 
 
-@pytest.mark.parametrize("term", ["ppo, exact", "state view", "stop", "depth curve", "seeds"])
-def test_terms_are_explained_where_they_occur(term: str) -> None:
-    assert term in dict(definitions(stopping()))
-    assert term not in dict(definitions(example()))
-
-
-def test_provenance_says_how_the_router_was_trained() -> None:
-    html = as_html(stopping())
+def test_provenance_is_flat_sorted_and_says_how_the_router_was_trained() -> None:
+    html = html_of(stopping)
     for key, value in (
         ("algo", "exact"),
         ("view", "query+answer"),
@@ -173,10 +160,56 @@ def test_provenance_says_how_the_router_was_trained() -> None:
         ("trained_alpha", "0.1"),
     ):
         assert f"<dt>{key}</dt><dd><code>{value}</code></dd>" in html
+    keys = re.findall(r"<dt>(cache|encoder.name|seed)</dt>", html_of(example))
+    assert keys == ["cache", "encoder.name", "seed"]
+    looked = replace(example(), provenance={"test_looks": {"this_router": 2, "all_routers": 5}})
+    words = Page(as_html(looked)).words
+    for text in ("test_looks.this_router", "test_looks.all_routers", "looks at the test fold"):
+        assert text in words
+    assert "looks at the test fold" not in html_of(example)
 
 
-def test_provenance_is_flat_and_sorted() -> None:
-    html = as_html(example())
-    keys = ["<dt>cache</dt>", "<dt>encoder.name</dt>", "<dt>seed</dt>"]
-    places = [html.index(key) for key in keys]
-    assert places == sorted(places)
+def dear() -> Report:
+    """Another report, so that it can be told from the first."""
+    return replace(example(), alpha=0.25, notes=("Dear.",))
+
+
+@pytest.fixture(scope="module")
+def several() -> Page:
+    return Page(as_html(two_prices(), others={HOSTILE[0]: dear(), "third": example()}))
+
+
+def test_one_list_needs_no_switch() -> None:
+    html = html_of(example)
+    assert "<input" not in html and ":has(#prices" not in html
+    assert "Prices:" not in html
+
+
+def test_each_list_has_a_button_and_the_first_one_is_chosen(several: Page) -> None:
+    assert several.values("id", "input") == ["prices-1", "prices-2", "prices-3"]
+    assert set(several.values("name", "input")) == {"prices"}
+    assert several.values("checked") == [""]
+    checked = several.attributes.index(("input", "checked", ""))
+    assert checked < several.attributes.index(("input", "id", "prices-2"))
+    assert "Prices: cheap" in several.words and f"Prices: {HOSTILE[0]}" in several.words
+    assert "script" not in several.tags
+
+
+def test_each_list_has_its_figures_tables_and_notes(several: Page) -> None:
+    assert several.tags.count("svg") == 3 * 2
+    assert several.tags.count("table") == 6 + 5 + 5
+    ids = several.values("id")
+    assert len(ids) == len(set(ids))
+    for number in (1, 2, 3):
+        assert several.values("class", "div").count(f"prices-{number}") == 3
+        assert f"body:has(#prices-{number}:not(:checked)) .prices-{number} " in several.style
+    html = as_html(example(), others={"dear": dear()})
+    second = html.index('<div class="prices-2">')
+    assert html.index("Dear.") > second
+    assert html.count("R = Q − 0.25 C") == html[second:].count("R = Q − 0.25 C") > 0
+
+
+def test_only_a_screen_hides_a_list(several: Page) -> None:
+    print_too, _, screen = several.style.partition("@media screen")
+    assert "body:has(#prices-1" in screen and "body:has" not in print_too
+    assert screen.count("display: none") == 3

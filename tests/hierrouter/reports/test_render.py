@@ -1,17 +1,121 @@
-"""Tables in a terminal, in Markdown, in LaTeX and in a sheet."""
+"""Texts and tables in a terminal, in Markdown, in LaTeX and in a sheet, whatever they hold."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
+import unicodedata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from hierrouter.reports.tables import long_table, quality_table, report_tables
-from hierrouter.tables import Table, as_csv, as_latex, as_markdown, as_rich, folded
+from hierrouter.tables import (
+    Column,
+    Interval,
+    Line,
+    Table,
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_rich,
+    csv_text,
+    folded,
+    latex_text,
+    markdown_text,
+    one_line,
+    safe_text,
+)
 from tests.hierrouter.reports.examples import HOSTILE, example, hostile, outcome
+
+FAMILIES = {
+    "c0": "".join(map(chr, [*range(0x09), *range(0x0B, 0x20)])),
+    "del": "\x7f",
+    "c1": "".join(map(chr, range(0x80, 0xA0))),
+    "bidi embedding": "\u202a\u202b\u202c\u202d\u202e",
+    "bidi isolate": "\u2066\u2067\u2068\u2069",
+    "bidi mark": "\u200e\u200f\u061c",
+    "zero width": "\u200b\u200c\u200d\u2060\ufeff\u00ad",
+    "separator": "\u2028\u2029",
+    "tag": "\U000e0001\U000e0041",
+    "surrogate": "\ud800\udfff",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_character_of_a_family_becomes_visible(family: str) -> None:
+    for character in FAMILIES[family]:
+        shown = safe_text(f"a{character}b")
+        assert character not in shown
+        assert shown.startswith("a\\") and shown.endswith("b")
+        assert shown.isascii()
+
+
+def test_escapes_name_the_code_point_and_ordinary_text_is_left_alone() -> None:
+    assert safe_text("\x1b[31m\x9b\u202e\U000e0041") == "\\x1b[31m\\x9b\\u202e\\U000e0041"
+    text = "naïve café\t中文 🙂 [/INST] [red] C:\\new\nline"
+    assert safe_text(text) == text
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_nothing_invisible_survives_and_again_changes_nothing(text: str) -> None:
+    shown = safe_text(text)
+    left = {unicodedata.category(character) for character in shown if character not in "\n\t"}
+    assert not left & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert safe_text(shown) == shown
+    shown.encode("utf-8")
+
+
+def test_one_line_folds_and_cuts() -> None:
+    assert one_line("a\n b\tc") == "a b c"
+    assert [one_line(text, 4) for text in ("abcdef", "abcd")] == ["abc…", "abcd"]
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\u00a0="])
+def test_csv_formula_is_neutralised(start: str) -> None:
+    assert csv_text(f"{start}1+1").startswith("'")
+    assert csv_text("calc>text") == "calc>text"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("a_b & 5 % #1 $x$", r"a\_b \& 5 \% \#1 \$x\$"),
+        ("~^<>|", r"\textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\textbar{}"),
+        ("[0.1, 0.2]", "{[}0.1, 0.2{]}"),
+        ("\x1b\n\nx", r"\textbackslash{}x1b x"),
+    ],
+)
+def test_latex_prints_the_text(text: str, expected: str) -> None:
+    assert latex_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a|b", r"a\|b"),
+        ("*a* _b_ `c`", r"\*a\* \_b\_ \`c\`"),
+        ("[x](http://y)", r"\[x\](http://y)"),
+        ("<script>&amp;", "&lt;script>&amp;amp;"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_markdown_prints_the_text(text: str, expected: str) -> None:
+    assert markdown_text(text) == expected
+
+
+def test_cells_are_shown_plainly() -> None:
+    column = Column("x", digits=2, signed=True)
+    cells = (-0.001, Interval(-1, 2.5), None, 7)
+    assert [column.show(cell) for cell in cells] == ["+0.00", "[-1, +2.50]", "-", "7"]
+
+
+def test_a_column_without_numbers_has_no_best() -> None:
+    assert Table("t", (Column("x", best="highest"),), (Line("g", (None,)),)).best() == frozenset()
 
 
 def printed(table: Table, width: int = 80, encoding: str = "utf-8") -> str:
@@ -23,13 +127,8 @@ def printed(table: Table, width: int = 80, encoding: str = "utf-8") -> str:
 
 def test_terminal_shows_groups_values_and_note() -> None:
     text = printed(quality_table(example(), routes=1))
-    for part in (
-        "Quality Q (token_f1)",
-        "Reference models",
-        "hierrouter",
-        "0.700",
-        "The best 1 of 2",
-    ):
+    parts = ("Quality Q (token_f1)", "Reference models", "hierrouter", "0.700", "The best 1 of 2")
+    for part in parts:
         assert part in text
 
 
@@ -58,38 +157,21 @@ def test_terminal_is_safe_from_names() -> None:
     assert "[/INST] [red]x[i]" in printed(quality_table(hostile()), 200)
 
 
-def test_markdown_is_a_table_whatever_the_names() -> None:
+def test_markdown_is_a_table_whatever_the_names_and_marks_the_best() -> None:
     for table in report_tables(hostile(), routes=None):
         lines = as_markdown(table).splitlines()
-        rows = [line for line in lines if line.startswith("|")]
-        for line in rows:
+        for line in (line for line in lines if line.startswith("|")):
             assert len(re.findall(r"(?<!\\)\|", line)) == len(table.columns) + 1
         assert "<" not in "".join(lines)
-
-
-def test_markdown_marks_the_best() -> None:
     assert "| hierrouter | 0.600 | **0.800** | **0.700** |" in as_markdown(quality_table(example()))
 
 
 def test_latex_runs_nothing_and_balances() -> None:
+    markup = "begin end centering caption toprule midrule bottomrule multicolumn textit textbf par"
+    names = "smallskip textbackslash textless textgreater textbar"
     for table in report_tables(hostile(), routes=None):
         text = as_latex(table)
-        commands = set(re.findall(r"\\([A-Za-z]+)", text))
-        assert commands <= {
-            "begin",
-            "end",
-            "centering",
-            "caption",
-            "toprule",
-            "midrule",
-            "bottomrule",
-            "multicolumn",
-            "textit",
-            "textbf",
-            "par",
-            "smallskip",
-            *(f"text{name}" for name in ("backslash", "less", "greater", "bar")),
-        }
+        assert set(re.findall(r"\\([A-Za-z]+)", text)) <= {*markup.split(), *names.split()}
         assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
         bare = text.replace(r"\{", "").replace(r"\}", "")
         assert bare.count("{") == bare.count("}")

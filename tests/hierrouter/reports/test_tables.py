@@ -7,17 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hierrouter.collection.estimate import Amount, Estimate, StageEstimate, exactly
+from hierrouter.evaluation.deferral import DeferralPoint
+from hierrouter.reports.evaluated import pair_figures
+from hierrouter.reports.plans import duration, estimate_object, estimate_table, short, size
 from hierrouter.reports.tables import (
     cost_table,
-    long_table,
     price_table,
     quality_table,
     report_tables,
     reward_table,
     summary_table,
 )
-from hierrouter.tables import Column, Interval, Line, Table
+from hierrouter.tables import Interval, Table
 from tests.hierrouter.reports.examples import (
+    deferring,
     example,
     outcome,
     policies,
@@ -28,6 +32,10 @@ from tests.hierrouter.reports.examples import (
 
 def names(table: Table) -> list[str]:
     return [str(row.cells[0]) for row in table.rows]
+
+
+def titles(table: Table) -> list[str]:
+    return [column.title for column in table.columns]
 
 
 def test_rows_are_grouped_like_the_paper_then_ours() -> None:
@@ -41,7 +49,9 @@ def test_rows_are_grouped_like_the_paper_then_ours() -> None:
         "Oracle",
     ]
     assert names(table) == ["big", "a", "hierrouter", "a>b", "a>a", "random", "oracle"]
-    assert [column.title for column in table.columns] == ["Policy", "gsm8k", "mbpp", "all"]
+    assert titles(table) == ["Policy", "gsm8k", "mbpp", "all"]
+    # One dataset needs no total.
+    assert titles(quality_table(example(datasets=["one"] * 4))) == ["Policy", "one"]
 
 
 def test_best_value_is_marked_without_the_oracle_and_with_ties() -> None:
@@ -62,39 +72,29 @@ def test_fixed_routes_are_cut_and_counted() -> None:
     routes = [outcome(f"r{at}", "route", [at / 10] * 4) for at in range(8)]
     report = example([*routes, *policies()])
     table = quality_table(report, routes=3)
-    assert [name for name in names(table) if name.startswith("r") and name != "random"] == [
-        "r7",
-        "r6",
-        "r5",
-    ]
+    assert [name for name in names(table) if name[1:].isdigit()] == ["r7", "r6", "r5"]
     assert table.note.startswith("The best 3 of 10 fixed routes")
-    assert len(quality_table(report, routes=None).rows) == len(report.overall)
-    assert quality_table(report, routes=None).note == ""
+    every = quality_table(report, routes=None)
+    assert (len(every.rows), every.note) == (len(report.overall), "")
 
 
 def test_summary_has_intervals_and_paired_differences() -> None:
     table = summary_table(example())
-    line = table.rows[names(table).index("a>a")]
-    quality, cost, reward, interval, difference = line.cells[1:6]
-    assert isinstance(quality, float)
-    assert isinstance(cost, float)
-    assert reward == pytest.approx(quality - example().alpha * cost)
-    assert reward == pytest.approx(0.3)
+    at = names(table).index("a>a")
+    quality, cost, reward, interval, difference = table.rows[at].cells[1:6]
+    assert isinstance(quality, float) and isinstance(cost, float)
+    assert reward == pytest.approx(quality - example().alpha * cost) == pytest.approx(0.3)
     assert isinstance(interval, Interval)
     assert difference == pytest.approx(0.3)
-    assert table.shown()[names(table).index("a>a")][5] == "+0.3000"
+    assert table.shown()[at][5] == "+0.3000"
     assert table.shown()[names(table).index("hierrouter")][5:] == ["-", "-"]
 
 
-def test_reward_table_ends_with_the_gap() -> None:
-    table = reward_table(example())
-    gap, closed = table.shown()[-2:]
+def test_reward_table_ends_with_the_gap_and_its_interval() -> None:
+    report = example()
+    gap, closed = reward_table(report).shown()[-2:]
     assert gap == ["oracle - best fixed route", "0.100", "0.200", "0.400"]
     assert closed == ["share closed by HierRouter", "-1.000", "0.000", "0.500"]
-
-
-def test_below_the_share_stands_its_interval() -> None:
-    report = example()
     low, high = report.gap_closed_intervals["all"] or (0, 0)
     said = f"Over all queries it is 0.500, 95% interval [{low:.3f}, {high:.3f}]"
     assert said in reward_table(report).note
@@ -105,41 +105,27 @@ def test_below_the_share_stands_its_interval() -> None:
 def test_share_of_a_tiny_gap_is_left_out() -> None:
     near = outcome("oracle", "oracle", [0.503] * 4)
     fixed = outcome("a>a", "route", [0.5] * 4)
-    report = example([fixed, outcome("hierrouter", "router", [0.2] * 4), near])
+    router = outcome("hierrouter", "router", [0.2] * 4)
+    report = example([fixed, router, near])
     gap, closed = reward_table(report).shown()[-2:]
     assert gap[-1] == "0.003" and closed[-1] == "-"
     assert "below 0.005" in reward_table(report).note
     assert report.gap_closed["all"] is None
-
-
-def test_the_share_of_a_gap_that_a_price_list_makes_tiny_is_left_out() -> None:
-    near = [
-        outcome("a>a", "route", [0.5] * 4),
-        outcome("hierrouter", "router", [0.2] * 4),
-        outcome("oracle", "oracle", [0.54] * 4, [1.36] * 4),
-    ]
-    free = [replace(one, cost=np.zeros(4)) for one in near]
-    table = price_table(example(near, ["one"] * 4, price_lists={"wide": free, "tiny": near}))
-    assert table.shown()[-1] == [
-        "share closed by HierRouter",
-        *("-", "-7.5000", "-"),
-        *("-", "-", "-"),
-    ]
+    # Also where only a price list makes it tiny.
+    dear = [fixed, router, outcome("oracle", "oracle", [0.54] * 4, [1.36] * 4)]
+    free = [replace(one, cost=np.zeros(4)) for one in dear]
+    table = price_table(example(dear, ["one"] * 4, price_lists={"wide": free, "tiny": dear}))
+    assert table.shown()[-1] == ["share closed by HierRouter", "-", "-7.5000", *"----"]
     assert table.note == "The share is left out where the gap is below 0.005."
 
 
 def test_price_lists_have_a_table_of_their_own() -> None:
-    table = report_tables(two_prices())[-1]
+    tables = report_tables(two_prices())
+    assert "price*token / 1,000" in tables[1].title
+    table = tables[-1]
     assert table.title.startswith("Table 6. C in price*token and R")
-    assert [column.title for column in table.columns] == [
-        "Policy",
-        "C, cheap",
-        "R, cheap",
-        "95% interval",
-        "C, dear",
-        "R, dear",
-        "95% interval",
-    ]
+    columns = ["C, cheap", "R, cheap", "95% interval", "C, dear", "R, dear", "95% interval"]
+    assert titles(table) == ["Policy", *columns]
     shown = {line[0]: line[1:] for line in table.shown()}
     cheap, dear = shown["a>b"][:3], shown["a>b"][3:]
     assert (cheap[:2], dear[:2]) == (["1.000", "0.4000"], ["3.000", "0.2000"])
@@ -155,23 +141,6 @@ def test_intervals_of_the_first_price_list_are_those_of_the_report() -> None:
         assert [getattr(priced, key) for key in keys] == [getattr(row, key) for key in keys]
 
 
-def test_where_the_router_stops_is_the_last_table() -> None:
-    table = report_tables(stopping())[-1]
-    assert table.title == "Table 6. Where HierRouter stops, C in base_rate*token"
-    titles = ["Calls", "Share of queries", "Q", "95% interval", "C", "R", "95% interval"]
-    assert [column.title for column in table.columns] == titles
-    assert table.shown() == [
-        ["1", "0.250", "0.300", "[0.200, 0.400]", "0.600", "0.2400", "[0.1400, 0.3400]"],
-        ["2", "0.750", "0.800", "[0.700, 0.900]", "1.200", "0.6800", "[0.5800, 0.7800]"],
-        ["3", "0.000", *"-----"],
-    ]
-    tables = report_tables(two_prices(depths=True))
-    assert [table.title.split(".")[0] for table in tables[-2:]] == [
-        "Table 6",
-        "Table 7",
-    ]
-
-
 def test_the_best_route_under_each_price_list_is_shown() -> None:
     routes = [outcome(f"r{at}", "route", [0.5 + at / 10] * 4, [1.0] * 4) for at in range(3)]
     dear = [replace(route, cost=route.quality * 20) for route in routes]
@@ -180,12 +149,23 @@ def test_the_best_route_under_each_price_list_is_shown() -> None:
     assert "best one under each price list" in price_table(report, routes=1).note
 
 
-def test_notes_stand_below_the_summary() -> None:
+def test_where_the_router_stops_is_the_last_table() -> None:
+    table = report_tables(stopping())[-1]
+    assert table.title == "Table 6. Where HierRouter stops, C in base_rate*token"
+    columns = ["Calls", "Share of queries", "Q", "95% interval", "C", "R", "95% interval"]
+    assert titles(table) == columns
+    assert table.shown() == [
+        ["1", "0.250", "0.300", "[0.200, 0.400]", "0.600", "0.2400", "[0.1400, 0.3400]"],
+        ["2", "0.750", "0.800", "[0.700, 0.900]", "1.200", "0.6800", "[0.5800, 0.7800]"],
+        ["3", "0.000", *"-----"],
+    ]
+    numbers = [table.title.split(".")[0] for table in report_tables(two_prices(depths=True))]
+    assert numbers == [f"Table {number}" for number in range(1, 8)]
+
+
+def test_the_summary_says_what_must_be_known_and_how_the_router_was_trained() -> None:
     report = replace(example(), notes=("No model saw an earlier answer.",))
     assert summary_table(report).note.startswith("No model saw an earlier answer. HierRouter beats")
-
-
-def test_the_summary_says_how_the_router_was_trained() -> None:
     said = "HierRouter was trained by exact, preset default, alpha 0.1, state view query+answer"
     assert summary_table(stopping()).note.startswith(f"{said}, may stop early. ")
     limited = {**stopping().provenance, "allow_stop": False, "max_cost": 2.5}
@@ -196,37 +176,73 @@ def test_the_summary_says_how_the_router_was_trained() -> None:
     assert "trained by" not in summary_table(example()).note
 
 
-def test_the_unit_follows_the_prices() -> None:
-    tables = report_tables(two_prices())
-    assert "price*token / 1,000" in tables[1].title
-    assert "C in price*token" in tables[2].title
+# --- a router with a stronger model behind it
 
 
-def test_one_dataset_needs_no_total() -> None:
-    table = quality_table(example(datasets=["one"] * 4))
-    assert [column.title for column in table.columns] == ["Policy", "one"]
+def test_deferral_has_each_nearest_share_once_then_the_one_chosen() -> None:
+    table = report_tables(deferring())[-1]
+    assert table.title == "Table 6. Deferral to big, R = Q - 0.1 C, C in base_rate*token"
+    assert table.shown() == [
+        ["0%", "0.000", "0.700", "1.000", "0.6000", "0.6000", "0.6000"],
+        ["10%", "0.050", "0.740", "1.200", "0.6200", "0.5900", "0.6500"],
+        ["25%", "0.400", "0.800", "2.000", "0.6000", "0.4400", "0.6600"],
+        ["75%", "1.000", "0.400", "4.000", "0.2000", "0.2000", "0.2000"],
+        ["by validation", "0.300", "0.770", "1.700", "0.6000", "0.4800", "0.6700"],
+    ]
+    assert "highest R at the router's alpha on the validation" in table.note
+    kept = report_tables(deferring(share_allowed=0.1, chosen_on="train"))[-1]
+    assert "greatest share up to 10.0% on the train fold" in kept.note
 
 
-def test_long_table_holds_every_row() -> None:
-    report = example()
-    table = long_table(report)
-    assert len(table.rows) == len(report.rows)
-    assert [column.title for column in table.columns][:4] == ["policy", "kind", "dataset", "n"]
+def test_apgr_and_cpt_by_hand() -> None:
+    """PGR is 0, 0.5, 1 at shares of 0, 0.2, 1: the area is 0.05 + 0.6; 0.8 lies at 0.2 + 0.48."""
+
+    def of(*points: tuple[float, float]) -> list[DeferralPoint]:
+        return [DeferralPoint(share, share, q, 1.0, 0.0, 0.0, 0.0) for share, q in points]
+
+    found = pair_figures(of((0.0, 0.4), (0.2, 0.5), (1.0, 0.6)))
+    assert (found.apgr, found.cpt_50, found.cpt_80) == pytest.approx((0.65, 0.2, 0.68))
+    note = report_tables(deferring(pair=found))[-1].note
+    assert "APGR is 0.650 (chance 0.5)" in note and "20.0%" in note and "68.0%" in note
+    worse = pair_figures(of((0.0, 0.6), (1.0, 0.4)))
+    assert (worse.apgr, worse.cpt_50, worse.cpt_80) == (None, None, None)
+    assert "APGR and CPT are left out" in report_tables(deferring())[-1].note
 
 
-def test_tables_are_numbered() -> None:
-    titles = [table.title for table in report_tables(example())]
-    assert [title.split(".")[0] for title in titles] == [f"Table {n}" for n in range(1, 6)]
-    assert all(title.isascii() for title in titles)
+# --- what a collection will take
+
+ESTIMATE = Estimate(
+    queries=2,
+    nodes=24,
+    direct=6,
+    stages=(
+        StageEstimate("direct a", 4, exactly(2), Amount(1500, 9000), seconds=Amount(None, None)),
+        StageEstimate("hop 1 a"),
+        StageEstimate("hop 2 a", 0, Amount(None, 6), Amount(None, 70), seconds=Amount(9, 61)),
+    ),
+    notes=("a note",),
+)
 
 
-def test_cells_are_shown_plainly() -> None:
-    column = Column("x", digits=2, signed=True)
-    assert column.show(-0.001) == "+0.00"
-    assert column.show(Interval(-1, 2.5)) == "[-1, +2.50]"
-    assert column.show(None) == "-"
-    assert column.show(7) == "7"
+def test_an_estimate_has_a_row_a_stage_that_has_something_and_two_for_all() -> None:
+    table = estimate_table(ESTIMATE)
+    assert [(row.group, *row.cells[:4]) for row in table.rows] == [
+        ("direct", "a", "4", "2", "~1.5k"),
+        ("hop 2", "a", "0", "<=6", "<=70"),
+        ("all", "expected", "4", "<=8", "<=9.07k"),
+        ("all", "at most", "4", "8", "9.07k"),
+    ]
+    assert [row.cells[5] for row in table.rows] == ["unknown", "~9 s", "unknown", "unknown"]
+    found = estimate_object(ESTIMATE)
+    assert found["notes"] == ("a note",)
+    assert found["stages"][2]["calls"] == {"expected": None, "most": 6}
+    assert found["total"]["calls"] == {"expected": None, "most": 8}
+    assert found["total"]["there"] == 4
 
 
-def test_a_column_without_numbers_has_no_best() -> None:
-    assert Table("t", (Column("x", best="highest"),), (Line("g", (None,)),)).best() == frozenset()
+def test_numbers_have_three_digits_sizes_and_times_units() -> None:
+    shown = [short(number) for number in (0, 12.345, 999.6, 1234, 2.5e6)]
+    assert shown == ["0", "12.3", "1k", "1.23k", "2.5M"]
+    assert [size(0), size(950), size(2.18e6)] == ["0 B", "950 B", "2.18 MB"]
+    shown = [duration(seconds) for seconds in (0, 59.6, 599, 601, 3599, 7300, 90_000)]
+    assert shown == ["0 s", "60 s", "599 s", "10 min", "60 min", "2 h 1 min", "1 d 1 h"]

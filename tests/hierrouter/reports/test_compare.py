@@ -15,7 +15,7 @@ from hierrouter.learning.baselines.registry import baselines
 from hierrouter.reports.comparison import as_json, contest_tables, long_table, standings
 from hierrouter.reports.results import as_json as report_json
 from hierrouter.reports.values import Bootstrap, Estimates
-from hierrouter.tables import as_csv, as_latex, as_markdown
+from hierrouter.tables import as_csv, as_markdown
 from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
 from tests.hierrouter.reports.examples import example
@@ -65,31 +65,22 @@ def made(**kwargs):
     return standings(held(**kwargs), "token_f1", {"version": "0"}, QUICK)
 
 
-def test_intervals_are_those_of_the_bootstrap():
+def test_intervals_are_those_of_the_bootstrap_and_differences_are_paired():
     found = made()
+    router = found.rows[5].entry.outcome.reward(ALPHA)
     for row in found.rows:
         outcome = row.entry.outcome
-        for metric, values in [
-            ("quality", outcome.quality),
-            ("reward", outcome.reward(ALPHA)),
-        ]:
+        reward = outcome.reward(ALPHA)
+        metrics = {"quality": outcome.quality, "reward": reward, "difference": router - reward}
+        if outcome.kind == "router":
+            del metrics["difference"]
+            assert row.difference is None
+        for metric, values in metrics.items():
             estimate = row.estimate(metric)
             expected = interval(values, QUICK.n, rng=resamples())
             assert (estimate.low, estimate.high) == pytest.approx(expected)
             assert estimate.value == pytest.approx(values.mean())
         assert row.accuracy == outcome.accuracy.mean()
-
-
-def test_differences_to_the_router_are_paired():
-    found = made()
-    router = found.rows[5].entry.outcome.reward(ALPHA)
-    for row in found.rows:
-        if row.entry.outcome.kind == "router":
-            assert row.difference is None
-            continue
-        other = row.entry.outcome.reward(ALPHA)
-        expected = interval(router - other, QUICK.n, rng=resamples())
-        assert (row.difference_low, row.difference_high) == pytest.approx(expected)
 
 
 def test_intervals_for_all_baselines_at_once_are_wider_and_leave_oracles_out():
@@ -103,7 +94,8 @@ def test_intervals_for_all_baselines_at_once_are_wider_and_leave_oracles_out():
 
 
 def test_values_are_between_the_best_as_each_fold_has_them():
-    named = [(value.value, value.chosen_on, value.first, value.second) for value in made().values]
+    found = made()
+    named = [(value.value, value.chosen_on, value.first, value.second) for value in found.values]
     assert named == [
         ("second hop", "test", "high on B", "high on A"),
         ("adaptivity", "test", "hierrouter", "high on B"),
@@ -112,15 +104,14 @@ def test_values_are_between_the_best_as_each_fold_has_them():
         ("adaptivity", "validation", "hierrouter", "low on B"),
         ("lead", "validation", "hierrouter", "cascade on B"),
     ]
-
-
-def test_values_are_differences_on_the_fold_shown():
-    found = made()
+    # They are differences on the fold shown.
     reward = [row.entry.outcome.reward(ALPHA) for row in found.rows]
     expected = interval(reward[3] - reward[1], QUICK.n, rng=resamples())
     hop = found.values[0]
     assert (hop.difference_low, hop.difference_high) == pytest.approx(expected)
     assert hop.difference == pytest.approx((reward[3] - reward[1]).mean())
+    # On the validation fold they are given once.
+    assert [value.chosen_on for value in made(split="validation").values] == ["validation"] * 3
 
 
 def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
@@ -144,22 +135,16 @@ def test_without_a_router_the_second_hop_is_valued_alone():
     assert shown == ["Router", "Q", "C", "R", "95% interval"]
 
 
-def test_on_the_validation_fold_the_values_are_given_once():
-    assert [value.chosen_on for value in made(split="validation").values] == ["validation"] * 3
-
-
 def test_tables_say_who_chooses_from_what():
     reward, quality, values, settings = contest_tables(made())
     groups = [line.group for line in reward.rows]
     assert groups == [line.group for line in quality.rows]
-    assert dict.fromkeys(groups) == dict.fromkeys(
-        [
-            "Set A: one direct call",
-            "Set B: whole routes, chosen at once",
-            "Learned on the tree",
-            "Bounds: chosen knowing all answers",
-        ]
-    )
+    assert list(dict.fromkeys(groups)) == [
+        "Set A: one direct call",
+        "Set B: whole routes, chosen at once",
+        "Learned on the tree",
+        "Bounds: chosen knowing all answers",
+    ]
     assert "A note." in reward.note
     assert [line.cells[0] for line in settings.rows][-1] == "hierrouter"
     assert len(values.rows) == 6
@@ -173,11 +158,9 @@ def test_without_both_sets_no_value_is_claimed():
     titles = [table.title for table in contest_tables(found)]
     assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
     assert not any("second hop" in title for title in titles)
-
-
-def test_with_one_hop_there_is_no_second_and_nothing_to_adapt_to():
-    found = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
-    assert {value.value for value in found.values} == {"lead"}
+    # With one hop there is no second one, and nothing to adapt to.
+    one_hop = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
+    assert {value.value for value in one_hop.values} == {"lead"}
 
 
 def test_every_figure_is_that_of_a_report_on_the_same_queries():
@@ -197,21 +180,8 @@ def test_every_figure_is_that_of_a_report_on_the_same_queries():
 def test_json_and_csv_hold_every_row():
     found = made()
     told = json.loads(as_json(found))
-    assert set(told) == {
-        "alpha",
-        "bootstrap",
-        "cost_unit",
-        "format",
-        "notes",
-        "provenance",
-        "queries",
-        "rows",
-        "scorer",
-        "seed",
-        "sets",
-        "split",
-        "values",
-    }
+    keys = "alpha bootstrap cost_unit format notes provenance queries rows scorer seed sets split"
+    assert set(told) == {*keys.split(), "values"}
     assert [row["router"] for row in told["rows"]] == [r.entry.outcome.name for r in found.rows]
     assert found.to_arrow().num_rows == len(found.rows) * 6  # metrics
     assert told["rows"][0]["settings"] == {"k": 3}
@@ -225,12 +195,9 @@ def test_json_and_csv_hold_every_row():
 def test_hostile_names_are_inert():
     nasty = entry("=cmd()|<b>\x1b[31m", "B", 0.5, 0.5)
     found = standings(of([nasty], sets=("B",)), "token_f1", {}, QUICK)
-    renders = (as_markdown, as_latex)
-    shown = [render(table) for render in renders for table in contest_tables(found)]
-    shown = "".join([as_csv(long_table(found)), *shown])
-    assert "\x1b" not in shown
-    assert "'=cmd()" in as_csv(long_table(found))
-    assert "<b>" not in as_markdown(contest_tables(found)[0])
+    sheet, *markdown = as_csv(long_table(found)), *map(as_markdown, contest_tables(found))
+    assert "'=cmd()" in sheet and "\x1b" not in sheet
+    assert not any("<b>" in text or "\x1b" in text for text in markdown)
 
 
 def test_a_trained_router_stands_beside_the_baselines():

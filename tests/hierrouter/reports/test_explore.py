@@ -62,15 +62,11 @@ def test_positions_hold_every_alpha_asked_for_and_cover_the_changes(
     assert list(found) == sorted(found) and 90 < len(found) < 115
     changes = oracle_break_points(tree.split("train"))
     assert found[-1] > np.quantile(changes, 0.99)
-
-
-def test_positions_are_not_chosen_on_the_fold_shown(tree: RouteTree, sweep: Sweep) -> None:
+    # They are not chosen on the fold shown.
     test = np.array(tree.splits) == "test"
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
     assert positions(other, "test", sweep, None) == positions(tree, "test", sweep, None)
-
-
-def test_a_sweep_of_single_routers_has_its_own_positions_only(tree: RouteTree) -> None:
+    # A sweep of single routers has its own only.
     single = Sweep(GRID, (tuple(glimpse(tree, alpha=alpha) for alpha in GRID),))
     assert positions(tree, "test", single, None) == GRID
     assert explored_of(tree, sweep=single).alphas == GRID
@@ -91,13 +87,12 @@ def test_endings_are_those_of_the_first_seed_at_each_alpha(tree: RouteTree, swee
     assert found.alphas[found.start] == ALPHA
 
 
-def test_without_a_router_there_are_bounds_only(tree: RouteTree) -> None:
+def test_without_a_router_there_are_bounds_only_and_a_sweep_alone_is_shown_once(
+    tree: RouteTree, sweep: Sweep
+) -> None:
     found = explored_of(tree)
     assert found.learned == () and len(found.alphas) > 90
     assert "needs training" not in as_html(found).split("<script")[0]
-
-
-def test_a_sweep_alone_is_shown_once(tree: RouteTree, sweep: Sweep) -> None:
     assert [one.name for one in explored_of(tree, sweep=sweep).learned] == ["HierRouter, sweep"]
 
 
@@ -107,25 +102,21 @@ def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
         explored_of(kept)
 
 
-def test_other_prices_than_in_the_training_are_said(tree: RouteTree, sweep: Sweep) -> None:
-    assert explored_of(tree, glimpse(tree), sweep).notes == ()
-    dear = replace(tree, rate=2 * tree.rate)
-    [said] = explored_of(dear, glimpse(tree), sweep).notes
-    assert said == "The router was trained under other prices than shown here."
-
-
-def test_texts_are_those_of_the_largest_regrets(testbed_cache: Path) -> None:
+def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_cache: Path) -> None:
     tree = open_tree(testbed_cache)
     trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
     found = explored(testbed_cache, tree, "validation", shown(trained), texts=3)
     fold = tree.split("validation")
-    regret = split_regret(fold, ALPHA, trained.endings(fold)).total
+    regret = split_regret(fold, ALPHA, trained.endings(fold)).sum(axis=1)
     assert len(found.texts) == 3
     left = np.delete(regret, list(found.texts))
     assert regret[list(found.texts)].min() >= left.max() - 1e-9
     everything = explored(testbed_cache, tree, "validation", shown(), texts=10_000)
     assert list(everything.texts) == list(range(len(fold)))
     assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes
+    long = replace(found.texts[min(found.texts)], question="x" * (LONGEST_TEXT + 1))
+    [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
+    assert texts["question"] == "x" * LONGEST_TEXT + CUT
 
 
 @pytest.mark.parametrize("largest", [0, 255, 256, 65_536, 2**32 - 1, 2**40])
@@ -145,10 +136,15 @@ def test_numbers_come_back_to_the_last_bit() -> None:
     assert code.itemsize == 1
 
 
-def test_a_router_may_stop_where_it_was_trained_to(tree: RouteTree) -> None:
+def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(
+    tree: RouteTree, sweep: Sweep
+) -> None:
     stopping = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
     [router] = as_object(explored_of(tree, stopping))["routers"]
     assert router["stop"] is True
+    assert explored_of(tree, glimpse(tree), sweep).notes == ()
+    [said] = explored_of(replace(tree, rate=2 * tree.rate), glimpse(tree), sweep).notes
+    assert said == "The router was trained under other prices than shown here."
 
 
 def test_no_text_can_end_the_data(tmp_path: Path) -> None:
@@ -161,17 +157,6 @@ def test_no_text_can_end_the_data(tmp_path: Path) -> None:
     told = json.dumps(json.loads(data), ensure_ascii=False)
     assert all(sign not in told for sign in "\x1b\u202e\u2066\x07")
     assert HARM[0] in json.loads(data)["queries"]["id"][0]
-
-
-def test_long_answers_are_cut(testbed_cache: Path) -> None:
-    tree = open_tree(testbed_cache)
-    found = explored(testbed_cache, tree, "test", shown(), texts=1)
-    long = replace(found.texts[0], question="x" * (LONGEST_TEXT + 1))
-    [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
-    assert texts["question"] == "x" * LONGEST_TEXT + CUT
-
-
-def test_inert_json_says_the_same() -> None:
     value = {"a": [*HARM, "\u2028", 0.1]}
     assert json.loads(inert_json(value)) == value
 

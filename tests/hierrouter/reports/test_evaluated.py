@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,9 +63,13 @@ def sweep(seeds: int = 2, allow_stop: bool = False, config: ExactConfig = EXACT)
 
 
 def shown(
-    trained: TrainedRouter | None, swept: Sweep | None = None, alpha: float = ALPHA
+    trained: TrainedRouter | None,
+    swept: Sweep | None = None,
+    alpha: float = ALPHA,
+    tree: RouteTree | None = None,
+    **more: Any,
 ) -> Report:
-    return report_on(half_easy(), alpha, trained, swept, {}, bootstrap=QUICK)
+    return report_on(tree or half_easy(), alpha, trained, swept, {}, bootstrap=QUICK, **more)
 
 
 def rewards(trained: TrainedRouter) -> NDArray[np.float64]:
@@ -76,13 +81,11 @@ def test_the_depths_are_those_of_the_router_of_the_tables(config: TrainConfig) -
     report = shown(router(config, allow_stop=True))
     assert [depth.hop for depth in report.depths] == [1, 2]
     assert all(depth.share > 0.2 for depth in report.depths)
-    assert sum(depth.share for depth in report.depths) == pytest.approx(1)
-    told = [(depth.share, depth.quality or 0, depth.cost or 0) for depth in report.depths]
+    share, quality, cost = np.array([(d.share, d.quality, d.cost) for d in report.depths]).T
     assert report.router is not None
-    assert sum(share * quality for share, quality, _ in told) == pytest.approx(
-        report.router.quality
+    assert [share.sum(), share @ quality, share @ cost] == pytest.approx(
+        [1, report.router.quality, report.router.cost]
     )
-    assert sum(share * cost for share, _, cost in told) == pytest.approx(report.router.cost)
 
 
 def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
@@ -91,29 +94,21 @@ def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
     routes = {row.policy: row for row in report.overall if row.kind == "route"}
     assert len(routes) == 3 + 9
-    assert {name for name in routes if name.endswith(">stop")} == {
-        "model-0>stop",
-        "model-1>stop",
-        "model-2>stop",
-    }
+    stops = {f"model-{at}>stop" for at in range(3)}
+    assert {name for name in routes if name.endswith(">stop")} == stops
     fold = half_easy().split("test")
     assert routes["model-1>stop"].cost == pytest.approx(fold.cost[:, 2].mean())
-
-
-def test_where_it_may_not_nothing_stops() -> None:
-    report = shown(router(), sweep())
-    assert report.depths == report.depth_curve == ()
-    assert not [row.policy for row in report.overall if row.policy.endswith(">stop")]
+    may_not = shown(router(), sweep(config=HASTY))
+    assert may_not.depths == may_not.depth_curve == ()
+    assert not [row.policy for row in may_not.overall if row.policy.endswith(">stop")]
 
 
 def test_the_depth_curve_has_the_points_of_the_frontier() -> None:
     """Both are means of the same seeds, by different ways."""
     report = shown(None, sweep(allow_stop=True))
     assert report.depths == ()
-    assert [point.beyond_first for point in report.depth_curve] == sorted(
-        point.beyond_first for point in report.depth_curve
-    )
-    assert any(0 < point.beyond_first < 1 for point in report.depth_curve)
+    further = [point.beyond_first for point in report.depth_curve]
+    assert further == sorted(further) and any(0 < share < 1 for share in further)
     learned = {row.alpha: row for row in report.frontier if row.kind == "router"}
     assert {point.alpha for point in report.depth_curve} == set(learned) == set(GRID)
     for point in report.depth_curve:
@@ -136,12 +131,8 @@ def test_the_frontier_is_the_mean_of_the_seeds_between_the_worst_and_the_best() 
         assert row.spread.cost == pytest.approx((min(cost), max(cost)))
         assert row.spread.reward == pytest.approx((min(reward), max(reward)))
         assert row.reward == pytest.approx(np.mean(reward))
-    assert any(row.spread and row.spread.quality[0] < row.spread.quality[1] for row in learned)
-
-
-def test_bounds_and_single_seeds_have_no_spread() -> None:
-    assert all(row.spread is None for row in shown(None, sweep(seeds=1)).frontier)
-    bounds = [row for row in shown(None, sweep()).frontier if row.kind == "oracle"]
+    assert any(row.spread.quality[0] < row.spread.quality[1] for row in learned)
+    bounds = [row for row in report.frontier if row.kind == "oracle"]
     assert [row.spread for row in bounds] == [None, None]
 
 
@@ -178,14 +169,7 @@ def test_nothing_is_said_of_sampling_where_there_is_nothing_to_compare() -> None
     assert shown(router()).notes == ()
     assert shown(router(EXACT), sweep()).notes == ()
     assert shown(router(), sweep(), alpha=0.0).notes == ()
-    assert not [
-        note
-        for note in shown(router(), sweep(allow_stop=True)).notes
-        if "learned by enumeration" in note
-    ]
-
-
-def test_a_frontier_of_routers_that_may_do_more_is_said() -> None:
+    # Routers of the frontier that may do more than that of the tables, or less, are said.
     assert shown(router(), sweep(allow_stop=True)).notes == (
         "The routers of the frontier may stop early, the one of the tables may not.",
     )
@@ -194,10 +178,10 @@ def test_a_frontier_of_routers_that_may_do_more_is_said() -> None:
     )
 
 
-@pytest.mark.parametrize("limit", [1.0, 1.6])
-def test_a_limit_is_reported_with_how_it_is_kept(limit: float) -> None:
-    limited, fold = router(max_cost=limit), half_easy().split("test")
-    (note,) = shown(limited).notes
+@pytest.mark.parametrize(("limit", "split"), [(1.0, "test"), (1.6, "validation")])
+def test_a_limit_is_reported_with_how_it_is_kept(limit: float, split: str) -> None:
+    limited, fold = router(max_cost=limit), half_easy().split(split)
+    (note,) = shown(limited, split=split).notes
     told, over, impossible, bound, alpha, masked = numbers(note)
     assert (told, alpha) == (limit, ALPHA)
     assert over == pytest.approx(100 * (limited.outcome(fold).cost > limit).mean(), abs=0.05)
@@ -205,29 +189,17 @@ def test_a_limit_is_reported_with_how_it_is_kept(limit: float) -> None:
     assert impossible == pytest.approx(100 * (lowest > limit).mean(), abs=0.05)
     best = optimum_under_budget(fold, limit, ALPHA).reward(ALPHA).mean()
     assert bound == pytest.approx(best, abs=1e-4)
-    assert masked >= rewards(limited).mean() - 1e-4
-
-
-def test_the_fold_shown_is_the_one_the_limit_is_valued_on() -> None:
-    limited = router(max_cost=1.6)
-    notes = {
-        split: report_on(half_easy(), ALPHA, limited, None, {}, split, QUICK).notes
-        for split in ("validation", "test")
-    }
-    assert notes["validation"] != notes["test"]
+    assert masked >= limited.outcome(fold).reward(ALPHA).mean() - 1e-4
 
 
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_a_budget_is_reported_with_what_it_comes_to_on_the_fold(split: str) -> None:
     chosen, fold = replace(router(EXACT), budget=1.5), half_easy().split(split)
-    (note,) = report_on(half_easy(), ALPHA, chosen, None, {}, split, QUICK).notes
+    (note,) = shown(chosen, split=split).notes
     reached = chosen.outcome(fold)
     best = optimum_at_mean_cost(fold, 1.5).quality.mean()
     expected = [1.5, reached.cost.mean(), reached.quality.mean(), best]
     assert numbers(note) == pytest.approx(expected, abs=1e-3)
-
-
-def test_a_budget_that_nothing_keeps_on_the_fold_is_said() -> None:
     (note,) = shown(replace(router(EXACT), budget=0.01)).notes
     assert note.endswith("No policy is that cheap here.")
 
@@ -235,9 +207,7 @@ def test_a_budget_that_nothing_keeps_on_the_fold_is_said() -> None:
 @pytest.mark.parametrize("share", [None, 0.2])
 def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> None:
     tree, trained = half_easy(), router(EXACT)
-    report = report_on(
-        tree, ALPHA, trained, None, {}, bootstrap=QUICK, defer=DeferTo("large", share)
-    )
+    report = shown(trained, defer=DeferTo("large", share))
     deferral, fold = calibrated(trained, tree, "large", share), tree.split("test")
     [row] = [row for row in report.overall if row.policy == "hierrouter, else large"]
     assert row.kind == "baseline"
@@ -259,16 +229,7 @@ def test_the_same_threshold_hands_over_under_every_price_list() -> None:
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
     dear = repriced(tree, {name: Rate(*rate) for name, rate in rates})
     lists = {"own": tree, "dear": dear}
-    report = report_on(
-        tree,
-        ALPHA,
-        trained,
-        None,
-        {},
-        bootstrap=QUICK,
-        price_lists=lists,
-        defer=DeferTo("large", 0.3),
-    )
+    report = shown(trained, price_lists=lists, defer=DeferTo("large", 0.3))
     deferral = calibrated(trained, tree, "large", 0.3)
     for priced in report.price_lists:
         [row] = [row for row in priced.rows if row.policy == "hierrouter, else large"]
@@ -294,14 +255,13 @@ def with_direct(lead: float) -> RouteTree:
 
 
 def test_a_direct_call_that_earns_more_is_said() -> None:
-    (note,) = report_on(with_direct(0.25), ALPHA, router(), None, {}, "test", QUICK).notes
+    (note,) = shown(router(), tree=with_direct(0.25)).notes
     assert note.startswith("One direct call of model-1 earns +0.250 R more than HierRouter here,")
     assert "--allow-stop" in note
-    stopping = router(allow_stop=True)
-    (note,) = report_on(with_direct(0.9), ALPHA, stopping, None, {}, "test", QUICK).notes
+    (note,) = shown(router(allow_stop=True), tree=with_direct(0.9)).notes
     assert note.startswith("One direct call of model-1 earns +")
     assert "--allow-stop" not in note
-    assert report_on(with_direct(0.0), ALPHA, router(), None, {}, "test", QUICK).notes == ()
+    assert shown(router(), tree=with_direct(0.0)).notes == ()
 
 
 def test_an_alpha_too_small_for_the_prices_is_said() -> None:

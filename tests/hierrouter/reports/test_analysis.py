@@ -1,0 +1,372 @@
+"""Analyses of trees of every shape, and of one that can be worked out on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hierrouter.evaluation.bounds import split_regret
+from hierrouter.evaluation.outcome import Outcome, at_nodes
+from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import train
+from hierrouter.reports import analysis
+from hierrouter.reports.analysis import add_hulls, add_regret, static_arms
+from hierrouter.reports.build import add_depths
+from hierrouter.reports.evaluated import report_on
+from hierrouter.reports.results import Report, as_json
+from hierrouter.reports.tables import report_tables
+from hierrouter.reports.values import Bootstrap, Estimates, Row, pivot
+from hierrouter_cache.tree import DirectCalls, Routes, RouteTree, sub_pool
+from tests.hierrouter.trees import planted_tree, random_tree
+
+QUICK = Bootstrap(n=50)
+
+
+def reported(
+    tree: RouteTree, alpha: float, trained: TrainedRouter | None = None, split: str = "test"
+) -> Report:
+    return report_on(tree, alpha, trained, None, {}, split, QUICK)
+
+
+def without_direct_calls(tree: RouteTree) -> RouteTree:
+    """The same tree where no model was ever asked directly."""
+    none, tokens = np.empty((len(tree), 0)), np.empty((len(tree), 0), dtype=np.int64)
+    return replace(tree, direct=DirectCalls((), none, none, tokens, tokens, np.empty((0, 2))))
+
+
+# --- trees of every shape, and one with a trained router
+
+SOME = 0.05  # alpha
+
+
+@cache
+def planted() -> RouteTree:
+    return planted_tree(families=3, per_family=(12, 6, 8), dim=8, noise=0.3)
+
+
+@cache
+def learned(allow_stop: bool = False, split: str = "test") -> Report:
+    """The report on a router, trained once."""
+    return reported(planted(), SOME, router(allow_stop), split)
+
+
+@cache
+def router(allow_stop: bool) -> TrainedRouter:
+    return train(planted(), Objective(SOME, allow_stop), ExactConfig(epochs=4, hidden=16), 0)
+
+
+def folded(models: int, hops: int, queries: int = 30) -> RouteTree:
+    tree = random_tree(Routes(models, hops), queries, 1)
+    splits = tuple("train" if at % 3 else "test" for at in range(queries))
+    datasets = tuple("odd" if at % 2 else "even" for at in range(queries))
+    return replace(tree, splits=splits, datasets=datasets)
+
+
+SHAPES = {
+    "one model": folded(1, 2),
+    "one hop": folded(3, 1),
+    "11 models": folded(11, 1),
+    "three hops": folded(2, 3),
+    "no direct calls": without_direct_calls(folded(2, 2)),
+    "no train fold": replace(folded(2, 2), splits=("test",) * 30),
+    "one query": folded(2, 2, 3).select(np.array([0, 1])),
+}
+
+
+@cache
+def shaped(name: str) -> Report:
+    return reported(SHAPES[name], SOME)
+
+
+def check_intervals(report: Report) -> None:
+    for line in report.estimates.to_pylist():
+        value, low, high = line["value"], line["low"], line["high"]
+        if value is not None:
+            assert low is None or low - 1e-9 <= value
+            assert high is None or value <= high + 1e-9
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_has_tables_and_intervals_around_their_means(name: str) -> None:
+    report = shaped(name)
+    check_intervals(report)
+    titles = [table.title for table in report_tables(report, analysis=True)]
+    assert [title.split(".")[0] for title in titles] == [
+        f"Table {number}" for number in range(1, len(titles) + 1)
+    ]
+    assert any("worth to the oracle" in title for title in titles)
+    assert ("repair" in " ".join(titles)) == bool(report.repair) == (SHAPES[name].hops > 1)
+    assert as_json(report)
+
+
+def test_what_a_tree_lacks_the_analysis_lacks() -> None:
+    alone = shaped("no train fold")
+    assert alone.cost_range is None and alone.hulls == ()
+    assert not {row.rung for row in alone.ladder} & {"best fixed route", "best single call"}
+    assert all(row.area_lost is None and row.reward_lost is not None for row in alone.models)
+    rungs = {row.rung for row in shaped("no direct calls").ladder}
+    assert not rungs & {"best single call", "one-hop oracle"} and "best fixed route" in rungs
+
+
+def test_of_many_models_the_draw_has_an_error_that_is_said() -> None:
+    report = shaped("11 models")
+    assert all(row.reward_error > 0 for row in report.models)
+    assert "orders drawn at random" in report_tables(report, analysis=True)[-1].note
+
+
+def test_a_pool_that_is_too_large_has_prices_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "LARGEST", 10)
+    report = reported(SHAPES["three hops"], SOME)
+    assert all(row.reward_lost is None and row.area_lost is None for row in report.models)
+    assert sum(row.share for row in report.models) == pytest.approx(1)
+    assert "is left out" in report_tables(report, analysis=True)[-1].note
+
+
+@pytest.mark.parametrize("allow_stop", [False, True])
+def test_regret_and_ladder_are_those_of_the_report(allow_stop: bool) -> None:
+    report = learned(allow_stop)
+    check_intervals(report)
+    rows = {(row.kind, row.dataset): row for row in report.rows if row.kind in ("router", "oracle")}
+    assert [row.dataset for row in report.regret] == list(report.datasets)
+    for row in report.regret:
+        lost = rows["oracle", row.dataset].reward - rows["router", row.dataset].reward
+        assert [row.whole, row.plan + row.adaptivity] == pytest.approx([lost, lost])
+    rungs = [
+        row for row in report.ladder if row.rung == ("tree oracle", "anytime oracle")[allow_stop]
+    ]
+    for rung in rungs:
+        oracle = rows["oracle", rung.dataset]
+        assert rung.n == oracle.n
+        ends = (rung.reward, rung.reward_low, rung.reward_high)
+        assert ends == pytest.approx((oracle.reward, oracle.reward_low, oracle.reward_high), 1e-12)
+
+
+def test_generalisation_is_the_regret_less_that_on_train() -> None:
+    shown, on_train = learned().regret, learned(split="train").regret
+    assert all(row.more_whole is None for row in on_train)
+    for here, there in zip(shown, on_train, strict=True):
+        assert here.more_whole == pytest.approx(here.whole - there.whole)
+
+
+def test_where_the_router_may_stop_its_calls_fall_from_hop_to_hop() -> None:
+    report = learned(allow_stop=True)
+    for kind in ("router", "oracle"):
+        first, second = (
+            sum(row.calls for row in report.calls if (row.kind, row.hop) == (kind, hop))
+            for hop in (1, 2)
+        )
+        assert first == pytest.approx(1) and second <= 1 + 1e-9
+    assert report.depths
+    for row in report.depths:
+        if row.quality is not None:
+            assert row.reward == pytest.approx(row.quality - SOME * row.cost)
+
+
+def test_the_tables_show_what_the_values_say() -> None:
+    report = learned()
+    tables = {table.title.split(". ", 1)[1]: table for table in report_tables(report, None, True)}
+    ladder = next(table for title, table in tables.items() if title.startswith("Bound ladder, R"))
+    shown = {line[0]: line[4] for line in ladder.shown()}
+    rewards = {row.rung: row.reward for row in report.ladder if row.dataset == "all"}
+    rewards["hierrouter"] = report.overall[-1].reward
+    assert shown == {name: f"{reward:.4f}" for name, reward in rewards.items()}
+    regret = next(table for title, table in tables.items() if title.startswith("Regret"))
+    assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
+    few = report_tables(report)
+    assert few[-1].title.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 6
+
+
+# --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second
+
+ALPHA = 0.1
+AB, BA = 4, 5  # nodes of these routes
+
+
+def tiny() -> RouteTree:
+    """Two queries in the train fold, two in the test fold, in datasets "one" and "two".
+
+    Two models, two hops, no direct calls. A call of model a costs 1, one of model b 2, so routes
+    cost a>a 2, a>b 3, b>a 3, b>b 4. In the train fold a>b is right for both.
+    """
+    tree = without_direct_calls(random_tree(Routes(2, 2), 4, 0))
+    score = np.zeros_like(tree.score)
+    score[[0, 1, 2, 3], [AB, AB, AB, BA]] = 1
+    tokens = np.ones_like(tree.tokens_in)
+    tokens[:, 0] = 0
+    return replace(
+        tree,
+        models=("a", "b"),
+        datasets=("one", "two", "one", "two"),
+        splits=("train", "train", "test", "test"),
+        score=score,
+        accuracy=score,
+        tokens_in=np.zeros_like(tokens),
+        tokens_out=tokens,
+        rate=np.array([[1.0, 1.0], [2.0, 2.0]]),
+    )
+
+
+@cache
+def found() -> Report:
+    return reported(tiny(), ALPHA)
+
+
+def ends(tree: RouteTree, *nodes: int) -> np.ndarray:
+    """Where each query ends."""
+    return np.eye(tree.routes.nodes)[list(nodes)]
+
+
+def test_the_ladder() -> None:
+    rungs = {(row.rung, row.dataset): row for row in found().ladder}
+    rewards = {rung: row.reward for (rung, dataset), row in rungs.items() if dataset == "all"}
+    assert rewards == pytest.approx(
+        {
+            "random": 0.25 - 0.3,
+            "best fixed route": 0.5 - 0.3,
+            "best route per dataset": 0.5 - 0.3,
+            "tree oracle": 0.7,
+            "anytime oracle": 0.7,
+        }
+    )
+    fixed = rungs["best fixed route", "two"]
+    assert (fixed.policy, fixed.n, fixed.quality, fixed.cost) == ("a>b", 1, 0, 3)
+    assert rungs["random", "all"].policy == "random"
+
+
+def regret(datasets: Sequence[str], train: np.ndarray) -> tuple[Row, ...]:
+    """Of a>b on each query of the test fold."""
+    test = tiny().split("test")
+    table = Estimates(test.datasets, QUICK)
+    lost = split_regret(test, ALPHA, ends(test, AB, AB))
+    add_regret(table, "a>b", lost, (datasets, train))
+    return pivot(table.table(), "regret", "policy", "dataset", "n")
+
+
+def test_regret_and_what_it_is_more_than_on_train() -> None:
+    """a>b on the second query: a leaves a>a at -.2 of .7, then b costs .1 more for nothing."""
+    train = tiny().split("train")
+    one, two, over_all = regret(train.datasets, split_regret(train, ALPHA, ends(train, AB, AB)))
+    assert (two.whole, two.plan, two.adaptivity) == pytest.approx((1.0, 0.9, 0.1))
+    assert (one.whole, over_all.whole) == pytest.approx((0, 0.5))
+    assert over_all.more_plan == pytest.approx(0.45)  # nothing is lost on train
+    lacking = regret(("one", "one"), split_regret(train, ALPHA, ends(train, AB, AB)))
+    assert [row.more_whole is None for row in lacking] == [False, True, False]
+
+
+def test_calls_repair_and_damage() -> None:
+    """Every first answer is wrong; b repairs that of a on the first query, a that of b."""
+    calls = {(row.hop, row.model): row.calls for row in found().calls}
+    assert calls == {(1, "a"): 0.5, (1, "b"): 0.5, (2, "a"): 0.5, (2, "b"): 0.5}
+    rows = {(row.before, row.model): row for row in found().repair}
+    repair = {pair: row.repair for pair, row in rows.items()}
+    assert repair == {("a", "a"): 0, ("a", "b"): 0.5, ("b", "a"): 0.5, ("b", "b"): 0}
+    assert {row.damage for row in rows.values()} == {0}
+    assert (rows["a", "b"].right, rows["a", "b"].cost) == (0, 2)
+
+
+def test_what_the_models_are_worth() -> None:
+    """The oracle alone with a has -.2, with b -.4, with both .7.
+
+    With both, Q rises from 0 at a cost of 2 to 1 at 3: .5 on average; one alone has no frontier.
+    """
+    a, b = found().models
+    assert (a.reward_lost, a.reward_shapley) == pytest.approx((1.1, 0.45))
+    assert (b.reward_lost, b.reward_shapley) == pytest.approx((0.9, 0.25))
+    assert (a.reward_error, a.share, b.share) == (0, 0.5, 0.5)
+    # 1 - .1 (x + 2) falls to the -.4 of b>b, 1 - .1 (1 + 2 x) to the -.2 of a>a.
+    assert (a.leaves, b.leaves) == pytest.approx((12, 5.5))
+    assert (a.below_5_percent, b.below_5_percent) == pytest.approx((12, 5.5))
+    for model in (a, b):
+        assert (model.area_lost, model.area_shapley) == pytest.approx((0.5, 0.25))
+    (only,) = reported(sub_pool(tiny(), ["a"]), ALPHA).models
+    assert (only.share, only.leaves, only.below_5_percent) == (1, None, None)
+
+
+def hull(*routers: Outcome) -> Row:
+    fold = tiny().split("test")
+    arms = static_arms(tiny().split("train"), fold, False)
+    assert arms is not None
+    table = Estimates(fold.datasets, QUICK)
+    add_hulls(table, fold, arms, routers)
+    rows = pivot(table.table(), "hulls", "policy", "kind", "n")
+    return next(row for row in rows if row.policy == "hierrouter")
+
+
+def values(row: Row) -> list[float | None]:
+    return [row.mean_quality, row.cost_save, row.perf_gain]
+
+
+def test_frontier_figures() -> None:
+    """Budgets from 2, a>a, to 3, a>b, which is best on train and has Q .5 here."""
+    costs = found().cost_range
+    assert costs is not None
+    assert (costs.low, costs.high, costs.static) == (2, 3, "a>b")
+    assert (costs.static_quality, costs.static_cost) == (0.5, 3)
+    rows = {row.policy: row for row in found().hulls}
+    assert values(rows["static arms"]) == pytest.approx([0.25, 0, 0])
+    assert values(rows["oracle"]) == pytest.approx([0.5, 1 / 6, 0.5])
+    assert values(rows["random"]) == [None, None, pytest.approx(-0.25)]
+    assert "hierrouter" not in rows
+
+
+def test_hulls_of_routers() -> None:
+    fold = tiny().split("test")
+    right, cheap, wrong = (
+        at_nodes(fold, np.array(nodes), "hierrouter", "router")
+        for nodes in ([AB, BA], [3, 3], [BA, AB])
+    )
+    one = hull(right)
+    assert values(one) == [None, pytest.approx(0), pytest.approx(0.5)]
+    assert (one.n, one.pareto_distance) == (1, 0)
+    assert values(hull(right, cheap)) == pytest.approx([0.5, 1 / 6, 0.5])
+    # From (3, 0), costs in widths of the range of 1, to the line from (2, 0) to (3, 1).
+    assert hull(wrong).pareto_distance == pytest.approx(0.5**0.5)
+    assert hull(wrong).cost_save is None  # as good at no cost
+
+
+def test_without_a_range_there_is_no_area() -> None:
+    tree = tiny()
+    score = np.zeros_like(tree.score)
+    score[:, 3] = 1  # the cheapest route is the best one
+    report = reported(replace(tree, score=score), ALPHA)
+    assert report.cost_range is not None
+    assert report.cost_range.low == report.cost_range.high == 2
+    assert {row.mean_quality for row in report.hulls} == {None}
+    assert all(row.area_lost is None for row in report.models)
+
+
+def test_the_view_shows_no_more_than_the_oracle_and_no_less_than_a_fixed_route() -> None:
+    """Without any text both queries look alike, and a>b or b>a is right for one of them."""
+    blind = reported(replace(tiny(), parts=(), view="stage"), ALPHA).measurable
+    assert (blind.looks, blind.n, blind.reward) == (1, 2, pytest.approx(0.2))
+    whole = found().measurable
+    assert (whole.looks, whole.reward) == (2, pytest.approx(0.7))
+
+
+def depths(*nodes: int) -> tuple[Row, ...]:
+    """What a router answers whose episodes end at these nodes."""
+    fold = tiny().split("test")
+    table = Estimates(fold.datasets, QUICK)
+    add_depths(table, fold, ends(fold, *nodes), ALPHA)
+    return pivot(table.table(), "depths", "hop")
+
+
+def test_depths_are_means_of_the_queries_that_end_there() -> None:
+    """The first query ends right at a>b for 3, the second wrong after one call of a for 1."""
+    first, second = depths(AB, 1)
+    assert (first.hop, first.share, first.quality, first.cost) == (1, 0.5, 0, 1)
+    assert (second.hop, second.share, second.quality, second.cost) == (2, 0.5, 1, 3)
+    assert (first.reward, second.reward) == pytest.approx((-0.1, 0.7))
+    # Of two queries drawn twice every fourth resample holds the second one only.
+    assert (second.share_low, second.share_high) == (0, 1)
+    assert second.quality_low is second.cost_high is second.reward_low is None
+    # What all queries share has no width.
+    none, all_of_them = depths(AB, 3)
+    assert (none.share, none.quality, none.reward_low) == (0, None, None)
+    assert (all_of_them.share_low, all_of_them.share_high) == (1, 1)
+    assert all_of_them.quality_low == 0 and all_of_them.quality_high == 1

@@ -1,0 +1,255 @@
+"""The JSON that other people's scripts read; its schema and its documentation say the same."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from hierrouter.evaluation.policies import own_policy
+from hierrouter.learning.config import Objective
+from hierrouter.learning.selection import provenance
+from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.training import train
+from hierrouter.reports.evaluated import DeferTo, report_on
+from hierrouter.reports.results import Report, as_json
+from hierrouter.reports.tables import ROW_COLUMNS, long_table
+from hierrouter.reports.values import Bootstrap
+from hierrouter.tables import significant
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Rate, repriced
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, small_tree, sweep_glimpse
+from tests.hierrouter.reports.examples import (
+    deferring,
+    example,
+    hostile,
+    stopping,
+    three_times,
+    two_prices,
+)
+
+DOCS = Path(__file__).parents[3] / "docs" / "report.md"
+
+
+def loaded(report: Report) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(as_json(report))
+    return parsed
+
+
+@cache
+def schema() -> dict[str, Any]:
+    text = resources.files("hierrouter.reports").joinpath("schema.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@cache
+def everything() -> Report:
+    """A real report with all there can be: two seeds, stop, deferral, price lists, a policy."""
+    tree = small_tree()
+    trained = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
+    sweep = Sweep(GRID, tuple(sweep_glimpse(tree, seed) for seed in (0, 1)))
+    rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
+    lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
+    return report_on(
+        tree,
+        ALPHA,
+        trained,
+        sweep,
+        provenance(tree, Path("cache"), None, trained, None, lists),
+        bootstrap=Bootstrap(n=50),
+        price_lists=lists,
+        defer=DeferTo("large"),
+        policies=[own_policy(lambda seen: 0)],
+    )
+
+
+@cache
+def stopping_sweep() -> Report:
+    """One whose sweep may stop, for the depth curve, and whose router may not."""
+    tree = small_tree()
+    member = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
+    sweep = Sweep((ALPHA,), ((member,),))
+    return report_on(tree, ALPHA, None, sweep, {}, bootstrap=Bootstrap(n=50))
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """Every key of nested objects; names of datasets, models and lists are keys, too."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from keys_of(item)
+
+
+def documented() -> dict[str, list[str]]:
+    """The keys in the first column below each heading that names an object of the schema."""
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^### ", DOCS.read_text("utf-8"), flags=re.M)[1:]:
+        rows = [line.split("|")[1] for line in part.splitlines() if line.startswith("| `")]
+        keys = sorted(key for row in rows for key in re.findall(r"`(\w+)`", row))
+        found[part.split(":")[0]] = keys
+    return found
+
+
+def objects() -> dict[str, list[str]]:
+    """The keys of each object of the schema."""
+    parts = {"Report": schema(), **schema()["$defs"]}
+    return {
+        name: sorted(part["properties"]) for name, part in parts.items() if "properties" in part
+    }
+
+
+@pytest.mark.parametrize(
+    "report",
+    [everything, stopping_sweep, example, stopping, two_prices, deferring, hostile],
+    ids=lambda make: make.__name__,
+)
+def test_reports_are_valid(report: Any) -> None:
+    Draft202012Validator.check_schema(schema())
+    made = report()
+    if report is not everything:
+        made = replace(made, provenance={})  # theirs is made up
+    Draft202012Validator(schema()).validate(loaded(made))
+
+
+def test_a_key_more_or_less_is_not_valid() -> None:
+    found, validator = loaded(everything()), Draft202012Validator(schema())
+    for change in ("surplus", "rung"):
+        changed = copy.deepcopy(found)
+        rung = changed["analysis"]["ladder"][0]
+        if rung.pop(change, None) is None:
+            rung[change] = 1
+        assert not validator.is_valid(changed)
+
+
+def test_the_real_reports_have_every_key_of_the_schema() -> None:
+    """Objects are closed, so the schema lacks none of theirs."""
+    reports = (everything(), stopping_sweep(), example(), three_times())
+    there = {key for report in reports for key in keys_of(loaded(report))}
+    assert {key for keys in objects().values() for key in keys} <= there
+    assert sorted(loaded(everything())["provenance"]) == objects()["Provenance"]
+
+
+def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
+    assert documented() == objects()
+    columns = [column.title for column in long_table(everything()).columns]
+    assert columns == [*ROW_COLUMNS, "prices"]
+    assert sorted(ROW_COLUMNS) == documented()["Row"]
+
+
+def test_rows_have_intervals_and_but_for_the_router_a_difference() -> None:
+    found = loaded(example())
+    assert found["cost_unit"] == "base_rate*token"
+    assert found["bootstrap"] == {"n": 200, "level": 0.95, "cluster": "query", "seed": 7}
+    for row in found["rows"]:
+        for key in ("difference", "difference_low", "difference_high"):
+            assert (row[key] is None) == (row["kind"] == "router"), key
+        for figure in ("quality", "accuracy", "cost", "reward"):
+            assert row[f"{figure}_low"] <= row[figure] <= row[f"{figure}_high"]
+
+
+def test_price_lists_stand_side_by_side() -> None:
+    report = loaded(two_prices())
+    assert report["cost_unit"] == "price*token"
+    cheap, dear = report["price_lists"]
+    assert [cheap["name"], dear["name"]] == ["cheap", "dear"]
+    assert [prices["rows"][3]["policy"] for prices in (cheap, dear)] == ["a>b", "a>b"]
+    assert (cheap["rows"][3]["cost"], cheap["rows"][3]["reward"]) == (1.0, 0.4)
+    assert (dear["rows"][3]["cost"], dear["rows"][3]["reward"]) == (3.0, 0.2)
+    assert cheap["gap_closed"] == report["gap_closed"]
+    # Router .6, best fixed route .4 and oracle .8 all lose .2 where every call costs 2 more.
+    assert dear["gap_closed"]["all"] == 0.5
+    assert loaded(example())["price_lists"] == []
+
+
+def test_where_the_router_stops() -> None:
+    found = loaded(stopping())
+    keys = ("calls", "share", "quality", "cost", "reward", "reward_low")
+    assert [tuple(row[key] for key in keys) for row in found["depths"]] == [
+        (1, 0.25, 0.3, 0.6, 0.24, 0.14),
+        (2, 0.75, 0.8, 1.2, 0.68, 0.58),
+        (3, 0.0, None, None, None, None),
+    ]
+    assert found["depth_curve"][0] == {
+        "alpha": 0.1,
+        "beyond_first": 0.25,
+        "calls": 1.25,
+        "quality": 0.5,
+        "cost": 0.7,
+    }
+    assert loaded(example())["depths"] == loaded(example())["depth_curve"] == []
+
+
+def test_an_infinite_threshold_is_null() -> None:
+    found = loaded(deferring())["deferral"]
+    assert (found["chosen"]["threshold"], found["chosen"]["chance"]) == (-0.2, 0.48)
+    assert [point["threshold"] for point in found["curve"]] == [None, -0.5, -0.1, 0.9, None]
+
+
+def test_what_may_be_claimed() -> None:
+    found = loaded(example())
+    names = [row["policy"] for row in found["rows"] if row["dataset"] == "all"]
+    rivals = [name for name in names if name not in ("hierrouter", "oracle")]
+    assert [one["policy"] for one in found["comparisons"]] == rivals
+    assert all(one["low"] <= one["difference"] <= one["high"] for one in found["comparisons"])
+    power = loaded(three_times())["power"]
+    assert power.pop("smallest_difference") > power.pop("wanted_difference")
+    assert power.pop("queries") > 12
+    deviation = pytest.approx((3 * 0.34 / 11) ** 0.5)
+    assert power == {"policy": "a>b", "kind": "route", "deviation": deviation, "power": 0.8}
+    assert set(found["gap_closed_intervals"]) == set(found["gap_closed"])
+    low, high = found["gap_closed_intervals"]["all"]
+    assert low <= found["gap_closed"]["all"] <= high
+
+
+def test_a_point_of_a_sweep_has_intervals_and_several_seeds_a_spread() -> None:
+    (point,) = loaded(stopping())["frontier"]
+    for figure in ("quality", "cost", "reward"):
+        assert point[f"{figure}_low"] <= point[figure] <= point[f"{figure}_high"]
+        low, high = point["crossed"][figure]
+        assert low < point[f"{figure}_low"] and point[f"{figure}_high"] < high
+    assert (point["quality"], point["cost"], point["reward"]) == (0.65, 0.75, 0.575)
+    assert point["spread"] == {
+        "seeds": 2,
+        "quality": [0.6, 0.7],
+        "cost": [0.5, 1.0],
+        "reward": [0.55, 0.6],
+    }
+    alone = loaded(example())["frontier"]
+    assert {(point["spread"], point["crossed"]) for point in alone} == {(None, None)}
+
+
+def test_identical_inputs_give_identical_sorted_bytes_of_short_floats() -> None:
+    text = as_json(example())
+    assert text == as_json(example())
+    assert text == json.dumps(json.loads(text), sort_keys=True, indent=2) + "\n"
+    assert significant(0.1 + 0.2) == 0.3
+    assert str(significant(-0.0)) == "0.0"
+    assert '"reward": 0.30000000000000004' not in text
+
+
+def test_hostile_names_come_back_whole_and_ascii() -> None:
+    report = replace(hostile(), provenance={"a\x7f": "\x9b\x1b\u202e"})
+    text = as_json(report)
+    assert text.isascii()
+    assert not {"\x1b", "\x7f"} & set(text)
+    parsed = json.loads(text)
+    assert [row["policy"] for row in parsed["rows"]] == [row.policy for row in report.rows]
+    assert parsed["provenance"] == report.provenance
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="not JSON"):
+        as_json(replace(example(), provenance={"x": value}))
