@@ -1,8 +1,7 @@
-"""The texts of answers are those of the cache, arm by arm."""
+"""The texts of answers are those of the cache, arm by arm; a scorer learns from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +9,19 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.encoders import HashedNgrams
-from hierrouter.learning.baselines.answers import WIDTH, load_answers
+from hierrouter.learning.baselines.answers import (
+    WIDTH,
+    AnswerScorer,
+    fit_scorer,
+    load_answers,
+)
 from hierrouter.learning.baselines.arms import Answers, Arms, macro_arms, single_models
 from hierrouter.questions.answers import exact_match
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.baselines.known import answered, folds
 
 BOTH = ("A", "B")
 Texts = dict[tuple[str, str, str], str]
@@ -29,6 +34,11 @@ def texts(testbed_cache: Path) -> Texts:
     return {(row["dataset"], row["id"], row["route"]): row["response"] for row in rows}
 
 
+@pytest.fixture(scope="module")
+def tree(testbed_cache: Path) -> RouteTree:
+    return open_tree(testbed_cache)
+
+
 def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree) -> None:
     queries = list(zip(tree.datasets, tree.query_ids, strict=True))
     for place, arm in enumerate(arms.names):
@@ -37,44 +47,32 @@ def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree)
         assert np.array_equal(found, HashedNgrams(WIDTH).encode(said))
 
 
-def test_they_are_the_last_answer_of_every_arm(testbed_cache: Path, texts: Texts) -> None:
-    tree = open_tree(testbed_cache)
+def test_they_are_the_last_answer_of_every_arm(
+    testbed_cache: Path, texts: Texts, tree: RouteTree
+) -> None:
+    """Each distinct text is encoded once, and a set by itself reads those of its own arms alone."""
     direct, routes = load_answers(testbed_cache, tree, BOTH).values()
     assert_they_are(direct, texts, single_models(tree), tree)
     assert_they_are(routes, texts, macro_arms(tree), tree)
     assert np.array_equal(routes.tokens, tree.tokens_out[:, tree.routes.leaves])
     assert np.array_equal(direct.tokens, tree.direct.tokens_out[:, :3])
+    names = {"A": set(single_models(tree).names), "B": set(macro_arms(tree).names)}
+    for sets, found in ((["A"], None), (["B"], None), (BOTH, direct)):
+        answers = found or load_answers(testbed_cache, tree, sets)[sets[0]]
+        arms = set[str]().union(*(names[name] for name in sets))
+        said = {text for (_, _, route), text in texts.items() if route in arms}
+        assert len(answers.vectors) == len(said)
 
 
-def test_the_same_group_is_an_exact_match(testbed_cache: Path, texts: Texts) -> None:
-    tree = open_tree(testbed_cache)
+def test_the_same_group_is_an_exact_match(
+    testbed_cache: Path, texts: Texts, tree: RouteTree
+) -> None:
     routes = load_answers(testbed_cache, tree, ["B"])["B"]
     names = macro_arms(tree).names
-    queries = list(zip(tree.datasets, tree.query_ids, strict=True))
-    for row, query in enumerate(queries):
+    for row, query in enumerate(zip(tree.datasets, tree.query_ids, strict=True)):
         said = [texts[(*query, arm)] for arm in names]
         same = [[exact_match(one, [other]) == 1 for other in said] for one in said]
         assert np.array_equal(routes.group[row][:, None] == routes.group[row], same)
-
-
-def test_each_distinct_text_is_encoded_once(testbed_cache: Path, texts: Texts) -> None:
-    tree = open_tree(testbed_cache)
-    arms = {*single_models(tree).names, *macro_arms(tree).names}
-    said = {text for (_, _, route), text in texts.items() if route in arms}
-    assert len(load_answers(testbed_cache, tree, BOTH)["A"].vectors) == len(said)
-
-
-@pytest.mark.parametrize(("name", "arms"), [("A", single_models), ("B", macro_arms)])
-def test_one_set_reads_the_answers_of_its_own_arms_alone(
-    testbed_cache: Path, texts: Texts, name: str, arms: Callable[[RouteTree], Arms]
-) -> None:
-    tree = open_tree(testbed_cache)
-    found = load_answers(testbed_cache, tree, [name])
-    names = arms(tree).names
-    said = {text for (_, _, route), text in texts.items() if route in names}
-    assert list(found) == [name]
-    assert len(found[name].vectors) == len(said)
-    assert_they_are(found[name], texts, arms(tree), tree)
 
 
 def test_a_part_of_the_tree(testbed_cache: Path, texts: Texts) -> None:
@@ -85,18 +83,13 @@ def test_a_part_of_the_tree(testbed_cache: Path, texts: Texts) -> None:
     assert_they_are(routes, texts, macro_arms(tree), tree)
 
 
-def test_fewer_direct_calls_are_a_smaller_set(testbed_cache: Path, texts: Texts) -> None:
-    tree = open_tree(testbed_cache)
-    one = tree.direct.models.index("text")
-    direct = replace(
-        tree.direct,
-        models=("text",),
-        score=tree.direct.score[:, [one]],
-        accuracy=tree.direct.accuracy[:, [one]],
-        tokens_in=tree.direct.tokens_in[:, [one]],
-        tokens_out=tree.direct.tokens_out[:, [one]],
-        rate=tree.direct.rate[[one]],
-    )
+def test_fewer_direct_calls_are_a_smaller_set(
+    testbed_cache: Path, texts: Texts, tree: RouteTree
+) -> None:
+    one = [tree.direct.models.index("text")]
+    columns = ("score", "accuracy", "tokens_in", "tokens_out")
+    kept = {name: getattr(tree.direct, name)[:, one] for name in columns}
+    direct = replace(tree.direct, models=("text",), rate=tree.direct.rate[one], **kept)
     fewer = replace(tree, direct=direct)
     answers, routes = load_answers(testbed_cache, fewer, BOTH).values()
     assert answers.row.shape == (len(tree), 1)
@@ -104,20 +97,72 @@ def test_fewer_direct_calls_are_a_smaller_set(testbed_cache: Path, texts: Texts)
     assert routes.row.shape == (len(tree), 9)
 
 
-def test_the_tree_of_another_cache_is_refused(testbed_cache: Path) -> None:
-    tree = open_tree(testbed_cache)
+def test_the_tree_of_another_cache_is_refused(testbed_cache: Path, tree: RouteTree) -> None:
     strange = replace(tree, query_ids=("nobody", *tree.query_ids[1:]))
     with pytest.raises(CacheError, match=r"1 of \d+ queries are not in the cache"):
         load_answers(testbed_cache, strange, BOTH)
 
 
-def test_selecting_queries_selects_their_answers(testbed_cache: Path) -> None:
-    tree = open_tree(testbed_cache)
+def test_selecting_queries_selects_their_answers(testbed_cache: Path, tree: RouteTree) -> None:
     rows = np.array([5, 2])
-    whole = (
-        macro_arms(tree, load_answers(testbed_cache, tree, ["B"])["B"]).select(rows).seen.answers
-    )
+    answers = load_answers(testbed_cache, tree, ["B"])["B"]
+    whole = macro_arms(tree, answers).select(rows).seen.answers
     part = load_answers(testbed_cache, tree.select(rows), ["B"])["B"]
     assert whole is not None
     assert np.array_equal(whole.vectors[whole.row], part.vectors[part.row])
     assert np.array_equal(whole.tokens, part.tokens)
+
+
+QUERIES = 400
+COST = np.ones(3)
+NONE = np.zeros(3, bool)
+
+
+def scores(scorer: AnswerScorer, arms: Arms, arm: int, read: np.ndarray) -> np.ndarray:
+    query = np.arange(len(arms))
+    return scorer.judge(arms.seen).score(
+        query, np.full(len(arms), arm), np.tile(read, (len(arms), 1))
+    )
+
+
+def scorer_of(arms: Arms) -> tuple[AnswerScorer, Arms]:
+    train, _, test = folds(arms)
+    return fit_scorer(train, np.random.default_rng(0)), test
+
+
+def drawn(share: float = 0.5) -> np.ndarray:
+    return np.random.default_rng(1).random((QUERIES, 3)) < share
+
+
+def test_words_tell_right_from_wrong() -> None:
+    scorer, test = scorer_of(answered(drawn(), COST, looks=drawn()))
+    for arm in range(3):
+        assert np.abs(scores(scorer, test, arm, NONE) - test.quality[:, arm]).max() < 0.1
+
+
+def test_who_agrees_is_right() -> None:
+    """Right answers are equal, wrong ones all differ: the more agree, the better."""
+    right = drawn(0.6)
+    says = np.where(right, -1, np.arange(QUERIES * 3).reshape(QUERIES, 3))
+    scorer, test = scorer_of(answered(right, COST, says=says))
+    alone = scores(scorer, test, 0, np.array([True, False, False]))
+    after = scores(scorer, test, 0, np.array([True, True, True]))
+    agreed = (test.seen.answers.group[:, 1:] == test.seen.answers.group[:, :1]).any(axis=1)
+    assert after[agreed].mean() > 0.9
+    assert after[~agreed].mean() < alone.mean() - 0.1
+    assert abs(alone.mean() - 0.6) < 0.1
+
+
+def test_nothing_is_learned_where_nothing_can_be() -> None:
+    scorer, test = scorer_of(answered(drawn(0.3), COST))
+    assert abs(scores(scorer, test, 0, NONE).mean() - 0.3) < 0.1
+    scorer, test = scorer_of(answered(np.full((80, 3), 0.25), COST))
+    assert scores(scorer, test, 1, NONE) == pytest.approx(0.25)
+
+
+def test_the_question_counts() -> None:
+    kind = np.random.default_rng(2).integers(0, 2, QUERIES)
+    quality = np.stack([kind, 1 - kind, np.zeros(QUERIES)], axis=1)
+    scorer, test = scorer_of(answered(quality, COST, question=kind))
+    for arm in range(3):
+        assert np.abs(scores(scorer, test, arm, NONE) - test.quality[:, arm]).max() < 0.3

@@ -1,22 +1,37 @@
-"""Every baseline beside the learned router."""
+"""Every baseline beside the learned router: sets of arms, who sees what, and what is a new look."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from hierrouter.evaluation.bounds import ONE_HOP, best_fixed_route, best_route_per_dataset, oracle
-from hierrouter.learning.baselines.arms import Answers, Play, Tuned, best_of
+from hierrouter.learning.baselines import arms
+from hierrouter.learning.baselines.arms import (
+    MOST_ROUTES,
+    Answers,
+    Play,
+    Tuned,
+    best_of,
+    left_out,
+    require_sets,
+    usable_sets,
+)
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
-from hierrouter.learning.baselines.contest import ANYTIME, TREE, contest
+from hierrouter.learning.baselines.contest import ANYTIME, TREE, contest, look_details
+from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls
-from tests.hierrouter.learning.runs import small_tree
+from tests.hierrouter.learning.runs import ALPHA, small_tree
 from tests.hierrouter.trees import planted_tree
 
-ALPHA = 0.005
 STATIC = (Random(), BestStatic(), DatasetOracle())
+BOTH = ("A", "B")
+SMALL = {"families": 2, "per_family": (4, 2, 2), "dim": 8}
 
 
 @pytest.fixture(scope="module")
@@ -29,65 +44,43 @@ def entry(found, name, arms):
     return one
 
 
-def without_direct_calls(tree):
-    nothing = np.zeros((len(tree), 0))
-    return replace(
-        tree, direct=DirectCalls((), nothing, nothing, nothing, nothing, np.zeros((0, 2)))
-    )
-
-
-def test_routes_are_valued_as_the_bounds_are(tree):
-    found, train, test = contest(tree, ALPHA, STATIC), tree.split("train"), tree.split("test")
+def test_everybody_is_valued_as_the_bounds_are_and_no_baseline_beats_them(tree):
+    told = []
+    found = contest(tree, ALPHA, STATIC, on_fitted=lambda *progress: told.append(progress))
+    train, test = tree.split("train"), tree.split("test")
     for name, bound in [
         ("best static", best_fixed_route(train, ALPHA, test)),
         ("dataset oracle", best_route_per_dataset(train, ALPHA, test)),
     ]:
         assert np.allclose(entry(found, name, "B").outcome.reward(ALPHA), bound.reward(ALPHA))
     assert np.allclose(entry(found, TREE, "").outcome.quality, oracle(test, ALPHA).quality)
-
-
-def test_direct_calls_are_set_a(tree):
-    found, test = contest(tree, ALPHA, STATIC), tree.split("test")
-    reward = test.direct.score[:, :3] - ALPHA * test.direct.cost[:, :3]
-    assert np.allclose(entry(found, "random", "A").outcome.reward(ALPHA), reward.mean(axis=1))
-    assert np.allclose(entry(found, ONE_HOP, "A").outcome.reward(ALPHA), reward.max(axis=1))
-
-
-def test_no_baseline_beats_the_oracle_of_its_set(tree):
-    found = contest(tree, ALPHA, (*STATIC, NearestNeighbours()))
+    direct = test.direct.score[:, :3] - ALPHA * test.direct.cost[:, :3]
     rewards = {(e.outcome.name, e.arms): e.outcome.reward(ALPHA) for e in found.entries}
-    for (name, arms), reward in rewards.items():
-        bound = rewards[ONE_HOP, "A"] if arms == "A" else rewards[TREE, ""]
+    assert np.allclose(rewards["random", "A"], direct.mean(axis=1))
+    assert np.allclose(rewards[ONE_HOP, "A"], direct.max(axis=1))
+    for (name, of), reward in rewards.items():
+        bound = rewards[ONE_HOP, "A"] if of == "A" else rewards[TREE, ""]
         assert (reward <= bound + 1e-12).all() or name == ANYTIME
     assert (rewards[ANYTIME, ""] >= rewards[TREE, ""] - 1e-12).all()
+    names = ["random", "best static", "dataset oracle"]
+    assert [e.outcome.name for e in found.entries] == [*names, *names, ONE_HOP, TREE, ANYTIME]
+    assert [(done, total) for done, total, _ in told] == [(n, 6) for n in range(1, 7)]
+    assert told[-1][2] == "dataset oracle on B"
 
 
 def test_what_a_baseline_draws_does_not_depend_on_the_others(tree):
-    class Drawn:
-        name, source, reads_answers = "drawn", "a test", False
+    class Drawn(Random):
+        name = "drawn"
 
         def fit(self, train, validation, alpha, rng):
-            return Tuned(Random().fit(train, validation, alpha, rng).play, {"drawn": rng.random()})
+            return Tuned(super().fit(train, validation, alpha, rng).play, {"drawn": rng.random()})
 
-    alone, beside = contest(tree, ALPHA, (Drawn(),)), contest(tree, ALPHA, (Random(), Drawn()))
-    drawn = {name: entry(beside, "drawn", name).settings["drawn"] for name in "AB"}
-    assert drawn == {name: entry(alone, "drawn", name).settings["drawn"] for name in "AB"}
-    assert drawn["A"] != drawn["B"]
-    other = contest(tree, ALPHA, (Drawn(),), seed=1)
-    assert entry(other, "drawn", "A").settings["drawn"] != drawn["A"]
+    def drawn(*others, seed=42):
+        found = contest(tree, ALPHA, (*others, Drawn()), seed=seed)
+        return [entry(found, "drawn", name).settings["drawn"] for name in BOTH]
 
-
-def test_a_baseline_sees_no_other_fold(tree):
-    class Watching:
-        name, source, reads_answers = "watching", "a test", False
-
-        def fit(self, train, validation, alpha, rng):
-            self.sizes = len(train), len(validation)
-            return BestStatic().fit(train, validation, alpha, rng)
-
-    watching = Watching()
-    contest(tree, ALPHA, (watching,))
-    assert watching.sizes == (tree.splits.count("train"), tree.splits.count("validation"))
+    assert drawn() == drawn(Random())
+    assert len({*drawn(), *drawn(seed=1)}) == 4
 
 
 class Cheat(BestStatic):
@@ -109,6 +102,10 @@ class Cheat(BestStatic):
         return Play.of(seen, said.argmax(axis=1))
 
 
+class Reader(Cheat):
+    name, reads_answers = "reader", True
+
+
 def telling(tree):
     """Answers of which those of the best direct calls have the highest row of vectors."""
     rank = (tree.direct.score[:, :3] * 100).astype(np.int64)
@@ -128,9 +125,6 @@ def test_a_router_that_reads_no_answer_sees_the_same_on_every_fold(tree, split):
 
 
 def test_one_that_reads_answers_sees_them_and_no_cost_either(tree):
-    class Reader(Cheat):
-        name, reads_answers = "reader", True
-
     found = contest(tree, 0.0, (reader := Reader(),), ["A"], answers=telling(tree))
     assert entry(found, "reader", "A").settings == {"peeks": True}
     assert len(reader.seen) > 3
@@ -138,7 +132,7 @@ def test_one_that_reads_answers_sees_them_and_no_cost_either(tree):
         assert set(vars(seen)) == {"question", "datasets", "calls", "answers"}
 
 
-def test_costs_and_scores_of_train_and_validation_are_there_to_learn_from(tree):
+def test_costs_and_scores_of_train_and_validation_alone_are_there_to_learn_from(tree):
     contest(tree, ALPHA, (cheat := Cheat(),), sets=("B",))
     for label, fold in zip(cheat.labels, ("train", "validation"), strict=True):
         whole = tree.split(fold)
@@ -149,25 +143,24 @@ def test_costs_and_scores_of_train_and_validation_are_there_to_learn_from(tree):
 
 def test_an_entry_says_what_validation_said(tree):
     found = contest(tree, ALPHA, (BestStatic(),), split="validation")
-    for name in "AB":
+    for name in BOTH:
         one = entry(found, "best static", name)
         assert one.validation == pytest.approx(one.outcome.reward(ALPHA).mean())
         assert one.validation_cost == pytest.approx(one.outcome.cost.mean())
+    found = contest(planted_tree(per_family=(20, 0, 10)), ALPHA, (NearestNeighbours(),))
+    assert "No validation fold: baselines take the first of their settings." in found.notes
+    one = entry(found, "kNN", "B")
+    assert (one.validation, one.validation_cost) == (None, None)
 
 
-def test_without_direct_calls_set_a_is_left_out(tree):
-    bare = without_direct_calls(tree)
-    found = contest(bare, ALPHA, (BestStatic(),))
-    assert found.sets == ("B",)
-    assert "Set A is left out: no model of the pool was asked directly." in found.notes
-    with pytest.raises(InputError, match="--sets A; set A: no model of the pool was asked"):
-        contest(bare, ALPHA, (BestStatic(),), sets=("A",))
+def test_one_query_a_fold_is_enough():
+    tree = small_tree()
+    rows = [tree.splits.index(fold) for fold in ("train", "validation", "test")]
+    found = contest(tree.select(np.array(rows)), ALPHA, (*STATIC, NearestNeighbours()))
+    assert all(len(e.outcome.quality) == 1 for e in found.entries)
 
 
 def test_without_texts_who_reads_answers_is_left_out_by_name(tree):
-    class Reader(BestStatic):
-        name, reads_answers = "reader", True
-
     found = contest(tree, ALPHA, (BestStatic(), Reader()))
     assert {e.outcome.name for e in found.entries if e.arms == "B"} == {"best static"}
     assert "Left out, because nobody loaded the texts of answers: reader." in found.notes
@@ -188,25 +181,116 @@ def test_what_cannot_be_compared_is_refused(tree, change, said):
         contest(replace(tree, **change), ALPHA, STATIC)
 
 
-def test_an_empty_validation_fold_is_said():
-    tree = planted_tree(per_family=(20, 0, 10))
-    found = contest(tree, ALPHA, (NearestNeighbours(),))
-    assert "No validation fold: baselines take the first of their settings." in found.notes
-    assert entry(found, "kNN", "B").validation is None
-    assert entry(found, "kNN", "B").validation_cost is None
+@pytest.mark.parametrize(("names", "said"), [(["C"], "known: A, B"), (["A", "A"], "given twice")])
+def test_wrong_sets_are_refused(names, said):
+    with pytest.raises(InputError, match=said):
+        require_sets(names)
 
 
-def test_the_order_is_that_of_the_baselines_then_router_then_oracles(tree):
-    told = []
-    found = contest(tree, ALPHA, STATIC, on_fitted=lambda *progress: told.append(progress))
-    names = ["random", "best static", "dataset oracle"]
-    assert [e.outcome.name for e in found.entries] == [*names, *names, ONE_HOP, TREE, ANYTIME]
-    assert [(done, total) for done, total, _ in told] == [(n, 6) for n in range(1, 7)]
-    assert told[-1][2] == "dataset oracle on B"
+def test_which_sets_a_tree_has(monkeypatch):
+    tree = planted_tree(**SMALL)
+    assert usable_sets(tree, BOTH) == BOTH
+    assert (
+        usable_sets(planted_tree(hops=1, **SMALL), BOTH) == BOTH
+    )  # with an instruction of its own
+    with pytest.raises(InputError, match="no arms to compare: --sets ; name one"):
+        usable_sets(tree, [])
+    monkeypatch.setattr(arms, "MOST_ROUTES", 8)
+    assert left_out(tree, BOTH) == {"B": "9 routes, more than 8; take fewer --models or --hops"}
+    with pytest.raises(InputError, match="no arms to compare: --sets B; set B: 9 routes"):
+        usable_sets(tree, ["B"])
+    assert MOST_ROUTES > 125  # five models, three hops
 
 
-def test_one_query_a_fold_is_enough():
-    tree = small_tree()
-    rows = [tree.splits.index(fold) for fold in ("train", "validation", "test")]
-    found = contest(tree.select(np.array(rows)), ALPHA, (*STATIC, NearestNeighbours()))
-    assert all(len(e.outcome.quality) == 1 for e in found.entries)
+def test_without_direct_calls_set_a_is_left_out(tree):
+    nothing = np.zeros((len(tree), 0))
+    none = DirectCalls((), nothing, nothing, nothing, nothing, np.zeros((0, 2)))
+    bare = replace(tree, direct=none)
+    found = contest(bare, ALPHA, (BestStatic(),))
+    assert found.sets == ("B",)
+    assert "Set A is left out: no model of the pool was asked directly." in found.notes
+    with pytest.raises(InputError, match="--sets A; set A: no model of the pool was asked"):
+        contest(bare, ALPHA, (BestStatic(),), sets=("A",))
+
+
+def test_direct_calls_are_not_compared_twice():
+    tree = planted_tree(hops=1, **SMALL)
+    same = {  # as an imported table has them
+        name: np.pad(getattr(tree.direct, name)[:, : len(tree.models)], ((0, 0), (1, 0)))
+        for name in ("score", "accuracy", "tokens_in", "tokens_out")
+    }
+    found = contest(replace(tree, **same), ALPHA, (BestStatic(),))
+    assert found.sets == ("A",)
+    assert "Set B is left out: its routes are the direct calls of set A." in found.notes
+    assert usable_sets(replace(tree, **same), ["B"]) == ("B",)
+
+
+def threads():
+    return {torch.get_num_threads(), *(pool["num_threads"] for pool in threadpool_info())}
+
+
+class Counting(BestStatic):
+    """Notes how many threads there are when it is fitted and when it plays."""
+
+    name = "counting"
+
+    def fit(self, train, validation, alpha, rng):
+        found = [threads()]
+        tuned = super().fit(train, validation, alpha, rng)
+
+        def play(seen):
+            found.append(threads())
+            return tuned.play(seen)
+
+        return Tuned(play, {"threads": found})
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    with threadpool_limits(2):
+        torch.set_num_threads(2)
+        yield
+        torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_fitting_and_playing_are_on_one_thread_and_afterwards_all_is_as_before():
+    before = threads()
+    found = contest(planted_tree(**SMALL), ALPHA, (Counting(),), sets=("A",))
+    assert found.entries[0].settings["threads"] == [{1}, {1}, {1}]
+    with pytest.raises(ValueError, match="a test"), one_thread():
+        raise ValueError("a test")
+    assert threads() == before != {1}
+
+
+class Always(BestStatic):
+    """Takes one and the same arm."""
+
+    name = "always"
+
+    def __init__(self, arm):
+        self.arm = arm
+
+    def fit(self, train, validation, alpha, rng):
+        return Tuned(lambda seen: Play.of(seen, [self.arm] * len(seen)), {})
+
+
+def look(*baselines):
+    return look_details(contest(planted_tree(**SMALL), ALPHA, baselines), baselines)
+
+
+def own(made):
+    return OwnBaseline("mine:Always", made)
+
+
+def test_an_edit_of_ones_own_that_changes_a_figure_is_another_look():
+    first, again, second = (look(BestStatic(), own(Always(arm))) for arm in (0, 0, 1))
+    assert first == again != second
+    assert {**first, "own": {}} == {**second, "own": {}}  # nothing else tells them apart
+    assert json.loads(json.dumps(first)) == first
+    assert (first["baselines"], [*first["own"]]) == (["best static", "always"], ["always"])
+    built_in = {"alpha": ALPHA, "baselines": ["best static"], "sets": ["A", "B"], "seed": 42}
+    assert look(BestStatic()) == built_in
+    # Nobody loaded the texts, and who was left out was not looked at.
+    assert look(BestStatic(), own(Reader())) == built_in

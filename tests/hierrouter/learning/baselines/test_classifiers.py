@@ -13,15 +13,18 @@ from hierrouter.learning.baselines.classifiers import (
     LogisticPerArm,
     Mlp,
     NearestNeighbours,
+    QualityGap,
     RidgePerArm,
     Svm,
+    promising_pairs,
 )
 from hierrouter.learning.baselines.factors import DualEncoder, Factorisation
 from hierrouter.learning.baselines.simple import Elo, LinUCB
-from tests.hierrouter.learning.baselines.planted import (
+from tests.hierrouter.learning.baselines.known import (
     EMPTY,
     arms_with,
     choices,
+    fitted,
     group_of,
     planted_arms,
 )
@@ -42,10 +45,6 @@ DRAWING = [LinUCB(), Factorisation(steps=(20,)), DualEncoder(steps=(20,))]
 each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
 
 
-def fitted(baseline, train, validation, alpha=ALPHA):
-    return baseline.fit(train, validation, alpha, np.random.default_rng(0))
-
-
 @each
 def test_it_finds_the_right_arm_of_each_group(baseline):
     train, validation, held_out = (planted_arms(90, seed=seed) for seed in range(3))
@@ -54,27 +53,17 @@ def test_it_finds_the_right_arm_of_each_group(baseline):
 
 
 @each
-def test_where_cost_is_all_it_takes_the_cheapest(baseline):
-    train = planted_arms(90)
-    tuned = fitted(baseline, train, train, alpha=100.0)
-    assert (choices(train, tuned.play) == 0).all()
-
-
-@each
-def test_equal_rewards_give_the_cheapest_arm(baseline):
-    questions = planted_arms(30).seen.question
-    train = arms_with(np.ones((30, 3)), np.tile([3.0, 1.0, 2.0], (30, 1)), questions)
-    tuned = fitted(baseline, train, train, alpha=0.0)
-    assert (choices(train, tuned.play) == 1).all()
+def test_where_cost_is_all_and_of_equals_it_takes_the_cheapest(baseline):
+    train = planted_arms(30)
+    assert (choices(train, fitted(baseline, train, alpha=100.0).play) == 0).all()
+    equal = arms_with(np.ones((30, 3)), np.tile([3.0, 1.0, 2.0], (30, 1)), train.seen.question)
+    assert (choices(equal, fitted(baseline, equal, alpha=0.0).play) == 1).all()
 
 
 @pytest.mark.parametrize("baseline", DRAWING, ids=lambda baseline: baseline.name)
 def test_another_seed_gives_another_router(baseline):
     train, held_out = planted_arms(60, noise=3.0), planted_arms(60, seed=1, noise=3.0)
-    drawn = [
-        baseline.fit(train, train.select(EMPTY), ALPHA, np.random.default_rng(seed)).play
-        for seed in (0, 1)
-    ]
+    drawn = [fitted(baseline, train, train.select(EMPTY), seed=seed).play for seed in (0, 1)]
     assert (choices(held_out, drawn[0]) != choices(held_out, drawn[1])).any()
 
 
@@ -99,7 +88,7 @@ def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
 
 def test_neighbours_predict_the_mean_of_the_nearest():
     train, asked = planted_arms(40), planted_arms(20, seed=1)
-    tuned = fitted(NearestNeighbours((7,), ("uniform",)), train, train)
+    tuned = fitted(NearestNeighbours((7,), ("uniform",)), train)
     near = NearestNeighbors(n_neighbors=7, metric="cosine").fit(train.seen.question)
     rows = near.kneighbors(asked.seen.question, return_distance=False)
     best = train.reward(ALPHA)[rows].mean(axis=1).argmax(axis=1)
@@ -108,17 +97,15 @@ def test_neighbours_predict_the_mean_of_the_nearest():
 
 def test_a_cluster_takes_its_best_arm():
     train = planted_arms(30, noise=0.01)
-    tuned = fitted(Clusters((3,)), train, train)
-    assert value_of(tuned.play, train, ALPHA) == pytest.approx(
-        train.reward(ALPHA).max(axis=1).mean()
-    )
+    tuned, best = fitted(Clusters((3,)), train), train.reward(ALPHA).max(axis=1)
+    assert value_of(tuned.play, train, ALPHA) == pytest.approx(best.mean())
 
 
 def test_a_fractional_quality_is_predicted_as_such():
     questions = np.repeat(np.eye(2, dtype=np.float32), 20, axis=0)
     quality = np.repeat([[0.7, 0.6], [0.2, 0.3]], 20, axis=0)
     train = arms_with(quality, np.ones((40, 2)), questions)
-    tuned = fitted(LogisticPerArm((1e-4,)), train, train, alpha=0.0)
+    tuned = fitted(LogisticPerArm((1e-4,)), train, alpha=0.0)
     assert choices(train, tuned.play).tolist() == [0] * 20 + [1] * 20
 
 
@@ -138,7 +125,7 @@ def test_a_tie_of_votes_goes_to_the_cheapest_arm():
     rng = np.random.default_rng(0)
     label, questions = rng.integers(0, 3, 60), rng.normal(size=(60, 3)).astype(np.float32)
     train = arms_with(np.eye(3)[label], np.tile([3.0, 1.0, 2.0], (60, 1)), questions)
-    tuned = fitted(Svm(("linear",), (1.0,)), train, train, alpha=0.0)
+    tuned = fitted(Svm(("linear",), (1.0,)), train, alpha=0.0)
     asked = rng.normal(size=(5000, 3)).astype(np.float32)
     tied = asked[votes_of_pairs(questions, label, asked) == 1]
     assert len(tied) > 5
@@ -152,3 +139,40 @@ def votes_of_pairs(questions, label, asked):
     first_wins = pairs.fit(questions, label).decision_function(asked) > 0
     winner = np.where(first_wins, [0, 0, 1], [1, 2, 2])
     return np.stack([(winner == arm).sum(axis=1) for arm in range(3)], axis=1).max(axis=1)
+
+
+def _small_and_large(queries, seed):
+    """Arm 1 is right always and dear; arm 0 is right in group 0 alone."""
+    planted = planted_arms(queries, arms=2, seed=seed)
+    small = group_of(queries, 2) == 0
+    quality = np.stack([small, np.ones(queries)], axis=1).astype(np.float64)
+    return arms_with(quality, planted.cost, planted.seen.question)
+
+
+def test_it_asks_the_large_arm_only_where_the_small_one_fails_and_that_is_worth_it():
+    train, validation, held_out = (_small_and_large(60, seed) for seed in range(3))
+    for alpha, expected in ((0.1, group_of(60, 2)), (100.0, 0)):
+        tuned = fitted(QualityGap(), train, validation, alpha)
+        assert (choices(held_out, tuned.play) == expected).all()
+
+
+def test_it_takes_the_pair_that_is_best_together():
+    # Arms 0 and 2 complete each other; arm 1 is always half right.
+    quality = np.array([[1, 0.5, 0], [0, 0.5, 1]] * 10)
+    train = arms_with(quality, np.tile([1.0, 2, 3], (20, 1)), np.eye(20, 3, dtype=np.float32))
+    assert promising_pairs(quality, np.arange(3.0), 1) == [(0, 2)]
+    tuned = fitted(QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
+    assert (tuned.settings["small"], tuned.settings["large"]) == ("arm-0", "arm-2")
+
+
+def test_the_margin_makes_half_of_the_labels_good():
+    quality = np.array([[0.0, gap] for gap in (0.1, 0.2, 0.3, 0.4)])
+    train = arms_with(quality, np.tile([1.0, 2], (4, 1)), np.eye(4, dtype=np.float32))
+    tuned = fitted(QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
+    assert tuned.settings["margin"] == 0.25
+
+
+def test_a_small_arm_that_is_always_as_good_is_always_taken():
+    train = arms_with(np.ones((4, 2)), np.tile([2.0, 1], (4, 1)), np.eye(4, dtype=np.float32))
+    tuned = fitted(QualityGap(), train, alpha=0.0)
+    assert choices(train, tuned.play).tolist() == [1] * 4

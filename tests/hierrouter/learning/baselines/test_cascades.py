@@ -1,0 +1,199 @@
+"""Routers that read answers: vote, best of several, cascade, cascade routing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned, value_of
+from hierrouter.learning.baselines.cascades import (
+    BestOf,
+    Cascade,
+    CascadeRouting,
+    MajorityVote,
+    reservation,
+    vote,
+)
+from tests.hierrouter.learning.baselines.known import (
+    answered,
+    assert_reads_what_it_pays,
+    fitted,
+    folds,
+)
+
+ALPHA = 0.03
+COST = np.array([1.0, 10.0, 10.0])
+
+
+def tuned_on(baseline: Baseline, arms: Arms, alpha: float) -> tuple[Tuned, Arms]:
+    """The baseline, and the fold to look at."""
+    train, validation, test = folds(arms)
+    return fitted(baseline, train, validation, alpha), test
+
+
+def crowd() -> Arms:
+    """Five arms that are right on 7 queries of 10, each by itself; wrong answers all differ."""
+    right = np.random.default_rng(1).random((400, 5)) < 0.7
+    says = np.where(right, -1, np.arange(400 * 5).reshape(400, 5))
+    return answered(right, np.arange(1.0, 6.0), says=says)
+
+
+def complementary() -> Arms:
+    """One of the first two arms is right, and answers show which; the third is never right."""
+    right = np.random.default_rng(1).random(240) < 0.6
+    quality = np.stack([right, ~right, np.zeros(240)], axis=1)
+    return answered(quality, np.array([1.0, 2.0, 1.0]), looks=quality)
+
+
+def half_right(calls: np.ndarray | None = None) -> Arms:
+    """The first arm is cheap, right on half of the queries, and its answers show when.
+
+    The second is always right, the third never; no question and no other answer shows anything.
+    """
+    right = np.random.default_rng(1).random(240) < 0.5
+    quality = np.stack([right, np.ones(240), np.zeros(240)], axis=1)
+    looks = np.stack([right, 2 * np.ones(240), 2 * np.ones(240)], axis=1)
+    return answered(quality, COST, looks=looks, calls=calls)
+
+
+def two_kinds() -> Arms:
+    """Of one kind of question the cheap arm is always wrong, of the other half of the time.
+
+    Its answers to the second kind show which; the second arm is always right, the third never.
+    """
+    rng = np.random.default_rng(1)
+    kind = rng.integers(0, 2, 480)
+    right = (rng.random(480) < 0.5) & (kind == 1)
+    quality = np.stack([right, np.ones(480), np.zeros(480)], axis=1)
+    looks = np.stack([right, *[2 * np.ones(480)] * 2], axis=1)
+    return answered(quality, COST, looks=looks, question=kind)
+
+
+ONE: dict[str, Any] = {"thresholds": []}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "arms", "alpha", "more"),
+    [
+        (MajorityVote(), crowd(), 0.2, {}),
+        (BestOf(), complementary(), 0.5, {}),
+        (Cascade(), half_right(), 0.2, ONE),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_one_is_asked_where_more_do_not_pay(
+    baseline: Baseline, arms: Arms, alpha: float, more: dict[str, Any]
+) -> None:
+    assert tuned_on(baseline, arms, alpha)[0].settings == {"arms": ["arm-0"], **more}
+
+
+@pytest.mark.parametrize(("baseline", "more"), [(BestOf(), {}), (Cascade(), ONE)])
+def test_of_equal_arms_the_cheapest_is_asked(baseline: Baseline, more: dict[str, Any]) -> None:
+    equal = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
+    assert tuned_on(baseline, equal, 0.0)[0].settings == {"arms": ["arm-1"], **more}
+
+
+def test_many_are_wiser_than_one_and_all_are_paid() -> None:
+    tuned, test = tuned_on(MajorityVote(), crowd(), 0.0)
+    assert tuned.settings["arms"] == [f"arm-{number}" for number in range(5)]
+    two_agree = (test.quality.sum(axis=1) >= 2).astype(float)
+    one = test.quality.sum(axis=1) == 1
+    two_agree[one] = test.quality[one, 0]
+    assert value_of(tuned.play, test, 0.0) == pytest.approx(two_agree.mean())
+    assert np.array_equal(vote((0, 2, 3), test.seen).called, np.tile([1, 0, 1, 1, 0], (100, 1)))
+
+
+@pytest.mark.parametrize(
+    ("says", "chosen"),
+    [([7, 8, 8], 1), ([8, 7, 8], 0), ([7, 8, 9], 0), ([8, 8, 8], 0)],
+)
+def test_equal_answers_are_counted_and_a_tie_goes_to_the_first(
+    says: list[int], chosen: int
+) -> None:
+    arms = answered(np.zeros((1, 3)), np.ones(3), says=np.array([says]))
+    assert vote((0, 1, 2), arms.seen).answer.argmax() == chosen
+
+
+def test_a_call_that_several_voters_share_is_paid_once() -> None:
+    calls = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=bool)
+    arms = answered(np.ones((4, 3)), np.array([5.0, 1.0, 2.0]), calls=calls)
+    assert vote((0, 1, 2), arms.seen).outcome(arms, "").cost.tolist() == [8.0] * 4
+
+
+def test_a_router_that_reads_for_nothing_is_found_out() -> None:
+    _, _, test = folds(crowd())
+
+    def thief(seen: Seen) -> Play:
+        best = vote((0, 1, 2), seen).answer.argmax(axis=1)
+        return Play.of(seen, best)
+
+    with pytest.raises(AssertionError):
+        assert_reads_what_it_pays(thief, test.seen)
+
+
+def test_the_best_of_several_is_the_right_answer() -> None:
+    tuned, test = tuned_on(BestOf(), complementary(), 0.05)
+    assert tuned.settings == {"arms": ["arm-0", "arm-1"]}
+    assert value_of(tuned.play, test, 0.05) == pytest.approx(1 - 0.05 * 3)
+    assert np.array_equal(tuned.play(test.seen).called, np.tile([1, 1, 0], (len(test), 1)))
+
+
+def test_a_cascade_goes_on_where_the_answer_looks_wrong() -> None:
+    tuned, test = tuned_on(Cascade(), half_right(), ALPHA)
+    assert tuned.settings["arms"] == ["arm-0", "arm-1"]
+    wrong = 1 - test.quality[:, 0].mean()
+    assert value_of(tuned.play, test, ALPHA) == pytest.approx(1 - ALPHA * (1 + 10 * wrong))
+    free, test = tuned_on(Cascade(), half_right(), 0.0)
+    assert value_of(free.play, test, 0.0) == 1
+
+
+def test_a_call_that_two_arms_share_is_paid_once() -> None:
+    """The second arm makes the first one's call and another one."""
+    calls = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1]], dtype=bool)
+    tuned, test = tuned_on(Cascade(), half_right(calls), ALPHA)
+    play = tuned.play(test.seen)
+    on = test.quality[:, 0] == 0
+    assert play.called[:, 0].tolist() == [1] * len(test)
+    assert np.array_equal(play.called[:, 1], on)
+    assert play.outcome(test, "").cost == pytest.approx(1 + 10 * on)
+
+
+def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_cannot() -> None:
+    tuned, test = tuned_on(CascadeRouting(), two_kinds(), ALPHA)
+    hopeless = test.seen.question[:, 0] > 0.5
+    on = test.quality[:, 0] == 0
+    best = 1 - ALPHA * (np.where(hopeless, 10, 1 + 10 * on)).mean()
+    value = value_of(tuned.play, test, ALPHA)
+    assert value == pytest.approx(best, abs=0.01)
+    assert tuned.play(test.seen).called[hopeless, 0].mean() < 0.1
+    cascade, _ = tuned_on(Cascade(), two_kinds(), ALPHA)
+    assert value > value_of(cascade.play, test, ALPHA) + 0.005
+
+
+def test_routing_asks_one_arm_where_more_do_not_pay() -> None:
+    tuned, test = tuned_on(CascadeRouting(), two_kinds(), 0.2)
+    assert (tuned.play(test.seen).called.sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("quality", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("price", [0.0, 0.05, 0.5, 3.0])
+def test_at_the_reservation_value_asking_gains_its_price(
+    trust: float, quality: float, price: float
+) -> None:
+    value = float(reservation(np.array(quality), np.array(price), trust))
+    better, worse = quality + trust * (1 - quality), quality * (1 - trust)
+    gain = quality * max(0, better - value) + (1 - quality) * max(0, worse - value)
+    assert gain == pytest.approx(price)
+
+
+def test_what_one_answer_says_counts_for_the_others() -> None:
+    """Two arms are right together or not at all, a third one otherwise; all cost the same."""
+    right = np.random.default_rng(2).random(480) < 0.6
+    quality = np.stack([right, right, ~right], axis=1)
+    tuned, test = tuned_on(CascadeRouting(), answered(quality, np.ones(3), looks=quality), 0.05)
+    play = tuned.play(test.seen)
+    assert (play.answer * test.quality).sum() == len(test)
+    assert play.called.sum(axis=1).max() == 2

@@ -1,0 +1,117 @@
+"""Routers that do not read the question, Elo, and LinUCB."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from hierrouter.learning.baselines import simple
+from hierrouter.learning.baselines.simple import Elo, LinUCB, explore, wins
+from tests.hierrouter.learning.baselines.known import (
+    EMPTY,
+    arms_with,
+    choices,
+    fitted,
+    group_of,
+    planted_arms,
+)
+
+QUALITY = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1]])
+COST = np.tile([2.0, 1.0, 3.0], (4, 1))
+
+
+def fold(quality=QUALITY, cost=COST, datasets=("one", "one", "two", "two")):
+    arms = arms_with(quality, cost, np.zeros((len(quality), 2), np.float32))
+    return replace(arms, seen=replace(arms.seen, datasets=datasets))
+
+
+def arm_of(baseline, train, alpha=0.0):
+    return choices(train, fitted(baseline, train, alpha=alpha).play).tolist()
+
+
+def test_chance_is_the_mean_over_arms():
+    outcome = fitted(simple.Random(), fold()).play(fold().seen).outcome(fold(), "random")
+    assert outcome.quality == pytest.approx(QUALITY.mean(axis=1))
+    assert outcome.cost == pytest.approx(2.0)
+
+
+def test_the_cheapest_has_the_lowest_mean_cost_and_the_largest_the_highest_rate():
+    assert arm_of(simple.Cheapest(), fold()) == [1] * 4
+    assert arm_of(simple.Largest(), fold()) == [2] * 4
+    of_equals = replace(fold(), rate=np.array([2.0, 2.0, 1.0]))
+    assert arm_of(simple.Largest(), of_equals) == [1] * 4
+
+
+def test_the_best_has_the_highest_mean_reward_and_of_equals_the_lowest_cost():
+    assert arm_of(simple.BestStatic(), fold()) == [1] * 4
+    assert arm_of(simple.BestStatic(), fold(np.ones((4, 3)))) == [1] * 4
+    dear = fold(np.tile([0.5, 0.9, 1.0], (4, 1)), np.tile([0.0, 1.0, 3.0], (4, 1)))
+    assert [arm_of(simple.BestStatic(), dear, alpha)[0] for alpha in (0, 0.2, 1)] == [2, 1, 0]
+
+
+def test_the_best_of_each_dataset_and_over_all_for_an_unknown_one():
+    train = fold(np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 1, 1]]))
+    assert arm_of(simple.DatasetOracle(), train) == [0, 0, 2, 2]
+    tuned = fitted(simple.DatasetOracle(), train, alpha=0.0)
+    unknown = replace(train, seen=replace(train.seen, datasets=("one", "two", "three", "three")))
+    assert choices(unknown, tuned.play).tolist() == [0, 2, 0, 0]
+    assert tuned.settings == {"arms": {"one": "arm-0", "two": "arm-2"}}
+
+
+def test_plain_elo_takes_the_arm_that_wins_most_and_not_where_questions_tell_more():
+    quality = np.array([[0, 1, 0.5], [0, 1, 0.5], [1, 0, 0.5]])
+    train = arms_with(quality, np.ones((3, 3)), np.eye(3, dtype=np.float32))
+    plain = fitted(Elo(base=(1.0,), draw=(0.0,)), train, train.select(EMPTY))
+    assert choices(train, plain.play).tolist() == [1, 1, 1]
+    assert fitted(Elo(), planted_arms(60), planted_arms(60, seed=1)).settings["base"] > 1
+
+
+def test_a_win_counts_one_and_a_draw_half():
+    assert wins(np.array([[0.5, 0.5, 0.0]]), 0.0).tolist() == [[1.5, 1.5, 0.0]]
+    assert wins(np.array([[0.5, 0.45, 0.0]]), 0.1).tolist() == [[1.5, 1.5, 0.0]]
+
+
+def test_wins_are_ordered_as_bradley_terry_strengths():
+    rng = np.random.default_rng(0)
+    first, second = np.triu_indices(4, 1)
+    for _ in range(5):
+        reward = rng.normal(0, 1, (40, 4)) + rng.normal(0, 0.5, 4)
+        battles = np.tile(np.eye(4)[first] - np.eye(4)[second], (len(reward), 1))
+        won = (reward[:, first] > reward[:, second]).ravel()
+        strengths = LogisticRegression(C=1e6, fit_intercept=False).fit(battles, won).coef_[0]
+        assert (np.diff(wins(reward, 0.0).sum(axis=0)[strengths.argsort()]) >= 0).all()
+
+
+def test_linucb_finds_the_right_arm_of_each_group():
+    tuned = fitted(LinUCB(), planted_arms(300), planted_arms(60, seed=1))
+    assert (choices(planted_arms(60), tuned.play) == group_of(60, 3)).all()
+
+
+def test_an_arm_that_is_not_tried_is_not_learned():
+    reward = np.tile([0.5, np.nan, np.nan], (20, 1))  # reading another one would spread
+    weights = explore(np.ones((20, 1)), reward, np.arange(3.0), width=0.0)
+    assert weights[:, 0].round(3).tolist() == [0.476, 0.0, 0.0]  # 20 * 0.5 / (20 + 1)
+
+
+def test_it_explores_what_promises_nothing_yet():
+    reward = np.tile([0.5, 1.0], (20, 1))
+    features = np.ones((20, 1))
+    timid, bold = (explore(features, reward, np.arange(2.0), width) for width in (0.0, 1.0))
+    assert timid[1, 0] == 0
+    assert bold[1, 0] > bold[0, 0]
+
+
+def test_weights_are_those_of_a_ridge_regression_on_what_was_tried():
+    rng = np.random.default_rng(0)
+    features, reward = rng.normal(0, 1, (30, 4)), rng.normal(0, 1, (30, 1))
+    expected = np.linalg.solve(features.T @ features + np.eye(4), features.T @ reward[:, 0])
+    assert np.allclose(explore(features, reward, np.ones(1), 0.5)[0], expected)
+
+
+def test_axes_have_unit_variance_and_none_is_without():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(0, 1, (50, 3)).astype(np.float32) @ rng.normal(0, 1, (3, 6))
+    mean, axes = simple.principal_axes(vectors.astype(np.float32), 10)
+    assert axes.shape == (6, 3)
+    assert np.allclose(np.cov(((vectors - mean) @ axes).T, ddof=0), np.eye(3), atol=1e-3)
