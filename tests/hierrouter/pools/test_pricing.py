@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hierrouter.pools.files import load_pool, price_lists, prices_of
@@ -16,21 +13,18 @@ from hierrouter.pools.pool import (
     Parameters,
     Price,
     TokenRate,
-    guesses,
     price_by_size,
     price_table,
     size_in,
 )
 from hierrouter.pools.validation import validated
+from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.opening import Selection, open_tree, open_trees
-from hierrouter.reports.evaluated import report_on
-from hierrouter.reports.values import Bootstrap
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
 POOL = load_pool("testbed")
-QUICK = Bootstrap(n=20)
 
 
 @pytest.mark.parametrize(
@@ -78,25 +72,23 @@ def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (3, 'parameters must be like "3B" or 3.0e9, got 3: here'),
-        (999.0, 'parameters must be like "3B" or 3.0e9, got 999: here'),
-        ("x-3B", "parameters must be like \"3B\" or 3.0e9, got 'x-3B': here"),
-        ("0B", "parameters must be like \"3B\" or 3.0e9, got '0B': here"),
-        (True, "parameters must be a number, got True: here"),
-        (None, "parameters must be a number, got None: here"),
-        (-1e9, "parameters must be finite and >= 0, got -1000000000.0: here"),
+        (3, 'must be like "3B" or 3.0e9, got 3'),
+        (999.0, 'must be like "3B" or 3.0e9, got 999'),
+        ("x-3B", "must be like \"3B\" or 3.0e9, got 'x-3B'"),
+        ("0B", "must be like \"3B\" or 3.0e9, got '0B'"),
+        (True, "must be a number, got True"),
+        (None, "must be a number, got None"),
+        (-1e9, "must be finite and >= 0, got -1000000000.0"),
     ],
 )
 def test_what_is_no_size_is_refused(value: object, message: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"^parameters {message}: here$"):
         validated(Parameters, value, "here", "parameters")
-    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.0])
 def test_nothing_may_cost_nothing(value: float) -> None:
-    assert math.copysign(1, validated(TokenRate, value, "here", "price")) == 1
-    assert validated(TokenRate, value, "here", "price") == 0
+    assert str(validated(TokenRate, value, "here", "price")) == "0.0"
 
 
 def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, Price]:
@@ -119,16 +111,13 @@ def test_a_flag_wins_over_a_file_and_a_file_over_the_pool(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "price file is empty"),
         ("calc = 1", "unknown key calc: .*below \\[prices\\]"),
         ("[prices]", "no prices"),
         ("prices = 3", "no prices"),
         ("[prices]\ncalc = 1\ncalc = 2", "not TOML: .*list.toml:3: duplicate key calc; mend"),
         ("[prices]\nclac = 1", "unknown model: clac: price file list.toml; did you mean calc"),
         ("[prices]\ncalc = true", "price of calc must be a number, got True"),
-        ("[prices]\ncalc = 'x'", "price of calc must be a number, got 'x'"),
         ("[prices]\ncalc = -1", "price of calc must be finite and >= 0, got -1"),
-        ("[prices]\ncalc = nan", "price of calc must be finite"),
         ("[prices]\ncalc = inf", "price of calc must be finite"),
         (f"[prices]\ncalc = 1{'0' * 400}", "price of calc must be finite"),
         ("[prices]\ncalc = { in = 1 }", "price of calc must be a number or { in"),
@@ -150,12 +139,9 @@ def test_a_bad_price_file_is_refused(tmp_path: Path, text: str, message: str) ->
         (["=1"], "not a price"),
         (["calc=1:2:3"], "not a price"),
         (["calc="], "must be a number, got ''"),
-        (["calc=abc"], "must be a number, got 'abc'"),
         (["calc=1:nan"], "must be finite"),
-        (["calc=-1"], "must be finite and >= 0"),
         (["calc=1e999"], "must be finite"),
         (["calc=1", "calc=2"], "duplicate price for calc"),
-        (["clac=1"], "unknown model: clac: --price; did you mean calc"),
     ],
 )
 def test_a_bad_price_flag_is_refused(items: list[str], message: str) -> None:
@@ -170,22 +156,15 @@ def test_two_lists_need_two_names(tmp_path: Path) -> None:
         file.write_text("[prices]\ncalc = 1")
     with pytest.raises(InputError, match="two price files are called x"):
         price_lists(files, [])
-    with pytest.raises(InputError, match="price file not found"):
-        price_lists([tmp_path / "gone.toml"], [])
 
 
-def parts(root: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> None:
     """Costs by hand: tokens in and out of each call on the way, times the model's two rates."""
-    before = open_tree(testbed_cache)
-    stored = parts(testbed_cache)
+    before, stored = open_tree(testbed_cache), contents(testbed_cache)
     prices = {
         "calc": Price(Rate(0.5, 2.0), "x"),
         "text": Price(Rate(0.0, 1.0), "x"),
@@ -194,26 +173,18 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
     tree = open_tree(testbed_cache, Selection(prices=prices))
     node = tree.routes.node((0, 1))  # calc, then text
     first = tree.routes.node((0,))
-    by_hand = (
-        0.5 * tree.tokens_in[:, first]
-        + 2.0 * tree.tokens_out[:, first]
-        + 1.0 * tree.tokens_out[:, node]
-    )
+    one = 0.5 * tree.tokens_in[:, first] + 2.0 * tree.tokens_out[:, first]
+    by_hand = one + 1.0 * tree.tokens_out[:, node]
     assert tree.cost[:, node].tolist() == pytest.approx(by_hand.tolist())
     direct = tree.direct.tokens_in[:, 2] * 3.0 + tree.direct.tokens_out[:, 2] * 3.0
     assert tree.direct.cost[:, 2].tolist() == pytest.approx(direct.tolist())
     assert (tree.score == before.score).all()
-    assert parts(testbed_cache) == stored
     assert price_table(tree)["calc"] == {"in": 0.5, "out": 2.0, "source": "x"}
-
-
-def test_the_order_of_a_pool_asks_for_nothing(testbed_cache: Path) -> None:
-    before, stored = open_tree(testbed_cache), parts(testbed_cache)
-    tree = open_tree(testbed_cache, Selection(models=["facts", "calc", "text"]))
-    assert tree.models == ("facts", "calc", "text")
-    there, here = before.routes.node((2, 0)), tree.routes.node((0, 1))  # facts, then calc
-    assert (tree.cost[:, here] == before.cost[:, there]).all()
-    assert parts(testbed_cache) == stored
+    turned = open_tree(testbed_cache, Selection(models=["facts", "calc", "text"]))
+    assert turned.models == ("facts", "calc", "text")
+    there, here = before.routes.node((2, 0)), turned.routes.node((0, 1))  # facts, then calc
+    assert (turned.cost[:, here] == before.cost[:, there]).all()
+    assert contents(testbed_cache) == stored
 
 
 def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path) -> None:
@@ -253,15 +224,6 @@ def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
         open_tree(testbed_cache, Selection(prices={"clac": Price(Rate.base(1.0), "x")}))
 
 
-def test_a_guessed_price_is_said() -> None:
-    tree = planted_tree()
-    sources = {"model-0": "size (2B)", "model-1": "pool"}
-    assert guesses(replace(tree, priced_by=sources)) == (
-        "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
-    )
-    assert guesses(tree) is None
-
-
 def test_a_table_of_prices_says_whose_they_are() -> None:
     tree = planted_tree(models=2)
     dear = repriced(tree, {**rates(tree), "model-1": Rate(0.004, 0.008)})
@@ -273,31 +235,9 @@ def test_a_table_of_prices_says_whose_they_are() -> None:
     }
 
 
-def test_what_is_chosen_under_prices_is_chosen_under_each_list() -> None:
-    tree = planted_tree(per_family=(20, 5, 20))
-    rates = {
-        name: Rate.base(rate[0])
-        for name, rate in zip(tree.direct.models, tree.direct.rate[::-1].tolist(), strict=True)
-    }
-    dear = repriced(tree, rates)
-    lists = {"own": tree, "reversed": dear}
-    report = report_on(tree, 0.05, None, None, {}, bootstrap=QUICK, price_lists=lists)
-    alone = report_on(dear, 0.05, None, None, {}, bootstrap=QUICK)
-    own, other = report.price_lists
-    assert [row.reward for row in own.rows] == [row.reward for row in report.overall]
-    assert [row.cost for row in other.rows] == [row.cost for row in alone.overall]
-    assert [row.reward for row in other.rows] == [row.reward for row in alone.overall]
-    assert other.gap_closed == {}
-    assert report.cost_unit == "base_rate*token"
-
-
-def test_two_rates_change_the_unit_and_notes_are_kept() -> None:
-    tree = planted_tree(per_family=(20, 5, 20))
-    rate = tree.rate * np.array([1.0, 2.0])
-    marked = replace(tree, rate=rate, left_out=3, context_free=True)
-    report = report_on(marked, 0.05, None, None, {}, bootstrap=QUICK)
-    assert report.cost_unit == "price*token"
-    assert [note.split(":")[0] for note in report.notes] == [
+def test_what_a_cache_lacks_is_said() -> None:
+    marked = replace(planted_tree(per_family=(20, 5, 20)), left_out=3, context_free=True)
+    assert [note.split(":")[0] for note in data_notes(marked)] == [
         "Later hops are independent answers of the models, as imported",
         "3 queries are left out",
     ]
