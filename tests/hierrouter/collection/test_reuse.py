@@ -74,47 +74,49 @@ def calls(pool: Pool, root: Path) -> int:
     return summary.calls
 
 
+def same(pool: Pool) -> Pool:
+    return pool
+
+
 def generation(**changes: float) -> Callable[[Pool], Pool]:
     return each(lambda model: replace(model, generation=replace(model.generation, **changes)))
 
 
-ASKS_AGAIN = {
-    "temperature": generation(temperature=0.5),
-    "max_new_tokens": generation(max_new_tokens=7),
-    "dtype": each(lambda model: replace(model, dtype="bfloat16")),
+def instructed(*prompts: str) -> Callable[[Pool], Pool]:
+    return lambda pool: replace(pool, stage_prompts=prompts)
+
+
+DRAWN = generation(temperature=0.5)
+# What is collected first, what then, and how many calls that asks for.
+CHANGES: dict[str, tuple[Callable[[Pool], Pool], Callable[[Pool], Pool], int]] = {
+    "temperature": (same, generation(temperature=0.5), NODES + DIRECT),
+    "max_new_tokens": (same, generation(max_new_tokens=7), NODES + DIRECT),
+    "dtype": (same, each(lambda model: replace(model, dtype="bfloat16")), NODES + DIRECT),
+    "seed": (DRAWN, generation(seed=1), NODES + DIRECT),
+    "top_p": (DRAWN, generation(top_p=0.9), NODES + DIRECT),
+    "another-draw": (DRAWN, generation(temperature=0.6), NODES + DIRECT),
+    # A direct call has no instruction; the first hop does not see that of the second.
+    "instructions": (same, instructed("Think.", "Answer."), NODES),
+    "second-instruction": (same, instructed("Plan.", "Answer now."), 4 * len(QUERIES)),
+    "price": (same, each(lambda model: replace(model, base_rate=7.0)), 0),
+    "order": (same, lambda pool: replace(pool, models=pool.models[::-1]), 0),
+    "names": (same, each(lambda model: replace(model, name=f"my-{model.name}")), 0),
+    "seed-of-greedy": (same, generation(seed=9, top_p=0.5), 0),
+    "fewer-models": (same, lambda pool: replace(pool, models=pool.models[:1]), 0),
+    "fewer-hops": (same, lambda pool: replace(pool, hops=1), 0),
+    "unused-instruction": (same, instructed("Plan.", "Solve.", "-"), 0),
 }
 
 
-@pytest.mark.parametrize("change", ASKS_AGAIN)
-def test_another_setting_asks_again_for_every_call(
-    models: Path, tmp_path: Path, change: str
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_setting_asks_again_where_it_changes_answers(
+    originals: Path, tmp_path: Path, change: str
 ) -> None:
-    before = pool(models)
-    assert calls(before, tmp_path / "cache") == NODES + DIRECT
-    after = ASKS_AGAIN[change](before)
-    assert calls(after, tmp_path / "cache") == NODES + DIRECT
-    assert calls(before, tmp_path / "cache") == 0  # and what was there is still there
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"top_p": 0.9}, {"temperature": 0.6}])
-def test_another_draw_asks_again_for_every_call(
-    models: Path, tmp_path: Path, change: dict[str, float]
-) -> None:
-    before = generation(temperature=0.5)(pool(models))
-    calls(before, tmp_path / "cache")
-    assert calls(generation(**change)(before), tmp_path / "cache") == NODES + DIRECT
-
-
-def test_another_instruction_asks_again_for_the_nodes_it_is_in(
-    models: Path, tmp_path: Path
-) -> None:
-    """A direct call has no instruction; the first hop does not see that of the second."""
-    before = pool(models)
-    calls(before, tmp_path / "cache")
-    both = replace(before, stage_prompts=("Think.", "Answer."))
-    assert calls(both, tmp_path / "cache") == NODES
-    second = replace(before, stage_prompts=("Plan.", "Answer now."))
-    assert calls(second, tmp_path / "cache") == 4 * len(QUERIES)
+    first, changed, expected = CHANGES[change]
+    before = first(pool(originals))
+    assert calls(before, tmp_path) == NODES + DIRECT
+    assert calls(changed(before), tmp_path) == expected
+    assert calls(before, tmp_path) == 0  # and what was there is still there
 
 
 @pytest.mark.parametrize(
@@ -129,11 +131,13 @@ def test_another_file_of_the_model_asks_again_for_every_call(
     models: Path, tmp_path: Path, file: str, old: str, new: str
 ) -> None:
     calls(pool(models), tmp_path / "cache")
+    moved = models.rename(tmp_path / "elsewhere")
+    assert calls(pool(moved), tmp_path / "cache") == 0  # where they lie does not matter
     for name in "ab":
-        path = models / name / file
+        path = moved / name / file
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new, 1))
-    assert calls(pool(models), tmp_path / "cache") == NODES + DIRECT
+    assert calls(pool(moved), tmp_path / "cache") == NODES + DIRECT
 
 
 def test_other_weights_ask_again_for_every_call_of_that_model(models: Path, tmp_path: Path) -> None:
@@ -172,28 +176,6 @@ def test_another_commit_of_a_hub_model_asks_again_for_every_call(
     assert calls(at("2" * 40), tmp_path / "cache") == 0
     write_commit(repository, "3" * 40, models / "c", "main")
     assert calls(main, tmp_path / "cache") == every  # the branch has moved
-
-
-KEEPS = {
-    "price": each(lambda model: replace(model, base_rate=7.0)),
-    "order": lambda pool: replace(pool, models=pool.models[::-1]),
-    "names": each(lambda model: replace(model, name=f"my-{model.name}")),
-    "seed-of-greedy": generation(seed=9, top_p=0.5),
-    "fewer-models": lambda pool: replace(pool, models=pool.models[:1]),
-    "fewer-hops": lambda pool: replace(pool, hops=1),
-    "same-instruction-twice": lambda pool: replace(pool, stage_prompts=("Plan.", "Solve.", "-")),
-}
-
-
-@pytest.mark.parametrize("change", KEEPS)
-def test_what_changes_no_answer_asks_for_nothing(models: Path, tmp_path: Path, change: str) -> None:
-    calls(pool(models), tmp_path / "cache")
-    assert calls(KEEPS[change](pool(models)), tmp_path / "cache") == 0
-
-
-def test_a_model_that_was_moved_is_not_asked_again(models: Path, tmp_path: Path) -> None:
-    calls(pool(models), tmp_path / "cache")
-    assert calls(pool(models.rename(tmp_path / "elsewhere")), tmp_path / "cache") == 0
 
 
 def test_alpha_and_scorer_ask_for_nothing(models: Path, tmp_path: Path) -> None:
@@ -240,37 +222,22 @@ def pool_file(folder: Path, pool: Pool) -> Selection:
     return Selection(pool=str(folder / "pool.toml"))
 
 
-def test_a_pool_file_does_not_open_answers_of_other_weights_at_home(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["~/models/{}", "testbed:{}"])
+def test_a_pool_file_does_not_open_answers_of_other_weights(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    at_home = each(lambda model: replace(model, model=f"~/models/{model.name}"))(pool(models))
-    calls(at_home, tmp_path / "cache")
-    selection = pool_file(tmp_path, at_home)
+    monkeypatch.setattr(testbed, "MODELS", ("a", "b"))
+    monkeypatch.setattr(testbed, "model_path", models.joinpath)
+    placed = each(lambda model: replace(model, model=place.format(model.name)))(pool(models))
+    calls(placed, tmp_path / "cache")
+    selection = pool_file(tmp_path, placed)
     before = open_tree(tmp_path / "cache").fingerprint
     assert open_tree(tmp_path / "cache", selection).fingerprint == before
     other_weights(models)
     with pytest.raises(IncompleteTree, match=": a: weights changed;"):
         open_tree(tmp_path / "cache", selection)
     assert open_tree(tmp_path / "cache").fingerprint == before  # that is what was collected
-
-
-def test_a_pool_file_does_not_open_answers_of_another_testbed(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    named = {"calc": models / "a", "text": models / "b"}
-    monkeypatch.setattr(testbed, "model_path", named.__getitem__)
-    shipped = tuple(
-        ModelSpec(name, f"testbed:{name}", 1.0, dtype="float32", generation=GENERATION)
-        for name in named
-    )
-    both = Pool(shipped, hops=2, stage_prompts=("",))
-    calls(both, tmp_path / "cache")
-    selection = pool_file(tmp_path, both)
-    open_tree(tmp_path / "cache", selection)
-    other_weights(models)
-    with pytest.raises(IncompleteTree, match=": calc: weights changed;"):
-        open_tree(tmp_path / "cache", selection)
 
 
 class Earlier(Counting):
