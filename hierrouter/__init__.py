@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hierrouter.collection.transfer import export, import_
     from hierrouter.evaluation.bounds import oracle
     from hierrouter.evaluation.outcome import fixed_routes
-    from hierrouter.evaluation.policies import evaluate
+    from hierrouter.learning.evaluate import evaluate
     from hierrouter.learning.run import Run, SweepRun, sweep, train
     from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import Pool
@@ -47,8 +47,8 @@ _ROOMS = {
     "hierrouter.collection.collect": ("collect",),
     "hierrouter.evaluation.bounds": ("oracle",),
     "hierrouter.evaluation.outcome": ("fixed_routes",),
-    "hierrouter.evaluation.policies": ("evaluate",),
     "hierrouter.collection.transfer": ("export", "import_"),
+    "hierrouter.learning.evaluate": ("evaluate",),
     "hierrouter.learning.run": ("Run", "SweepRun", "sweep", "train"),
     "hierrouter.serving.router": ("Router",),
     "hierrouter.pools.pool": ("Pool",),

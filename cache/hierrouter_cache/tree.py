@@ -354,7 +354,13 @@ class RouteTree:
         )
 
     def split(self, name: str) -> Self:
-        """The queries of one fold, "train", "validation" or "test"."""
+        """The queries of one fold, "train", "validation" or "test".
+
+        Raises:
+            InputError: another name.
+        """
+        if name not in SPLITS:
+            raise InputError(f"unknown split: {name}; known: {', '.join(SPLITS)}")
         return self.select(np.flatnonzero(np.array(self.splits) == name))
 
 

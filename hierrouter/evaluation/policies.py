@@ -1,187 +1,39 @@
-"""The exact value of anybody's policy.
+"""Anybody's policy, as a table of what it does at each state of each query.
 
 A policy says at each state of a query's tree which model to call next. It may be a function, an
 object with `act`, a model of Stable-Baselines3, a table of probabilities, a router that was trained
 here, or the name of a fixed route. It is asked once at every state that it can come to, and valued
-by enumeration: no episode is drawn. So it must be a function of what it is shown; one that throws
-dice gives its probabilities instead.
+by enumeration, see `hierrouter.learning.evaluate`: no episode is drawn. So it must be a function of
+what it is shown; one that throws dice gives its probabilities instead.
 """
 
 from __future__ import annotations
 
 import importlib
-import math
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import oracle
-from hierrouter.evaluation.outcome import (
-    Actions,
-    Floats,
-    Integers,
-    Outcome,
-    ending,
-    fixed_routes,
-    policy_outcome,
-    single_calls,
-)
+from hierrouter.evaluation.outcome import Actions, Floats, Integers, ending
 from hierrouter.questions.own_code import import_path, own_code, source_digest
 from hierrouter_cache.errors import HierRouterError, InputError
 from hierrouter_cache.tree import RouteTree
-
-if TYPE_CHECKING:
-    import pandas
 
 OBSERVED = ("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions")
 TOLERANCE = 1e-6  # by how much probabilities may miss 1
 MANY = 4096  # states that a model of Stable-Baselines3 is asked about at once
 EXCERPT = 40  # characters of what a policy gave, in an error
-DEFAULT_FOLD = "validation"
+LISTED = 12  # actions in an error, at most
 
 # From a tree to the texts of each of its queries: objects with `question`, a text, and `answers`,
 # the response at each node by number; see `hierrouter.replay.tree.Texts`.
 TextsOf = Callable[[RouteTree], Sequence[Any]]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Evaluation:
-    """What a policy is worth on each query of a fold, in expectation and without sampling error.
-
-    Attributes:
-        name: of the policy.
-        alpha: cost penalty of `reward`.
-        split: the fold: "train", "validation" or "test".
-        query_ids: of the queries, in the order of the arrays.
-        datasets: of the queries.
-        quality: float64[queries], expected Q, in [0, 1].
-        accuracy: float64[queries], probability of a right answer.
-        cost: float64[queries], expected C, in price * token.
-    """
-
-    name: str
-    alpha: float
-    split: str
-    query_ids: tuple[str, ...]
-    datasets: tuple[str, ...]
-    quality: Floats
-    accuracy: Floats
-    cost: Floats
-
-    @property
-    def reward(self) -> Floats:
-        """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
-        return self.quality - self.alpha * self.cost
-
-    @property
-    def mean_reward(self) -> float:
-        """Mean of R over the queries."""
-        return float(self.reward.mean())
-
-    @property
-    def mean_quality(self) -> float:
-        """Mean of Q over the queries."""
-        return float(self.quality.mean())
-
-    @property
-    def mean_cost(self) -> float:
-        """Mean of C over the queries."""
-        return float(self.cost.mean())
-
-    def __len__(self) -> int:
-        return len(self.query_ids)
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.name} on {len(self)} {self.split} queries at alpha {self.alpha:g}: "
-            f"R {self.mean_reward:.4f}, Q {self.mean_quality:.4f}, C {self.mean_cost:.4g}, "
-            f"right {self.accuracy.mean():.4f}>"
-        )
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row a query: query, dataset, split, quality, accuracy, cost, reward."""
-        import pandas
-
-        return pandas.DataFrame(
-            {
-                "query": self.query_ids,
-                "dataset": self.datasets,
-                "split": self.split,
-                "quality": self.quality,
-                "accuracy": self.accuracy,
-                "cost": self.cost,
-                "reward": self.reward,
-            }
-        )
-
-
-def evaluate(
-    tree: RouteTree,
-    policy: Any,
-    alpha: float | None = None,
-    *,
-    allow_stop: bool | None = None,
-    split: str | None = None,
-    texts: TextsOf | None = None,
-) -> Evaluation:
-    """The exact value of a policy on each query of a fold.
-
-    Args:
-        tree: one fold, or several.
-        policy: a function of an `Observation` or an object with `act(observation)`, which gives
-            the number or the name of an action, or float[A], the probability of each; a model of
-            Stable-Baselines3, which is asked deterministically; float64[queries, states, A], a row
-            for each query of `tree`; a router that was trained here; or a name: `calc` is a direct
-            call, `text>calc` a fixed route, `oracle` the best route in hindsight. Where stopping is
-            allowed, probabilities of the M models alone are of calls that do not stop.
-        alpha: cost penalty of R = Q - alpha * C (paper section 3.1); None is what a router was
-            trained for.
-        allow_stop: whether the policy may end before L calls (paper appendix A); None is what
-            a router, a table or a model of Stable-Baselines3 can do, and False for all others.
-        split: the fold; None is that of the tree, and validation where the tree has several.
-        texts: from a tree to the texts of its queries, for policies that read them; None takes the
-            tree's own `texts`, where it has them.
-
-    Raises:
-        InputError: nothing to value it on, no alpha, or a policy that fails or gives what is
-            neither an action nor probabilities; the message names the query and the stage.
-    """
-    folds = sorted(set(tree.splits))
-    fold_name = split or (folds[0] if len(folds) == 1 else DEFAULT_FOLD)
-    rows = np.flatnonzero(np.array(tree.splits) == fold_name)
-    if not len(rows):
-        raise InputError(
-            f"no query to value a policy on: the {fold_name} fold is empty; this tree has "
-            f"{', '.join(folds) or 'none'}"
-        )
-    fold, kind = tree.select(rows), _kind(policy)
-    alpha = _alpha_of(policy, alpha)
-    if kind == "name":
-        outcome = _named(fold, policy, alpha, bool(allow_stop))
-    elif kind == "router":
-        outcome = _router_outcome(fold, policy, allow_stop)
-    else:
-        if kind == "table":
-            policy = _table_of(policy, tree)[rows]
-        stop = _can_stop(policy, fold) if allow_stop is None else allow_stop
-        table = policy_table(fold, policy, alpha, stop, texts)
-        actions = Actions(fold.routes, stop)
-        outcome = policy_outcome(fold, actions, table, policy_name(policy), "baseline")
-    return Evaluation(
-        name=outcome.name,
-        alpha=alpha,
-        split=fold_name,
-        query_ids=fold.query_ids,
-        datasets=fold.datasets,
-        quality=outcome.quality,
-        accuracy=outcome.accuracy,
-        cost=outcome.cost,
-    )
 
 
 def policy_table(
@@ -297,11 +149,11 @@ class _Asked:
         self.tree, self.alpha, self.texts = tree, alpha, texts
         self.names, self.policy_name = actions.names(tree.models), policy_name(policy)
         self.policy = policy.made if isinstance(policy, OwnPolicy) else policy
-        self.kind = _kind(self.policy)
+        self.kind = kind_of(self.policy)
         if self.kind in (None, "name", "router"):
             raise _not_askable(self.policy, self.policy_name)
         if self.kind == "table":
-            self.policy = _table_of(policy, tree)
+            self.policy = table_of(policy, tree)
             if policy.shape[2] == len(tree.models):
                 self.policy = self._never_stopping(self.policy)
             elif policy.shape[2] != actions.count:
@@ -401,10 +253,14 @@ class _Asked:
         return scaled
 
     def _no_such_action(self, given: Any, query: int, node: int) -> InputError:
-        listed = ", ".join(f"{number} {name}" for number, name in enumerate(self.names))
+        routes = self.tree.routes
+        last = node >= routes.level_start(routes.hops - 1)  # nothing is left to stop
+        names = self.names[: routes.models] if last else self.names
+        listed = [f"{number} {name}" for number, name in enumerate(names)]
+        more = [f"{len(listed) - LISTED} more"] if len(listed) > LISTED else []
         return InputError(
             f"policy gave no such action: {_short(given)}: {self._where(query, node)}; "
-            f"actions: {_cut(listed)}"
+            f"actions: {', '.join([*listed[:LISTED], *more])}"
         )
 
     def _where(self, query: int, node: int) -> str:
@@ -443,41 +299,45 @@ class OwnPolicy:
     version: str
 
 
-def own_policy(given: Any) -> OwnPolicy:
+def own_policy(given: Any, name: str | None = None) -> OwnPolicy:
     """A policy of the user's own, as an object or as `module:object`.
 
     Args:
         given: what can be asked; or its import path, where a class is made without arguments.
+        name: how tables call it; None is its own name.
 
     Raises:
         InputError: the path is not `module:object`, the module cannot be imported or has no such
             object, or the object is no policy that can be asked.
     """
-    if not isinstance(given, str):
-        path = name = policy_name(given)
-        made, version = given, ""
-    else:
+    made, path, version = given, name or policy_name(given), ""
+    if isinstance(given, str):
         path = given
-        module_name, attribute = import_path(path, "--policy module:object")
+        module_name, attribute = import_path(path, "module:object")
         remedy = "it must be importable from here; a class is made without arguments"
         with own_code(f"policy cannot be made: {path}", remedy):
             module = importlib.import_module(module_name)
             found = getattr(module, attribute)
             made = found() if isinstance(found, type) else found
-        name = policy_name(made) if isinstance(getattr(made, "name", None), str) else path
         version = source_digest(module, found)
-    if _kind(made) not in ("act", "predict"):
+        if not isinstance(getattr(made, "name", None), str):
+            name = name or path
+    if kind_of(made) not in ("act", "predict"):
         raise _not_askable(made, path)
-    return OwnPolicy(path, name, made, version)
+    return OwnPolicy(path, name or policy_name(made), made, version)
 
 
-def own_policies(policies: Sequence[Any]) -> tuple[OwnPolicy, ...]:
-    """Several at once.
+def own_policies(policies: Any) -> tuple[OwnPolicy, ...]:
+    """Several at once: a list, a mapping by name, or one alone.
 
     Raises:
         InputError: as `own_policy`, or two of one name.
     """
-    found = tuple(own_policy(policy) for policy in policies)
+    if isinstance(policies, Mapping):
+        found = tuple(own_policy(policy, name) for name, policy in policies.items())
+    else:
+        several = isinstance(policies, Iterable) and not isinstance(policies, str)
+        found = tuple(own_policy(policy) for policy in (policies if several else [policies]))
     require_other_names(found)
     return found
 
@@ -509,16 +369,16 @@ def policy_name(policy: Any) -> str:
     return type(policy).__name__
 
 
-def _kind(policy: Any) -> Literal["name", "table", "router", "act", "predict"] | None:
+def kind_of(policy: Any) -> Literal["name", "table", "router", "act", "predict"] | None:
     """Which sort of policy it is; None is none."""
-    if isinstance(policy, str):
-        return "name"
     if isinstance(policy, np.ndarray):
         return "table"
     if isinstance(policy, type):  # it was forgotten to make an object of it
         return None
     if isinstance(getattr(policy, "actions", None), Actions):
-        return "router"  # `hierrouter.learning.trained.TrainedRouter`
+        return "router"  # `hierrouter.learning.run.Run` or what it holds
+    if isinstance(policy, str | os.PathLike):
+        return "name"
     if callable(getattr(policy, "act", None)):
         return "act"
     if callable(getattr(policy, "predict", None)):
@@ -526,19 +386,7 @@ def _kind(policy: Any) -> Literal["name", "table", "router", "act", "predict"] |
     return "act" if callable(policy) else None
 
 
-def _alpha_of(policy: Any, alpha: float | None) -> float:
-    if alpha is None and _kind(policy) == "router":
-        alpha = policy.alpha
-    if alpha is None:
-        raise InputError(
-            "no alpha to value a policy at: only a trained router has its own; give alpha=0.005"
-        )
-    if not (math.isfinite(alpha) and alpha >= 0):
-        raise InputError(f"alpha must be a finite number >= 0, got {alpha}")
-    return float(alpha)
-
-
-def _can_stop(policy: Any, tree: RouteTree) -> bool:
+def can_stop(policy: Any, tree: RouteTree) -> bool:
     """Whether it has an action for every model that ends with its call."""
     made = policy.made if isinstance(policy, OwnPolicy) else policy
     count = Actions(tree.routes, allow_stop=True).count
@@ -547,7 +395,7 @@ def _can_stop(policy: Any, tree: RouteTree) -> bool:
     return bool(getattr(getattr(made, "action_space", None), "n", None) == count)
 
 
-def _table_of(given: NDArray[Any], tree: RouteTree) -> Floats:
+def table_of(given: NDArray[Any], tree: RouteTree) -> Floats:
     """A table with a row for each query and state of the tree."""
     wanted = (len(tree), tree.routes.states)
     if given.ndim != 3 or given.shape[:2] != wanted or given.dtype.kind not in "fiu":
@@ -556,29 +404,6 @@ def _table_of(given: NDArray[Any], tree: RouteTree) -> Floats:
             f"float64[{wanted[0]}, {wanted[1]}, A]: queries, states, actions"
         )
     return given.astype(np.float64)
-
-
-def _named(fold: RouteTree, name: str, alpha: float, allow_stop: bool) -> Outcome:
-    known = [*single_calls(fold), *fixed_routes(fold, True), oracle(fold, alpha, allow_stop)]
-    found = next((outcome for outcome in known if outcome.name == name), None)
-    if found is None:
-        raise InputError(
-            f"unknown policy: {name}; give a model for its direct call "
-            f"({', '.join(fold.direct.models) or 'none here'}), a route such as "
-            f"{fold.routes.name(fold.routes.states, fold.models)}, or oracle"
-        )
-    return found
-
-
-def _router_outcome(fold: RouteTree, router: Any, allow_stop: bool | None) -> Outcome:
-    if allow_stop is not None and allow_stop != router.actions.allow_stop:
-        may = "may stop early" if router.actions.allow_stop else "makes all its calls"
-        raise InputError(
-            f"the router was trained otherwise: it {may}, allow_stop is {allow_stop}; leave "
-            "allow_stop out"
-        )
-    found: Outcome = router.outcome(fold)
-    return found
 
 
 def _not_askable(policy: Any, name: str) -> InputError:

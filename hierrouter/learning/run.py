@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
@@ -113,6 +113,10 @@ class Reached:
         )
 
 
+def _load_instead() -> NoReturn:
+    raise InputError("a folder alone is no run; write hr.Run.load(path), or hr.SweepRun.load(path)")
+
+
 @dataclass(frozen=True, repr=False)
 class Run:
     """A finished training in its folder; anything that takes a path takes it.
@@ -124,7 +128,7 @@ class Run:
     """
 
     folder: Path
-    trained: TrainedRouter
+    trained: TrainedRouter = field(default_factory=_load_instead)
     reached: Reached | None = None
 
     @classmethod
@@ -180,7 +184,7 @@ class SweepRun:
     """
 
     folder: Path
-    sweep: Sweep
+    sweep: Sweep = field(default_factory=_load_instead)
     table: str = ""
 
     @classmethod

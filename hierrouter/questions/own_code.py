@@ -20,11 +20,14 @@ def import_path(path: str, usage: str) -> tuple[str, str]:
         usage: how to write it, for the error.
 
     Raises:
-        InputError: one of them is missing.
+        InputError: one of them is missing, or the module is given as a file.
     """
     module, _, attribute = path.partition(":")
     if not module or not attribute:
         raise InputError(f"not an import path: {path!r}; write {usage}")
+    if module.endswith(".py"):
+        name = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise InputError(f"a file is no import path: {path!r}; write {name}:{attribute}")
     return module, attribute
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import register
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +24,12 @@ Observations = NDArray[np.int64] | dict[str, NDArray[np.generic]]
 Step = tuple[Observations, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]
 # From state numbers, int64[episodes], to actions, int64[episodes].
 Act = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+register(
+    "hierrouter/Replay-v0",
+    entry_point="hierrouter.replay.env:ReplayEnv",
+    vector_entry_point="hierrouter.replay.env:ReplayVectorEnv",
+)
 
 
 class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,8 @@ def open(
         CacheError: nothing there, damaged, or incomplete for this pool.
         InputError: a name that is not known, or a number that does not fit.
     """
+    # So that `gymnasium.make` knows the environment; commands, which do without it, are faster.
+    import_module("hierrouter.replay.env")
     selection = Selection(
         pool=None if pool is None else str(pool),
         models=listed(models),

@@ -1,4 +1,4 @@
-"""The tree as a person holds it: arrays, texts, frames and SQL of one cache."""
+"""The tree as a person holds it: `hierrouter_cache.tree` has the arrays, this texts and tables."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ def report_on(
     exact: TrainedRouter | None = None,
     defer: DeferTo | None = None,
     policies: Sequence[OwnPolicy] = (),
+    valued: Mapping[str, Valued] | None = None,
 ) -> Report:
     """Evaluate every policy on one fold at one alpha.
 
@@ -91,59 +93,73 @@ def report_on(
         split: the fold to evaluate on.
         bootstrap: how intervals are made.
         price_lists: the same tree under several price lists, by the list's name, `tree` among
-            them. What is chosen under prices is chosen under each on its own; the router is the
-            same one and sees the costs of each.
+            them; one list needs no table of its own. What is chosen under prices is chosen under
+            each on its own; the router is the same one and sees the costs of each.
         exact: a router for the same objective that was learned by enumeration, to say what sampling
             cost; without it the sweep's network is taken.
         defer: where to hand over what `trained` doubts, one more baseline; see
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
         policies: the user's own; where the router may stop early, they may, too.
+        valued: what `value_policies` has found under each of `price_lists`, where it was asked.
 
     Raises:
         InputError: an unknown or empty fold, a router made for another tree, an unknown model to
             hand over to, settings out of range, or a policy of the user's own that fails.
     """
-    fold = tree.split(split)
-    if not len(fold):
-        raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
-    lists = dict(price_lists or {})
+    lists = dict(price_lists or {"": tree})
+    several = lists if len(lists) > 1 else {}
+    fold = _fold(tree, split)
     found = Estimates(fold.datasets, bootstrap)
     check_settings(alpha, found.bootstrap)
-    learned, stop = _learned(fold, sweep), trained is not None and trained.objective.allow_stop
-    endings = trained.endings(fold) if trained else None
+    every = valued or {
+        name: value_policies(priced, alpha, trained, split, policies)
+        for name, priced in lists.items()
+    }
+    mine = next(every[name] for name, priced in lists.items() if priced is tree)
+    stop = trained is not None and trained.objective.allow_stop
+    learned, depths = _swept(fold, sweep)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
-
-    def outcomes(priced: RouteTree) -> tuple[list[Outcome], dict[str, NDArray[np.float64]]]:
-        return _outcomes(priced, alpha, trained, split, deferral, policies)
-
-    everybody, asked = outcomes(tree)
-    if stop and endings is not None:
-        add_depths(found, fold, endings, alpha)
+    if stop and mine.endings is not None:
+        add_depths(found, fold, mine.endings, alpha)
     swept_stop = sweep is not None and sweep.allow_stop
-    cost_range = add_analysis(found, tree, split, alpha, trained, endings, learned, swept_stop)
-    for name, ends in asked.items():
+    cost_range = add_analysis(found, tree, split, alpha, trained, mine.endings, learned, swept_stop)
+    for name, ends in mine.own.items():
         add_regret(found, name, split_regret(fold, alpha, ends, stop))
+    bound = [FrontierPoint(one.alpha, (oracle(fold, one.alpha, swept_stop),)) for one in learned]
     return build_report(
         found,
-        everybody,
+        mine.outcomes(deferral),
         alpha=alpha,
         split=split,
         scorer=tree.scorer,
         provenance=provenance,
-        frontier=[*learned, *_bound(fold, sweep)],
-        price_lists={
-            name: everybody if priced is tree else outcomes(priced)[0]
-            for name, priced in lists.items()
-        },
-        cost_unit=cost_unit([tree, *lists.values()]),
-        notes=tuple(remarks(tree, fold, alpha, trained, sweep, lists, exact, found.bootstrap)),
-        depth_curve=tuple(_depth_curve(fold, sweep)),
+        frontier=[*learned, *bound],
+        price_lists={name: every[name].outcomes(deferral) for name in several},
+        cost_unit=cost_unit(list(lists.values())),
+        notes=(
+            *data_notes(tree),
+            *cost_notes(fold, alpha),
+            *_direct_notes(tree, fold, alpha, trained, mine.router),
+            *_price_notes(trained, sweep, several, tree),
+            *_stop_notes(trained, sweep),
+            *_budget_notes(fold, trained, mine.router),
+            *_limit_notes(fold, trained),
+            *_sampling_notes(fold, alpha, trained, mine.router, sweep, exact, found.bootstrap),
+        ),
+        depth_curve=tuple(depths),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
-        route_map=route_map(fold, endings, best_nodes(fold, alpha, stop), found.columns),
+        route_map=route_map(fold, mine.endings, best_nodes(fold, alpha, stop), found.columns),
         learning=learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
     )
+
+
+def _fold(tree: RouteTree, split: str) -> RouteTree:
+    fold = tree.split(split)
+    if not len(fold):
+        raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
+    return fold
 
 
 def require_deferrable(tree: RouteTree, trained: TrainedRouter | None, defer: DeferTo) -> None:
@@ -160,61 +176,87 @@ def require_deferrable(tree: RouteTree, trained: TrainedRouter | None, defer: De
         )
 
 
-def _outcomes(
+@dataclass(frozen=True)
+class Valued:
+    """Every policy on a fold under one price list; a router that hands over comes on top.
+
+    Attributes:
+        fold: the queries.
+        bounds: direct calls, fixed routes, chance, and the best that could be done.
+        own: where policies of the user's own end, by name: float64[queries, nodes].
+        endings: where the router ends, likewise; None without one.
+    """
+
+    fold: RouteTree
+    bounds: tuple[Outcome, ...]
+    own: Mapping[str, NDArray[np.float64]]
+    endings: NDArray[np.float64] | None
+
+    @cached_property
+    def router(self) -> Outcome | None:
+        """What the router does; None without one."""
+        if self.endings is None:
+            return None
+        return from_endings(self.fold, self.endings, ROUTER, "router")
+
+    def outcomes(self, deferral: Deferral | None) -> list[Outcome]:
+        """All of them, in the order of a report.
+
+        Args:
+            deferral: one more baseline.
+        """
+        found = list(self.bounds)
+        if deferral:
+            both = deferral.outcome(self.fold)
+            named = f"{both.name}, else {deferral.stronger}"
+            found.append(replace(both, name=named, kind="baseline"))
+        for name, ends in self.own.items():
+            found.append(from_endings(self.fold, ends, name, "baseline"))
+        return [*found, self.router] if self.router else found
+
+
+def value_policies(
     tree: RouteTree,
     alpha: float,
     trained: TrainedRouter | None,
     split: str,
-    deferral: Deferral | None,
     policies: Sequence[OwnPolicy],
-) -> tuple[list[Outcome], dict[str, NDArray[np.float64]]]:
-    """Every policy on a fold under the prices of `tree`, and where the user's own end, by name.
+) -> Valued:
+    """Ask every policy on a fold, under the prices of `tree`; see `report_on`.
 
     Where the router may stop early, fixed routes, bounds and the user's own may, too.
     """
-    fold, chosen_on = tree.split(split), tree.split("train")
+    fold, chosen_on = _fold(tree, split), tree.split("train")
     stop = trained is not None and trained.objective.allow_stop
-    outcomes = [*single_calls(fold), *fixed_routes(fold, stop), random_policy(fold, stop)]
+    bounds = [*single_calls(fold), *fixed_routes(fold, stop), random_policy(fold, stop)]
     if len(chosen_on):
-        outcomes.append(best_route_per_dataset(chosen_on, alpha, fold, stop))
-    outcomes.append(oracle(fold, alpha, stop))
-    require_other_names(policies, [ROUTER, *(one.name for one in outcomes)])
-    asked = {one.name: policy_endings(fold, one, alpha, stop) for one in policies}
-    if deferral:
-        both = deferral.outcome(fold)
-        named = f"{both.name}, else {deferral.stronger}"
-        outcomes.append(replace(both, name=named, kind="baseline"))
-    outcomes += [from_endings(fold, ends, name, "baseline") for name, ends in asked.items()]
-    return [*outcomes, trained.outcome(fold)] if trained else outcomes, asked
+        bounds.append(best_route_per_dataset(chosen_on, alpha, fold, stop))
+    bounds.append(oracle(fold, alpha, stop))
+    require_other_names(policies, [ROUTER, *(one.name for one in bounds)])
+    return Valued(
+        fold,
+        tuple(bounds),
+        {one.name: policy_endings(fold, one, alpha, stop) for one in policies},
+        trained.endings(fold) if trained else None,
+    )
 
 
-def _learned(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
-    """The points of a sweep, each the mean of its seeds."""
+def _swept(fold: RouteTree, sweep: Sweep | None) -> tuple[list[FrontierPoint], list[DepthPoint]]:
+    """What a sweep does at each alpha, and where it stops, if it may: means of its seeds."""
     if sweep is None:
-        return []
-    return [
-        FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
-        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
-    ]
-
-
-def _bound(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
-    """The tree oracle at the alphas of a sweep."""
-    if sweep is None:
-        return []
-    stop = sweep.allow_stop
-    return [FrontierPoint(alpha, (oracle(fold, alpha, stop),)) for alpha in sweep.alphas]
-
-
-def _depth_curve(fold: RouteTree, sweep: Sweep | None) -> list[DepthPoint]:
-    """Where the routers of a sweep stop, if they may: each point the mean of its seeds."""
-    if sweep is None or not sweep.allow_stop:
-        return []
+        return [], []
     endings = {
-        alpha: np.mean([router.endings(fold) for router in routers], axis=0)
+        alpha: [router.endings(fold) for router in routers]
         for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
     }
-    return depth_curve(fold, endings)
+    points = [
+        FrontierPoint(alpha, tuple(from_endings(fold, one, ROUTER, "router") for one in by_seed))
+        for alpha, by_seed in endings.items()
+    ]
+    if not sweep.allow_stop:
+        return points, []
+    means = {alpha: np.mean(by_seed, axis=0) for alpha, by_seed in endings.items()}
+    return points, depth_curve(fold, means)
 
 
 def _handing_over(
@@ -260,52 +302,20 @@ def cost_unit(trees: Sequence[RouteTree]) -> str:
 TIE = 5e-4  # of R; less is 0.000 in a sentence
 
 
-def remarks(
+def _direct_notes(
     tree: RouteTree,
     fold: RouteTree,
     alpha: float,
     trained: TrainedRouter | None,
-    sweep: Sweep | None,
-    price_lists: Mapping[str, RouteTree],
-    exact: TrainedRouter | None,
-    bootstrap: Bootstrap,
-) -> list[str]:
-    """Sentences to stand beside the figures, none where all is plain.
-
-    Args:
-        tree: all folds.
-        fold: the one that is shown.
-        alpha: cost penalty that is shown.
-        trained: the router that is shown.
-        sweep: the routers of the frontier.
-        price_lists: the same tree under each price list, where there are several.
-        exact: a router for the same objective that was learned by enumeration.
-        bootstrap: how intervals are made.
-    """
-    return [
-        *data_notes(tree),
-        *cost_notes(fold, alpha),
-        *_direct_notes(tree, fold, alpha, trained),
-        *_price_notes(trained, sweep, price_lists, tree),
-        *_stop_notes(trained, sweep),
-        *_budget_notes(fold, trained),
-        *_limit_notes(fold, trained),
-        *_sampling_notes(fold, alpha, trained, sweep, exact, bootstrap),
-    ]
-
-
-def _direct_notes(
-    tree: RouteTree, fold: RouteTree, alpha: float, trained: TrainedRouter | None
+    router: Outcome | None,
 ) -> list[str]:
     """Whether one direct call, its model chosen on train, earns more than the router."""
     learned_from = tree.split("train")
-    if trained is None or not len(learned_from):
+    if trained is None or router is None or not len(learned_from):
         return []
     direct = best_direct_call(learned_from, alpha, fold)
-    if direct is None:
-        return []
-    lead = (direct.reward(alpha) - trained.outcome(fold).reward(alpha)).mean()
-    if lead <= TIE:
+    lead = 0.0 if direct is None else (direct.reward(alpha) - router.reward(alpha)).mean()
+    if direct is None or lead <= TIE:
         return []
     said = f"One direct call of {direct.name} earns {lead:+.3f} R more than HierRouter here"
     if trained.objective.allow_stop:
@@ -320,14 +330,13 @@ def _price_notes(
     tree: RouteTree,
 ) -> list[str]:
     """Which routers learned under other prices than they are shown under."""
+    shown = lists or {"these": tree}
     strange = [
-        name for name, priced in lists.items() if trained and _other_prices(trained.origin, priced)
+        name for name, priced in shown.items() if trained and _other_prices(trained.origin, priced)
     ]
     notes = []
     if strange:
         notes.append(f"HierRouter was trained under other prices than {', '.join(strange)}.")
-    elif trained and _other_prices(trained.origin, tree):
-        notes.append("HierRouter was trained under other prices than these.")
     if sweep and _other_prices(sweep.origin, tree):
         notes.append("The sweep was trained under other prices than its frontier shows.")
     return notes
@@ -339,24 +348,22 @@ def _other_prices(origin: Origin, tree: RouteTree) -> bool:
 
 def _stop_notes(trained: TrainedRouter | None, sweep: Sweep | None) -> list[str]:
     """Whether the frontier is of routers that may do more, or less, than the one of the tables."""
-    if trained is None or sweep is None:
+    if trained is None or sweep is None or trained.objective.allow_stop == sweep.allow_stop:
         return []
-    router, swept = trained.objective.allow_stop, sweep.allow_stop
-    if router == swept:
-        return []
-    if router:
+    if trained.objective.allow_stop:
         return ["The router of the tables may stop early, those of the frontier may not."]
     return ["The routers of the frontier may stop early, the one of the tables may not."]
 
 
-def _budget_notes(fold: RouteTree, trained: TrainedRouter | None) -> list[str]:
+def _budget_notes(
+    fold: RouteTree, trained: TrainedRouter | None, router: Outcome | None
+) -> list[str]:
     """How a router keeps the mean cost it was chosen for, and the best that could be done."""
-    if trained is None or trained.budget is None:
+    if trained is None or router is None or trained.budget is None:
         return []
-    reached = trained.outcome(fold)
     start = (
         f"HierRouter was trained for a mean cost of {trained.budget:g} a query; on this fold it "
-        f"costs {reached.cost.mean():.4g}, with Q {reached.quality.mean():.4f}."
+        f"costs {router.cost.mean():.4g}, with Q {router.quality.mean():.4f}."
     )
     try:
         best = optimum_at_mean_cost(fold, trained.budget, trained.objective.allow_stop)
@@ -382,29 +389,27 @@ def _sampling_notes(
     fold: RouteTree,
     alpha: float,
     trained: TrainedRouter | None,
+    router: Outcome | None,
     sweep: Sweep | None,
     exact: TrainedRouter | None,
     bootstrap: Bootstrap,
 ) -> list[str]:
     """What sampling cost: a router learned from episodes beside one learned by enumeration."""
-    if trained is None or trained.origin.config.algo != "ppo":
+    if trained is None or router is None or trained.origin.config.algo != "ppo":
         return []
     what, others = "the same router", [exact] if exact else []
     if not others and sweep:
-        what, others = (
-            "the sweep's network for every alpha",
-            [
-                router
-                for router in sweep.at(alpha)
-                if router.origin.config.algo == "exact" and router.objective == trained.objective
-            ],
-        )
+        what = "the sweep's network for every alpha"
+        others = [
+            one
+            for one in sweep.at(alpha)
+            if one.origin.config.algo == "exact" and one.objective == trained.objective
+        ]
     if not others:
         return []
-    without = mean_outcome([router.outcome(fold) for router in others]).reward(alpha)
-    sampled = trained.outcome(fold).reward(alpha)
+    without = mean_outcome([one.outcome(fold) for one in others]).reward(alpha)
     everything = Estimates(fold.datasets, bootstrap).every
-    [found] = estimates((without - sampled)[None], bootstrap, everything)
+    [found] = estimates((without - router.reward(alpha))[None], bootstrap, everything)
     return [
         f"HierRouter was learned from sampled episodes; learned by enumeration ({what}) R would be "
         f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}] from this, "

@@ -411,6 +411,8 @@ def test_a_hand_made_price() -> None:
     assert mix.share.tolist() == [1, 0.5, 0]
     assert (mix.leaves, mix.last_at(0.5), mix.last_at(0.9), mix.last_at(0)) == (3, 3, 2, np.inf)
     assert mix.at(np.array([0, 1, 2.5, 3, 9])).tolist() == [1, 1, 0.5, 0, 0]
+    twins = replace(two_models(), score=np.array([[0, 1.0, 0.5]] * 2))
+    assert price_mix(twins, "model-0", 0.25).factor.tolist() == [0, 3]
 
 
 def test_the_only_model_never_leaves() -> None:

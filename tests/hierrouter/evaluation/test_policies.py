@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from stable_baselines3 import PPO
 
-import hierrouter.replay  # noqa: F401  registers the environment
-from hierrouter.evaluation.policies import (
-    Evaluation,
-    evaluate,
-    own_policies,
-    own_policy,
-    policy_table,
-)
+import hierrouter as hr
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.policies import own_policies, own_policy, policy_table
+from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import train
 from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
@@ -29,6 +23,7 @@ from hierrouter.replay.stable_baselines import StableBaselinesEnv
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.enumeration import cost, node, quality
+from tests.hierrouter.evaluation.test_outcome import every_episode, random_table
 from tests.hierrouter.learning.runs import ALPHA as RUN_ALPHA
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, small_tree
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
@@ -47,43 +42,33 @@ class Said:
 
 def said(tree: RouteTree) -> list[Said]:
     """Texts in which some answers are "unknown", by a rule of their own."""
-    return [
-        Said(
-            f"question {query}",
-            tuple(
-                "" if not at else "unknown" if (int(query[1:]) + at) % 3 == 0 else f"{query}/{at}"
-                for at in range(tree.routes.nodes)
-            ),
-        )
-        for query in tree.query_ids
-    ]
+    found = []
+    for query in tree.query_ids:
+        known = [(int(query[1:]) + at) % 3 > 0 for at in range(tree.routes.nodes)]
+        answers = tuple(f"{query}/{at}" if it else "unknown" for at, it in enumerate(known))
+        found.append(Said(f"question {query}", ("", *answers[1:])))
+    return found
 
 
-def by_hand(tree: RouteTree, act: Act, stop: bool, alpha: float) -> tuple[list[float], list[float]]:
+def by_hand(tree: RouteTree, act: Act, stop: bool) -> list[tuple[float, float]]:
     """Q and C of a policy that draws nothing, each query walked down its tree."""
-    texts, models = said(tree), tree.models
-    found: tuple[list[float], list[float]] = ([], [])
-    for query in range(len(tree)):
+    models, found = tree.models, []
+    for query, texts in enumerate(said(tree)):
         path: tuple[int, ...] = ()
-        while len(path) < tree.hops:
+        stopped = 0
+        while len(path) < tree.hops and not stopped:
+            made = [path[: calls + 1] for calls in range(len(path))]
             seen = {
-                "question": texts[query].question,
-                "answers": tuple(
-                    texts[query].answers[node(tree, path[: calls + 1])]
-                    for calls in range(len(path))
-                ),
+                "question": texts.question,
+                "answers": tuple(texts.answers[node(tree, way)] for way in made),
                 "models": tuple(models[one] for one in path),
                 "stage": len(path),
                 "cost": cost(tree, query, path),
-                "alpha": alpha,
                 "actions": (*models, *(f"{one}>stop" for one in models if stop)),
             }
             stopped, model = divmod(int(act(seen)), len(models))
             path = (*path, model)
-            if stopped:
-                break
-        found[0].append(quality(tree, query, path))
-        found[1].append(cost(tree, query, path))
+        found.append((quality(tree, query, path), cost(tree, query, path)))
     return found
 
 
@@ -104,13 +89,11 @@ def rule(observation: Mapping[str, Any]) -> int:
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_a_rule_that_reads_answers_is_valued_as_by_hand(stop: bool, hops: int) -> None:
     tree = random_tree(Routes(3, hops), 24, seed=hops)
-    found = evaluate(tree, rule, ALPHA, allow_stop=stop, texts=said)
-    expected, spent = by_hand(tree, rule, stop, ALPHA)
+    found = hr.evaluate(tree, rule, ALPHA, allow_stop=stop, texts=said)
+    expected, spent = np.array(by_hand(tree, rule, stop)).T
     np.testing.assert_allclose(found.quality, expected, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.cost, spent, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(
-        found.reward, np.array(expected) - ALPHA * np.array(spent), rtol=0, atol=1e-12
-    )
+    np.testing.assert_allclose(found.reward, expected - ALPHA * spent, rtol=0, atol=1e-12)
     assert (found.name, found.split) == ("rule", "train")
 
 
@@ -129,72 +112,35 @@ def test_a_model_of_stable_baselines_is_valued_as_its_episodes_are_played(stop: 
         while not ended:
             seen, reward, ended, _, _ = played.step(model.predict(seen, deterministic=True)[0])
         rewards.append(reward)
-    found = evaluate(tree, model, ALPHA)  # what it may do is read off the model
+    found = hr.evaluate(tree, model, ALPHA)  # what it may do is read off the model
     assert (found.name, found.split) == ("PPO", "validation")
     np.testing.assert_allclose(found.reward, rewards, rtol=0, atol=1e-12)
     assert len(set(rewards)) > 1
-
-
-def expected_by_paths(
-    tree: RouteTree, table: np.ndarray, stop: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Q and C over every sequence of actions, each with its probability."""
-    models = len(tree.models)
-    totals = np.zeros((2, len(tree)))
-    for query in range(len(tree)):
-        for calls in range(1, tree.hops + 1):
-            for path in itertools.product(range(models), repeat=calls):
-                chance = 1.0
-                for made in range(calls):
-                    row = table[query, node(tree, path[:made]) if made else 0]
-                    last, ends = made == calls - 1, made == tree.hops - 1
-                    taken = row[path[made]] if not last or ends else 0.0
-                    if stop and last:
-                        taken += row[models + path[made]]
-                    chance *= taken
-                totals[0, query] += chance * quality(tree, query, path)
-                totals[1, query] += chance * cost(tree, query, path)
-    return totals[0], totals[1]
-
-
-def drawn_table(tree: RouteTree, stop: bool, seed: int) -> np.ndarray:
-    """Random probabilities, many of them 0."""
-    rng = np.random.default_rng(seed)
-    shape = (len(tree), tree.routes.states, len(tree.models) * (2 if stop else 1))
-    table = rng.random(shape) * (rng.random(shape) < 0.6) + 1e-9
-    return table / table.sum(axis=2, keepdims=True)
 
 
 @pytest.mark.parametrize("stop", [False, True])
 @pytest.mark.parametrize(("models", "hops"), [(2, 3), (3, 2), (1, 2), (4, 1)])
 def test_a_policy_that_draws_is_valued_over_every_path(models: int, hops: int, stop: bool) -> None:
     tree = random_tree(Routes(models, hops), 7, seed=models)
-    table = drawn_table(tree, stop, seed=hops)
-    place = {(query, way): at for query, way, at in ways(tree)}
-    index = {name: at for at, name in enumerate(tree.query_ids)}
+    routes, actions = tree.routes, Actions(tree.routes, stop)
+    table = random_table(tree, hops, allow_stop=stop, legal=False)
+    table *= np.random.default_rng(hops).random(table.shape) < 0.6  # much is never done
+    table = (table + 1e-9) / (table + 1e-9).sum(axis=2, keepdims=True)
 
-    class Drawing:
-        def act(self, observation: Mapping[str, Any]) -> Any:
-            way = tuple(tree.models.index(name) for name in observation["models"])
-            query = index[observation["question"]]
-            return table[query, place[query, way]].tolist()
+    def draw(seen: Mapping[str, Any]) -> list[float]:
+        state = routes.node(tuple(tree.models.index(name) for name in seen["models"]))
+        return table[tree.query_ids.index(seen["question"]), state].tolist()
 
-    named = [Said(name, ("",) * tree.routes.nodes) for name in tree.query_ids]
-    expected, spent = expected_by_paths(tree, table, stop)
-    for policy in (Drawing(), table, table.astype(np.float32)):
-        found = evaluate(tree, policy, ALPHA, allow_stop=stop, texts=lambda _: named)
-        exact = 1e-6 if getattr(policy, "dtype", None) == np.float32 else 1e-12
-        np.testing.assert_allclose(found.quality, expected, rtol=0, atol=exact)
-        np.testing.assert_allclose(found.cost, spent, rtol=0, atol=exact * 10)
-
-
-def ways(tree: RouteTree) -> list[tuple[int, tuple[int, ...], int]]:
-    """Each query and state: the models called so far, and the number of the state."""
-    return [
-        (query, tree.routes.path(at), at)
-        for query in range(len(tree))
-        for at in range(tree.routes.states)
-    ]
+    expected = np.zeros((2, len(tree)))
+    for made, end in every_episode(actions):
+        states = [routes.node(routes.path(end)[:hop]) for hop in range(len(made))]
+        chance = np.prod([table[:, *one] for one in zip(states, made, strict=True)], axis=0)
+        expected += chance * np.array([tree.score[:, end], tree.cost[:, end]])
+    named = [Said(name, ()) for name in tree.query_ids]
+    for policy, exact in ((draw, 1e-12), (table, 1e-12), (table.astype(np.float32), 1e-6)):
+        found = hr.evaluate(tree, policy, ALPHA, allow_stop=stop, texts=lambda _: named)
+        np.testing.assert_allclose(found.quality, expected[0], rtol=0, atol=exact)
+        np.testing.assert_allclose(found.cost, expected[1], rtol=0, atol=exact * 10)
 
 
 def test_a_policy_is_asked_only_where_it_can_come_to_and_once() -> None:
@@ -217,8 +163,8 @@ def test_stopping_with_the_last_call_is_not_stopping() -> None:
     stops = policy_table(tree, lambda seen: [0.1, 0.2, 0.3, 0.4], ALPHA, allow_stop=True)
     np.testing.assert_allclose(stops[:, 0], np.tile([0.1, 0.2, 0.3, 0.4], (6, 1)))
     np.testing.assert_allclose(stops[:, 1:], np.tile([0.4, 0.6, 0, 0], (6, 2, 1)))
-    value = evaluate(tree, lambda seen: 2 if seen["stage"] else 1, ALPHA, allow_stop=True)
-    same = evaluate(tree, lambda seen: 0 if seen["stage"] else 1, ALPHA)
+    value = hr.evaluate(tree, lambda seen: 2 if seen["stage"] else 1, ALPHA, allow_stop=True)
+    same = hr.evaluate(tree, lambda seen: 0 if seen["stage"] else 1, ALPHA)
     np.testing.assert_array_equal(value.reward, same.reward)
 
 
@@ -230,7 +176,7 @@ def test_an_observation_is_what_a_router_sees_and_the_texts() -> None:
         seen.append(observation)
         return 1
 
-    evaluate(tree, second, ALPHA)
+    hr.evaluate(tree, second, ALPHA)
     last = seen[-1]
     assert set(last) == {
         *("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions")
@@ -257,71 +203,67 @@ def test_the_texts_of_a_tree_are_taken_where_it_has_them_and_only_when_read() ->
     loaded: list[int] = []
     plain = random_tree(Routes(3, 2), 9, seed=4)
     tree = WithTexts(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-    evaluate(tree, lambda seen: 0, ALPHA)
+    hr.evaluate(tree, lambda seen: 0, ALPHA)
     assert not loaded
-    found = evaluate(tree, rule, ALPHA)
+    found = hr.evaluate(tree, rule, ALPHA)
     assert loaded == [9]
-    np.testing.assert_array_equal(found.reward, evaluate(plain, rule, ALPHA, texts=said).reward)
+    np.testing.assert_array_equal(found.reward, hr.evaluate(plain, rule, ALPHA, texts=said).reward)
 
 
 def test_a_tree_that_was_not_split_is_valued_on_validation_and_says_so() -> None:
     tree = planted_tree(per_family=(6, 4, 3))
-    found = evaluate(tree, lambda seen: 1, ALPHA)
-    assert found.split == "validation"
-    assert "validation" in repr(found)
-    np.testing.assert_array_equal(
-        found.reward, evaluate(tree.split("validation"), lambda seen: 1, ALPHA).reward
-    )
-    assert found.query_ids == tree.split("validation").query_ids
-    for fold in ("train", "test"):
-        asked = evaluate(tree, lambda seen: 1, ALPHA, split=fold)
-        given = evaluate(tree.split(fold), lambda seen: 1, ALPHA)
-        assert asked.split == given.split == fold
+    for fold in (None, "train", "test"):
+        asked = hr.evaluate(tree, lambda seen: 1, ALPHA, split=fold)
+        given = hr.evaluate(tree.split(fold or "validation"), lambda seen: 1, ALPHA)
+        assert asked.split == given.split == (fold or "validation")
+        assert asked.split in repr(asked)
+        assert asked.query_ids == given.query_ids
         np.testing.assert_array_equal(asked.reward, given.reward)
     table = np.full((len(tree), tree.routes.states, 3), 1 / 3)
     table[tree.splits.index("validation")] = [0, 0, 1]
-    assert evaluate(tree, table, ALPHA).reward[0] == pytest.approx(
-        evaluate(tree, lambda seen: 2, ALPHA).reward[0]
-    )
+    always = hr.evaluate(tree, lambda seen: 2, ALPHA)
+    assert hr.evaluate(tree, table, ALPHA).reward[0] == pytest.approx(always.reward[0])
 
 
 def test_names_are_direct_calls_routes_and_the_oracle() -> None:
     tree = planted_tree(per_family=(6, 4, 3)).split("test")
-    direct = evaluate(tree, "model-1", ALPHA)
+    direct = hr.evaluate(tree, "model-1", ALPHA)
     np.testing.assert_array_equal(direct.quality, tree.direct.score[:, 1])
-    route = evaluate(tree, "model-1>model-0", ALPHA)
+    route = hr.evaluate(tree, "model-1>model-0", ALPHA)
     np.testing.assert_array_equal(route.quality, tree.score[:, tree.routes.node((1, 0))])
-    early = evaluate(tree, "model-1>stop", ALPHA)
+    early = hr.evaluate(tree, "model-1>stop", ALPHA)
     np.testing.assert_array_equal(early.cost, tree.cost[:, tree.routes.node((1,))])
-    best = evaluate(tree, "oracle", ALPHA)
+    best = hr.evaluate(tree, "oracle", ALPHA)
     np.testing.assert_allclose(best.reward, tree.reward(ALPHA).max(axis=1))
-    with pytest.raises(InputError, match=r"unknown policy: modle; give a model .*or oracle"):
-        evaluate(tree, "modle", ALPHA)
+    with pytest.raises(InputError, match=r"unknown policy: modle; give a model .*folder of a run"):
+        hr.evaluate(tree, "modle", ALPHA)
 
 
-def test_a_trained_router_is_valued_at_its_own_alpha() -> None:
+def test_a_trained_router_or_its_folder_is_valued_at_its_own_alpha(tmp_path: Path) -> None:
     tree = small_tree()
     router = train(tree, Objective(RUN_ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
-    found, fold = evaluate(tree, router), tree.split("validation")
-    assert (found.name, found.alpha, found.split) == ("hierrouter", RUN_ALPHA, "validation")
-    np.testing.assert_array_equal(found.reward, router.outcome(fold).reward(RUN_ALPHA))
-    dear = evaluate(tree, router, 3.0, allow_stop=True)
+    save_checkpoint(router, tmp_path)
+    fold = tree.split("validation")
+    for policy in (router, tmp_path, str(tmp_path), hr.Run.load(tmp_path)):
+        found = hr.evaluate(tree, policy)
+        assert (found.name, found.alpha, found.split) == ("hierrouter", RUN_ALPHA, "validation")
+        np.testing.assert_array_equal(found.reward, router.outcome(fold).reward(RUN_ALPHA))
+    dear = hr.evaluate(tree, tmp_path, 3.0, allow_stop=True)
     np.testing.assert_array_equal(dear.reward, router.outcome(fold).reward(3.0))
     with pytest.raises(InputError, match="it may stop early, allow_stop is False; leave"):
-        evaluate(tree, router, allow_stop=False)
+        hr.evaluate(tree, router, allow_stop=False)
+    with pytest.raises(InputError, match=r"write hr\.Run\.load\(path\)"):
+        hr.Run(tmp_path)
 
 
 def test_an_evaluation_shows_itself() -> None:
-    tree = planted_tree(per_family=(6, 4, 3)).split("test")
-    found = evaluate(tree, "model-1>model-0", 0.25)
-    assert isinstance(found, Evaluation)
+    found = hr.evaluate(planted_tree(per_family=(6, 4, 3)).split("test"), "model-1>model-0", 0.25)
     assert repr(found).startswith("<model-1>model-0 on 15 test queries at alpha 0.25: R ")
     frame = found.to_pandas()
     columns = ["query", "dataset", "split", "quality", "accuracy", "cost", "reward"]
     assert list(frame.columns) == columns
-    assert frame["reward"].mean() == pytest.approx(found.mean_reward)
-    assert frame["quality"].mean() == pytest.approx(found.mean_quality)
-    assert frame["cost"].mean() == pytest.approx(found.mean_cost)
+    for name in columns[3:]:
+        assert frame[name].tolist() == getattr(found, name).tolist()
 
 
 class Raising:
@@ -336,7 +278,10 @@ def only_late(given: Any) -> Act:
 
 
 BAD = [
-    (lambda seen: 3, "policy gave no such action: 3: <lambda>: query q0, stage 0; actions: 0 "),
+    (
+        lambda seen: 3,
+        "no such action: 3: .*stage 0; actions: 0 model-0, 1 .*, 2 model-2$",
+    ),
     (lambda seen: -1, "no such action: -1: <lambda>: query q0, stage 0"),
     (lambda seen: "modle", "no such action: 'modle': <lambda>: query q0, stage 0"),
     (lambda seen: None, "policy gave None: <lambda>: query q0, stage 0; give an action from 0 "),
@@ -348,6 +293,10 @@ BAD = [
     (lambda seen: [1.5, -0.5, 0], "policy gave no probabilities: 1.5 -0.5 0: "),
     (lambda seen: [np.nan, 1, 0], "policy gave no probabilities: nan 1 0: "),
     (lambda seen: [np.inf, -np.inf, 1], "policy gave no probabilities: inf -inf 1: "),
+    (
+        lambda seen: sys.exit("gone"),
+        "policy failed: .*: SystemExit: gone; mend it, or leave",
+    ),
     (Raising(), "policy failed: raising: query q0, stage 0: LookupError: no such thing; mend it"),
     (lambda seen: seen["answers"], "no texts to read: this tree holds numbers only; open the"),
     (lambda seen: seen["qeustion"], "<lambda>: query q0, stage 0: KeyError: 'qeustion'; mend it"),
@@ -363,16 +312,20 @@ BAD = [
 def test_what_is_no_policy_is_refused_in_one_line(policy: Any, says: str) -> None:
     tree = random_tree(Routes(3, 2), 4, seed=0)
     with pytest.raises(InputError, match=says) as refused:
-        evaluate(tree, policy, ALPHA)
+        hr.evaluate(tree, policy, ALPHA)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
+    assert (refused.value.__cause__ is not None) == ("Error: " in says or "Exit: " in says)
 
 
-def test_what_a_policy_raised_is_chained() -> None:
-    tree = random_tree(Routes(3, 2), 4, seed=0)
-    with pytest.raises(InputError) as refused:
-        evaluate(tree, Raising(), ALPHA)
-    assert isinstance(refused.value.__cause__, LookupError)
+def test_all_actions_that_are_possible_are_named_up_to_a_dozen() -> None:
+    tree = random_tree(Routes(7, 2), 1, seed=0)
+    for policy, says in (
+        (lambda seen: "m", "stage 0; actions: 0 model-0, .*, 11 model-4>stop, 2 more$"),
+        (only_late("m"), "stage 1; actions: 0 model-0, .*, 6 model-6$"),
+    ):
+        with pytest.raises(InputError, match=says):
+            hr.evaluate(tree, policy, ALPHA, allow_stop=True)
 
 
 class Predicting:
@@ -398,13 +351,13 @@ class Predicting:
 )
 def test_what_a_model_predicts_is_checked(given: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        evaluate(random_tree(Routes(3, 2), 4, seed=0), Predicting(given), ALPHA)
+        hr.evaluate(random_tree(Routes(3, 2), 4, seed=0), Predicting(given), ALPHA)
 
 
 @pytest.mark.parametrize("policy", [lambda seen: 4, Predicting(lambda n: np.full(n, 4))])
 def test_nobody_is_asked_after_all_have_stopped(policy: Any) -> None:
     tree = random_tree(Routes(3, 3), 4, seed=0)
-    found = evaluate(tree, policy, ALPHA, allow_stop=True)
+    found = hr.evaluate(tree, policy, ALPHA, allow_stop=True)
     np.testing.assert_array_equal(found.cost, tree.cost[:, 2])
     np.testing.assert_array_equal(found.quality, tree.score[:, 2])
 
@@ -412,15 +365,17 @@ def test_nobody_is_asked_after_all_have_stopped(policy: Any) -> None:
 def test_alpha_and_fold_are_checked() -> None:
     tree = random_tree(Routes(2, 2), 4, seed=0)
     with pytest.raises(InputError, match="no alpha to value a policy at"):
-        evaluate(tree, lambda seen: 0)
+        hr.evaluate(tree, lambda seen: 0)
     for alpha in (-1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="alpha must be a finite number >= 0"):
-            evaluate(tree, lambda seen: 0, alpha)
+            hr.evaluate(tree, lambda seen: 0, alpha)
     with pytest.raises(InputError, match="the test fold is empty; this tree has train"):
-        evaluate(tree, lambda seen: 0, ALPHA, split="test")
+        hr.evaluate(tree, lambda seen: 0, ALPHA, split="test")
     folds = replace(tree, splits=("train", "train", "test", "test"))
     with pytest.raises(InputError, match="validation fold is empty; this tree has test, train"):
-        evaluate(folds, lambda seen: 0, ALPHA)
+        hr.evaluate(folds, lambda seen: 0, ALPHA)
+    with pytest.raises(InputError, match="unknown split: val; known: train, validation, test"):
+        hr.evaluate(tree, lambda seen: 0, ALPHA, split="val")
 
 
 MODULE = """
@@ -451,16 +406,17 @@ def test_a_policy_is_found_at_its_import_path(module: str) -> None:
     assert [one.name for one in found] == ["always the first", "brought:second"]
     assert found[0].version == found[1].version != ""
     tree = random_tree(Routes(2, 2), 4, seed=0)
-    value = evaluate(tree, found[1], ALPHA)
+    value = hr.evaluate(tree, found[1], ALPHA)
     assert value.name == "brought:second"
-    np.testing.assert_array_equal(value.reward, evaluate(tree, "model-1>model-1", ALPHA).reward)
+    np.testing.assert_array_equal(value.reward, hr.evaluate(tree, "model-1>model-1", ALPHA).reward)
     assert own_policy(rule).name == "rule"
 
 
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("brought", "not an import path: 'brought'; write --policy module:object"),
+        ("brought", "not an import path: 'brought'; write module:object"),
+        ("./rules/brought.py:second", "a file is no import path: .*; write rules.brought:second"),
         ("nowhere_at_all:x", "policy cannot be made: nowhere_at_all:x: ModuleNotFoundError: "),
         ("brought:nothing", "policy cannot be made: brought:nothing: AttributeError: "),
         ("brought:Needing", "policy cannot be made: brought:Needing: TypeError: "),
@@ -472,26 +428,16 @@ def test_an_import_path_that_leads_nowhere(module: str, path: str, says: str) ->
         own_policy(path)
 
 
-def test_two_policies_of_one_name(module: str) -> None:
+def test_policies_are_a_list_a_mapping_by_name_or_one(module: str) -> None:
+    for given, names in (
+        ([rule, f"{module}:Always"], ["rule", "always the first"]),
+        ({"mine": rule, "other": f"{module}:second"}, ["mine", "other"]),
+        (rule, ["rule"]),
+        (f"{module}:second", ["brought:second"]),
+    ):
+        assert [one.name for one in own_policies(given)] == names
     with pytest.raises(InputError, match="two policies of one name: always the first: brought:"):
         own_policies([f"{module}:Always", f"{module}:always"])
-
-
-def test_gymnasium_knows_the_environment() -> None:
-    tree = two_step_tree()
-    made = gymnasium.make("hierrouter/Replay-v0", tree=tree, alpha=ALPHA)
-    assert isinstance(made.unwrapped, ReplayEnv)
-    played, twin = made.reset(seed=3), ReplayEnv(tree, ALPHA).reset(seed=3)
-    assert played[1] == twin[1]
-    many = gymnasium.make_vec(
-        "hierrouter/Replay-v0",
-        num_envs=4,
-        vectorization_mode="vector_entry_point",
-        tree=tree,
-        alpha=ALPHA,
-        allow_stop=True,
-    )
-    assert isinstance(many.unwrapped, ReplayVectorEnv)
 
 
 def test_probabilities_of_the_models_alone_never_stop() -> None:
@@ -499,9 +445,9 @@ def test_probabilities_of_the_models_alone_never_stop() -> None:
     tree = random_tree(Routes(3, 2), queries=6, seed=0)
     short = np.random.default_rng(0).dirichlet(np.ones(3), (6, tree.routes.states))
     whole = np.concatenate([short, np.zeros_like(short)], axis=2)
-    expected = evaluate(tree, whole, ALPHA, allow_stop=True).reward
+    expected = hr.evaluate(tree, whole, ALPHA, allow_stop=True).reward
     for policy in (short, lambda seen: short[int(seen["stage"]), 0]):
         found = policy_table(tree, policy, ALPHA, allow_stop=True)
         assert found.shape[2] == 6
         assert not found[..., 3:].any()
-    np.testing.assert_array_equal(evaluate(tree, short, ALPHA, allow_stop=True).reward, expected)
+    np.testing.assert_array_equal(hr.evaluate(tree, short, ALPHA, allow_stop=True).reward, expected)
