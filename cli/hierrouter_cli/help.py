@@ -29,8 +29,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "hierrouter compare --baselines knn,cascade --sets A",
     ),
     "off-policy": (
-        "hierrouter off-policy --simulate uniform",
         "hierrouter off-policy --log requests.jsonl",
+        "hierrouter off-policy --log requests.jsonl --alpha 0.02 --format md",
     ),
     "route": (
         'hierrouter route "compute 12+30"',

@@ -37,7 +37,6 @@ BASELINES = (
     *("quality-gap", "linucb", "cascade", "cascade-routing", "majority-vote"),
     "best-of-ensemble",
 )
-SIMULATED = ("uniform", "epsilon=", "temperature=")
 BACKENDS = ("transformers", "openai", "vllm")
 DEVICES = ("auto", "cpu", "cuda", "balanced")
 FIGURES = ("svg", "pdf", "png")

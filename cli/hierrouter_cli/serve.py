@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from hierrouter.pools.pool import Pool
+    from hierrouter.serving.messages import Question
     from hierrouter.serving.models import CallFailed
-    from hierrouter.serving.route import Hop, RouteOptions, RouteResult
-    from hierrouter.serving.router import Question, Router
+    from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 
 STDIN = "-"
 
@@ -66,8 +66,7 @@ def route(
     import numpy as np
 
     from hierrouter.pools.files import load_pool
-    from hierrouter.serving.route import RouteOptions
-    from hierrouter.serving.router import live_run
+    from hierrouter.serving.router import RouteOptions, live_run
 
     run = checkpoint or live_run(alpha)
     given = load_pool(pool) if pool else None
@@ -208,7 +207,7 @@ def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]
         stopped: set to end a read from stdin that waits.
     """
     from hierrouter.questions.files import parse_object, raw_lines
-    from hierrouter.serving.router import piped_lines, question_in
+    from hierrouter.serving.messages import piped_lines, question_in
 
     from_stdin = str(file) == STDIN
     source = "stdin" if from_stdin else str(file)

@@ -12,7 +12,8 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hierrouter.questions.query import storable
-from hierrouter.serving.route import LivePolicy, RouteResult
+from hierrouter.serving.decisions import LivePolicy
+from hierrouter.serving.router import RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 
 BASE = "hierrouter"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.collection.files import write_json_lines
 from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.questions.files import json_lines
 from hierrouter.replay.opening import state_texts
-from hierrouter.serving.off_policy import Log, LoggedStates, state_features, widened
+from hierrouter.serving.estimators import Log, LoggedStates, logged_states
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 
@@ -99,7 +98,7 @@ def read_log(
     episodes, left_out = [], 0
     for number, line in json_lines(path):
         if _is_episode(line):
-            episodes.append(episode_of(line, f"{path}:{number}", shape))
+            episodes.append(_episode(line, f"{path}:{number}", shape))
         else:
             left_out += 1
     if left_out:
@@ -135,54 +134,7 @@ def _is_episode(line: Mapping[str, Any]) -> bool:
     return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
 
 
-def write_log(episodes: Iterable[Episode], models: Sequence[str], path: Path) -> None:
-    """Write a log that `read_log` reads, whole or not at all.
-
-    Raises:
-        WorldError: the disk is full or failed.
-    """
-    write_json_lines((line_of(episode, models) for episode in episodes), path)
-
-
-def line_of(episode: Episode, models: Sequence[str]) -> dict[str, Any]:
-    """The object on the line of an episode; what it does not have is left out."""
-    steps = [
-        _given(
-            {
-                "model": models[step.model],
-                "propensity": step.propensity,
-                "stop": step.stop or None,
-                "cost": step.cost,
-                "response": step.response,
-            }
-        )
-        for step in episode.steps
-    ]
-    return _given(
-        {
-            "query": episode.query,
-            "dataset": episode.dataset or None,
-            "policy": episode.policy or None,
-            "question": episode.question,
-            "steps": steps,
-            "quality": episode.quality,
-        }
-    )
-
-
-def _given(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
-
-
-def episode_of(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
-    """The episode on a line.
-
-    Args:
-        where: file and number of the line.
-
-    Raises:
-        InputError: a key is missing or holds what it must not.
-    """
+def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
     question = _text(line, "question", where, required=False)
     steps = line.get("steps")
     if not isinstance(steps, list) or not steps:
@@ -321,11 +273,7 @@ def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> Lo
     visited, row = np.unique(number, return_inverse=True)
     query, node = np.divmod(visited, states)
     seen, spent = tree.embedding_at(query, node), tree.cost[query, node]
-    return LoggedStates(
-        row=row.reshape(number.shape),
-        features=state_features(tree.routes, seen, node, spent),
-        target=widened(target[query, node], log.actions.count),
-    )
+    return logged_states(log, row.reshape(number.shape), node, spent, seen, target[query, node])
 
 
 def from_texts(
@@ -351,22 +299,14 @@ def from_texts(
     node, spent = log.node[log.alive], log.spent[log.alive]
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
-    routes = trained.origin.routes
-    paths = [routes.path(at) for at in node.tolist()]
+    paths = [trained.origin.routes.path(at) for at in node.tolist()]
     chances = trained.decide_each(embedding, paths, spent.tolist(), [None] * len(paths))
     target = greedy(chances, trained.origin.base_rate)
-    return log, LoggedStates(
-        row=row,
-        features=state_features(routes, embedding, node, spent),
-        target=widened(target, log.actions.count),
-    )
+    return log, logged_states(log, row, node, spent, embedding, target)
 
 
 def _embedded(episodes: Sequence[Episode], view: str, encoder: Encoder) -> NDArray[np.float32]:
-    """float32[states, dim]: what the view shows before each call, each text encoded once.
-
-    States are in the order of the calls, episode after episode.
-    """
+    """float32[states, dim]: what the view shows before each call, episode after episode."""
     states = []
     for episode in episodes:
         assert episode.question is not None  # `has_texts` says so

@@ -1,614 +1,206 @@
-"""What a policy would earn, estimated from another policy's log.
-
-Nothing here can get hold of a tree: estimators see what was logged, and no call that was not made.
-"""
+"""What a log from elsewhere says of a router: the estimates, warnings, tables and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
-from sklearn.base import RegressorMixin
-from sklearn.dummy import DummyRegressor
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import GroupKFold
+from hierrouter.engines.encoders import load_encoder
+from hierrouter.evaluation.outcome import greedy, policy_outcome
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.serving.estimators import LEVEL, Evaluation, NeverTaken, evaluate
+from hierrouter.serving.logs import Episode, from_texts, in_cache, states_in_tree
+from hierrouter.tables import Column, Line, Table, interval, json_text
+from hierrouter_cache.tree import RouteTree
 
-from hierrouter.evaluation.outcome import Actions
-from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes
-
-LEVEL = 0.95
-SURE = 0.999  # level of the interval that decides whether weights average 1
-SMALLEST_SHARE = 0.001  # of the episodes; what is rarer is not worth a warning
-FOLDS = 10
-
-Make = Callable[[], RegressorMixin]  # a new regression of scikit-learn
-# Linear, with a penalty that leave-one-out errors choose.
-RIDGE: Make = partial(RidgeCV, np.logspace(-3, 3, 7))
+NAMED = 3  # of what was never taken, and of logging policies
+FEW_EFFECTIVE = 30
+DIGITS = 4
+INTERVAL = f"{LEVEL:.0%} interval"
+TRUTH_ON = "the questions of the log"
+ABOUT_INTERVALS = (
+    "Intervals count a question that was asked several times once. That of FQE does not hold that "
+    "the regression may be of the wrong kind."
+)
 
 
 @dataclass(frozen=True)
-class Log:
-    """Whole episodes, one a row (paper section 3.1), and how probable each call was.
+class Result:
+    """The value of a router, as logs tell it.
 
     Attributes:
-        actions: what the numbers in `action` mean.
-        query: int64[episodes], number of the question; the same question has the same number.
-        action: int64[episodes, L]; 0 after the end.
-        propensity: float64[episodes, L], in (0, 1]: the probability with which the logging policy
-            took the action where it took it; 1 after the end.
-        length: int64[episodes], calls made, 1 to L.
-        quality: float64[episodes], Q of the last answer.
-        cost: float64[episodes, L], of each call, in price * token; 0 after the end.
-    """
-
-    actions: Actions
-    query: NDArray[np.int64]
-    action: NDArray[np.int64]
-    propensity: NDArray[np.float64]
-    length: NDArray[np.int64]
-    quality: NDArray[np.float64]
-    cost: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.length)
-
-    @property
-    def hops(self) -> int:
-        """L."""
-        return self.actions.routes.hops
-
-    @cached_property
-    def alive(self) -> NDArray[np.bool_]:
-        """bool[episodes, L]: whether a call was made."""
-        alive: NDArray[np.bool_] = np.arange(self.hops) < self.length[:, None]
-        return alive
-
-    @cached_property
-    def node(self) -> NDArray[np.int64]:
-        """int64[episodes, L]: the node at which each call was decided; 0 after the end."""
-        node = np.zeros_like(self.action)
-        for hop in range(1, self.hops):
-            called = self.actions.model(self.action[:, hop - 1])
-            node[:, hop] = self.actions.routes.child(node[:, hop - 1], called)
-        return np.where(self.alive, node, 0)
-
-    @cached_property
-    def spent(self) -> NDArray[np.float64]:
-        """float64[episodes, L]: C_t, what was spent before each call."""
-        spent = np.zeros_like(self.cost)
-        spent[:, 1:] = self.cost[:, :-1].cumsum(axis=1)
-        return spent
-
-    def reward(self, alpha: float) -> NDArray[np.float64]:
-        """float64[episodes, L]: what each call earned; a row's sum is R = Q - alpha * C.
-
-        The paper pays R at the end. A call's cost is known when it is made, so it is charged there,
-        and Q is paid with the last call: the sum is the same, and estimators that go call by call
-        need not carry a cost through the calls that follow it.
-        """
-        reward = -alpha * self.cost
-        reward[np.arange(len(self)), self.length - 1] += self.quality
-        return reward
-
-
-@dataclass(frozen=True)
-class LoggedStates:
-    """The states that the episodes of a log passed, each distinct one once.
-
-    Attributes:
-        row: int64[episodes, L], the state before each call; after the end any one.
-        features: float32[states, d], see `state_features`.
-        target: float64[states, A], what the policy to be valued does there.
-    """
-
-    row: NDArray[np.int64]
-    features: NDArray[np.float32]
-    target: NDArray[np.float64]
-
-    @cached_property
-    def chances(self) -> NDArray[np.float64]:
-        """float64[episodes, L, A]: the policy to be valued before each call."""
-        return self.target[self.row]
-
-
-def state_features(
-    routes: Routes,
-    embedding: NDArray[np.float32],
-    node: NDArray[np.int64],
-    spent: NDArray[np.float64],
-) -> NDArray[np.float32]:
-    """float32[states, dim + (L - 1) * M + 1]: texts, which model was called at each hop, and cost.
-
-    Args:
-        embedding: float32[states, dim].
-        node: int64[states], node numbers.
-        spent: float64[states], C_t; it is divided by the largest.
-    """
-    called = np.zeros((routes.states, routes.hops - 1, routes.models), dtype=np.float32)
-    for state in range(routes.states):
-        for hop, model in enumerate(routes.path(state)):
-            called[state, hop, model] = 1.0
-    cost = spent / (spent.max(initial=0.0) or 1.0)
-    columns = [embedding, called.reshape(routes.states, -1)[node], cost[:, None]]
-    return np.concatenate(columns, axis=1).astype(np.float32)
-
-
-def widened(target: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """float64[states, count]: a policy's table with zeros for actions that it does not know.
-
-    A policy that never stops early has M columns, where the log may have 2M actions.
-    """
-    return np.pad(target, ((0, 0), (0, count - target.shape[1])))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An estimate of the value of a policy: its mean R.
-
-    Attributes:
-        estimator: its name.
-        value: NaN where no episode is one that the policy could have played.
-        error: standard error.
-        low, high: of a 95% interval.
-    """
-
-    estimator: str
-    value: float
-    error: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What one log says of a policy.
-
-    Attributes:
-        estimates: of its value, one an estimator.
-        overlap: how much of the log is about it.
-        episodes: in the log.
-        queries: distinct questions in it.
-    """
-
-    estimates: tuple[Estimate, ...]
-    overlap: Overlap
-    episodes: int
-    queries: int
-
-
-def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
-    """What a log says of a policy: estimates of its value, and their grounds.
-
-    Args:
-        states: of the same episodes.
         alpha: of the reward R = Q - alpha * C.
+        logged_by: the policies that made the log, each with its number of episodes.
+        evaluation: what the log says.
+        truth: the exact mean over the questions of the log; None where they are not cached.
+        notes: sentences that a reader must not miss.
+        provenance: where all this came from; JSON values.
+    """
+
+    alpha: float
+    logged_by: Mapping[str, int]
+    evaluation: Evaluation
+    truth: float | None
+    notes: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+
+def value_from_log(
+    trained: TrainedRouter,
+    episodes: Sequence[Episode],
+    tree: RouteTree | None,
+    alpha: float,
+    provenance: Mapping[str, Any],
+) -> Result:
+    """The value of a router, from a log of any other policy.
+
+    Args:
+        trained: its greedy policy is valued.
+        episodes: of the log.
+        tree: that holds the questions; None where the episodes carry their texts.
+        alpha: of the reward R = Q - alpha * C.
+        provenance: where all this comes from; JSON values.
 
     Raises:
-        InputError: all episodes are of one question.
+        InputError: a question that is not in the tree, only one question, or a router for another
+            tree.
     """
-    queries = len(np.unique(log.query))
-    if queries < 2:
-        raise InputError("a log of one question has no interval; log at least 2 questions")
-    reward, weights = log.reward(alpha), Weights.of(log, states)
-    fitted = fitted_values(log, states, reward)
-    means = {
-        "IPS": ips(log, weights, reward),
-        "IPS per decision": ips_per_decision(log, weights, reward),
-        "SNIPS": snips(log, weights, reward),
-        "SNIPS per decision": snips_per_decision(log, weights, reward),
-        "FQE": fqe(states, fitted),
-        "DR": doubly_robust(log, states, weights, reward, fitted.held_out),
-    }
-    return Evaluation(
-        estimates=tuple(
-            Estimate(name, mean.value, mean.error, *mean.interval()) for name, mean in means.items()
-        ),
-        overlap=Overlap.of(log, states),
-        episodes=len(log),
-        queries=queries,
-    )
-
-
-@dataclass(frozen=True)
-class Score:
-    """How an estimator did on many logs.
-
-    Attributes:
-        estimator: its name.
-        logs: on which it gave a value.
-        bias: mean of value - truth.
-        bias_error: standard error of that mean.
-        deviation: standard deviation of the values over logs.
-        rmse: root of the mean of (value - truth)^2.
-        coverage: share of the logs whose interval holds the truth.
-    """
-
-    estimator: str
-    logs: int
-    bias: float
-    bias_error: float
-    deviation: float
-    rmse: float
-    coverage: float
-
-
-def scores(evaluations: Sequence[Evaluation], truth: float) -> tuple[Score, ...]:
-    """How each estimator did on these logs.
-
-    Args:
-        truth: the value that all of them estimate.
-    """
-    return tuple(
-        _score(estimates, truth)
-        for estimates in zip(*(found.estimates for found in evaluations), strict=True)
-    )
-
-
-def _score(estimates: Sequence[Estimate], truth: float) -> Score:
-    given = [estimate for estimate in estimates if np.isfinite(estimate.value)]
-    values = np.array([estimate.value for estimate in given])
-    holds = [estimate.low <= truth <= estimate.high for estimate in given]
-    several = len(given) > 1
-    deviation = float(values.std(ddof=1)) if several else math.nan
-    return Score(
-        estimator=estimates[0].estimator,
-        logs=len(given),
-        bias=float(values.mean() - truth) if given else math.nan,
-        bias_error=deviation / np.sqrt(len(given)) if several else math.nan,
-        deviation=deviation,
-        rmse=float(np.sqrt(np.square(values - truth).mean())) if given else math.nan,
-        coverage=float(np.mean(holds)) if given else math.nan,
-    )
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Ratios of two policies' probabilities.
-
-    Attributes:
-        step: float64[episodes, L], pi(a_t | s_t) / mu(a_t | s_t); 1 after the end.
-    """
-
-    step: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, log: Log, states: LoggedStates) -> Weights:
-        """Of the policy to be valued over the policy that logged."""
-        likely = np.take_along_axis(states.chances, log.action[:, :, None], axis=2)[:, :, 0]
-        return cls(np.where(log.alive, likely / log.propensity, 1.0))
-
-    @cached_property
-    def so_far(self) -> NDArray[np.float64]:
-        """float64[episodes, L]: the product up to and with each call."""
-        return self.step.cumprod(axis=1)
-
-    @cached_property
-    def before(self) -> NDArray[np.float64]:
-        """float64[episodes, L]: the product up to each call, without it; 1 at the first."""
-        before = np.ones_like(self.step)
-        before[:, 1:] = self.so_far[:, :-1]
-        return before
-
-    @property
-    def whole(self) -> NDArray[np.float64]:
-        """float64[episodes]: of whole episodes; their expectation is 1 where nothing is missing."""
-        return self.so_far[:, -1]
-
-
-def ips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Inverse propensity score: the mean of w * R over whole episodes.
-
-    Horvitz and Thompson, JASA 47 (1952); for episodes Precup, Sutton and Singh, Eligibility Traces
-    for Off-Policy Policy Evaluation (ICML 2000). Unbiased where the log takes everything that the
-    policy takes, and the propensities are right.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return clustered_mean(weights.whole * reward.sum(axis=1), log.query)
-
-
-def ips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """The same with each call's reward weighted by the calls up to it alone (Precup et al. 2000).
-
-    It differs from `ips` by the cost of earlier calls; Q comes last, after all of them.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return clustered_mean((weights.so_far * reward).sum(axis=1), log.query)
-
-
-def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Self-normalised: the sum of w * R over the sum of w.
-
-    Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning (NeurIPS
-    2015). Biased by about -E[w^2 (R - V)] / n, and steadier than `ips`: no estimate is larger than
-    the largest R.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return _self_normalised(weights.whole[:, None], reward.sum(axis=1, keepdims=True), log.query)
-
-
-def snips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Self-normalised hop by hop: the weighted per-decision estimator of Precup et al. (2000).
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-    """
-    return _self_normalised(weights.so_far, reward, log.query)
-
-
-def _self_normalised(
-    weight: NDArray[np.float64], reward: NDArray[np.float64], query: NDArray[np.int64]
-) -> Clustered:
-    """The sum over columns of weighted means, with the error of its linearisation.
-
-    Args:
-        weight: float64[episodes, columns].
-        reward: float64[episodes, columns].
-    """
-    scale = weight.mean(axis=0)
-    if not scale.all():
-        return Clustered(math.nan, math.nan, 1)
-    means = (weight * reward).mean(axis=0) / scale
-    influence = (weight * (reward - means) / scale).sum(axis=1)
-    off = clustered_mean(influence, query)
-    return Clustered(float(means.sum()), off.error, off.freedom)
-
-
-def fqe(states: LoggedStates, fitted: FittedValues) -> Clustered:
-    """Fitted Q evaluation, the direct method: the mean expected return at the first states.
-
-    Its error is that of a jackknife over folds of questions, each fitted anew: it holds the draw of
-    questions and of calls, and not that the regression is of the wrong kind.
-    """
-    first = states.chances[:, 0]
-    value = np.einsum("ea,ea->e", first, fitted.all[:, 0])
-    across = np.einsum("ea,fea->fe", first, fitted.across[:, :, 0])
-    left = fitted.fold != np.arange(len(across))[:, None]
-    return jackknife(float(value.mean()), (across * left).sum(axis=1) / left.sum(axis=1))
-
-
-def doubly_robust(
-    log: Log,
-    states: LoggedStates,
-    weights: Weights,
-    reward: NDArray[np.float64],
-    expected: NDArray[np.float64],
-) -> Clustered:
-    """The expected returns, corrected by what was off in the log, call by call.
-
-    Jiang and Li, Doubly Robust Off-policy Value Evaluation for Reinforcement Learning (ICML 2016),
-    equation 10, written as a sum. Unbiased where the propensities are right, whatever `expected`
-    is, and where `expected` is right, whatever the propensities are.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        expected: float64[episodes, L, A], expected return of each action; it must not have been
-            fitted on the episode's own question.
-    """
-    state_value = (states.chances * expected).sum(axis=2)
-    call_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
-    steps = weights.before * state_value + weights.so_far * (reward - call_value)
-    return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query)
-
-
-@dataclass(frozen=True)
-class Clustered:
-    """An estimate with the error of its mean.
-
-    Attributes:
-        value: the estimate; NaN where the log says nothing.
-        error: its standard error.
-        freedom: degrees of freedom of that error: clusters less 1.
-    """
-
-    value: float
-    error: float
-    freedom: int
-
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Low and high, by Student's t."""
-        half = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
-        return self.value - half, self.value + half
-
-
-def clustered_mean(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> Clustered:
-    """The mean of all values, with the linearised error of a mean of clusters of unequal size.
-
-    Cochran, Sampling Techniques (1977), chapter 9A.
-
-    Args:
-        values: float64[n].
-        cluster: int64[n], of each value; at least 2 distinct ones.
-    """
-    mean = float(values.mean())
-    _, place = np.unique(cluster, return_inverse=True)
-    off = np.bincount(place, weights=values - mean)
-    clusters = len(off)
-    variance = float(np.square(off).sum()) * clusters / (clusters - 1)
-    return Clustered(mean, math.sqrt(variance) / len(values), clusters - 1)
-
-
-def jackknife(value: float, replicates: NDArray[np.float64]) -> Clustered:
-    """An estimate with the error of a jackknife that leaves out one of K groups at a time.
-
-    Kott, The Delete-a-Group Jackknife, Journal of Official Statistics 17(4), 2001.
-
-    Args:
-        value: from all groups.
-        replicates: float64[K], each without one group.
-    """
-    groups = len(replicates)
-    variance = (groups - 1) / groups * float(np.square(replicates - replicates.mean()).sum())
-    return Clustered(value, math.sqrt(variance), groups - 1)
-
-
-@dataclass(frozen=True)
-class FittedValues:
-    """Expected returns at the states of a log, from all of it and across folds of its questions.
-
-    Attributes:
-        all: float64[episodes, L, A], fitted on all episodes; 0 after the end.
-        across: float64[folds, episodes, L, A], each fitted without one fold.
-        fold: int64[episodes], the fold of each episode; a question is in one fold only.
-    """
-
-    all: NDArray[np.float64]
-    across: NDArray[np.float64]
-    fold: NDArray[np.int64]
-
-    @property
-    def held_out(self) -> NDArray[np.float64]:
-        """float64[episodes, L, A]: each episode by what was fitted without its question."""
-        return self.across[self.fold, np.arange(len(self.fold))]
-
-
-def fitted_values(
-    log: Log, states: LoggedStates, reward: NDArray[np.float64], make: Make = RIDGE
-) -> FittedValues:
-    """Fit on all episodes, and without each of at most `FOLDS` folds of questions.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        make: a new regression; it is fitted once a hop, action and fold.
-    """
-    fold = question_folds(log.query)
-    everyone = np.ones(len(log), dtype=bool)
-    return FittedValues(
-        all=fit(log, states, reward, everyone, make),
-        across=np.stack(
-            [fit(log, states, reward, fold != number, make) for number in range(fold.max() + 1)]
-        ),
-        fold=fold,
-    )
-
-
-def question_folds(query: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64[episodes]: a fold for each, the same for all episodes of a question.
-
-    Args:
-        query: int64[episodes], at least 2 distinct ones.
-    """
-    fold = np.zeros(len(query), dtype=np.int64)
-    splitter = GroupKFold(min(FOLDS, len(np.unique(query))))
-    for number, (_, held_out) in enumerate(splitter.split(query, groups=query)):
-        fold[held_out] = number
-    return fold
-
-
-def fit(
-    log: Log,
-    states: LoggedStates,
-    reward: NDArray[np.float64],
-    learn_from: NDArray[np.bool_],
-    make: Make = RIDGE,
-) -> NDArray[np.float64]:
-    """float64[episodes, L, A]: expected returns, learned from some of the episodes.
-
-    Fitted Q evaluation (Le, Voloshin and Yue, Batch Policy Learning under Constraints, ICML 2019),
-    in its form for a finite horizon: the target of a call is what it earned plus the value of the
-    state after it, which the hop after it has fitted already.
-
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        learn_from: bool[episodes].
-    """
-    values = np.zeros((*log.action.shape, log.actions.count))
-    chances = states.chances
-    ahead = np.zeros(len(log))
-    for hop in reversed(range(log.length.max())):
-        here = log.alive[:, hop]
-        inputs, action = states.features[states.row[here, hop]], log.action[here, hop]
-        target, learned = (reward[:, hop] + ahead)[here], learn_from[here]
-        for number in range(log.actions.count):
-            chosen = learned & (action == number)
-            regression = make() if chosen.sum() > 1 else DummyRegressor()
-            if not chosen.any():  # what was never taken is expected to earn the mean
-                chosen = learned
-            if chosen.any():
-                regression.fit(inputs[chosen], target[chosen])
-                values[here, hop, number] = regression.predict(inputs)
-        ahead = np.einsum("ea,ea->e", chances[:, hop], values[:, hop])
-    return values
-
-
-@dataclass(frozen=True)
-class NeverTaken:
-    """Something that the policy to be valued does and the log never shows.
-
-    Attributes:
-        node: the node at which it does it.
-        action: what it does.
-        share: of its episodes that do so, as estimated from the log.
-    """
-
-    node: int
-    action: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """How much of a log is about the policy to be valued.
-
-    Attributes:
-        effective: (sum w)^2 / sum w^2, the number of episodes that equal weights would have to have
-            for the same variance (Kish, Survey Sampling, 1965).
-        largest: the largest weight of an episode.
-        mean: of the weights.
-        misses: whether they clearly do not average 1: then the log lacks what the policy does, or
-            the propensities are not those of the logging policy.
-        never_taken: what the log never shows, the largest share first; less than one in a
-            thousand is not named.
-        share_never_taken: of the episodes of the policy to be valued that the log does not show.
-    """
-
-    effective: float
-    largest: float
-    mean: float
-    misses: bool
-    never_taken: tuple[NeverTaken, ...]
-    share_never_taken: float
-
-    @classmethod
-    def of(cls, log: Log, states: LoggedStates) -> Overlap:
-        """Of the episodes in `log`."""
-        weights = Weights.of(log, states)
-        whole, mean = weights.whole, clustered_mean(weights.whole, log.query)
-        low, high = mean.interval(SURE)
-        missing = sorted(_never_taken(log, states, weights.before), key=lambda found: -found.share)
-        return cls(
-            effective=float(whole.sum() ** 2 / max(np.square(whole).sum(), np.finfo(float).tiny)),
-            largest=float(whole.max()),
-            mean=mean.value,
-            misses=not low <= 1 <= high,
-            never_taken=tuple(found for found in missing if found.share >= SMALLEST_SHARE),
-            share_never_taken=min(1.0, math.fsum(found.share for found in missing)),
+    truth = None
+    if tree is None:
+        log, states = from_texts(episodes, trained, load_encoder(trained.origin.encoder))
+    else:
+        target = greedy(trained.probabilities(tree), tree.base_rate)
+        log = in_cache(episodes, trained, tree)
+        states = states_in_tree(log, tree, target)
+        exact = policy_outcome(tree, trained.actions, target, "hierrouter", "router").reward(alpha)
+        truth = float(exact[log.query].mean())
+    evaluation = evaluate(log, states, alpha)
+    logged_by = Counter(episode.policy or "unnamed" for episode in episodes)
+    return Result(alpha, logged_by, evaluation, truth, warnings_of(evaluation, trained), provenance)
+
+
+def warnings_of(found: Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
+    """What a reader of the estimates must not miss."""
+    overlap = found.overlap
+    warnings = [
+        f"support: the router {_doing(missing, trained)} in {missing.share:.1%} of its episodes, "
+        "and the log never does: no estimator can know what that earns"
+        for missing in overlap.never_taken[:NAMED]
+    ]
+    if len(overlap.never_taken) > NAMED:
+        warnings.append(
+            f"support: {len(overlap.never_taken) - NAMED} more, {overlap.share_never_taken:.1%} of "
+            "the episodes in all"
         )
+    if overlap.misses:
+        warnings.append(
+            f"the weights average {overlap.mean:.3f} and not 1: the log lacks what the router does "
+            "at some states, or its propensities are not those it was made with"
+        )
+    if overlap.effective < FEW_EFFECTIVE:
+        warnings.append(
+            f"{overlap.effective:.1f} effective episodes are few: weighted estimates and their "
+            "intervals rest on a handful of episodes"
+        )
+    return tuple(warnings)
 
 
-def _never_taken(
-    log: Log, states: LoggedStates, before: NDArray[np.float64]
-) -> Iterator[NeverTaken]:
-    """What the policy to be valued does at a node where no episode does it, hop by hop."""
-    chances, count = states.chances, log.actions.count
-    for hop in range(log.hops):
-        here = log.alive[:, hop]
-        nodes, place = np.unique(log.node[here, hop], return_inverse=True)
-        taken = np.zeros((len(nodes), count), dtype=bool)
-        taken[place, log.action[here, hop]] = True
-        share = np.zeros((len(nodes), count))
-        np.add.at(share, place, before[here, hop, None] * chances[here, hop])
-        for at, action in np.argwhere(~taken & (share > 0)):
-            # Of all episodes: weights before this hop already lack what was never taken there.
-            yield NeverTaken(int(nodes[at]), int(action), float(share[at, action] / len(log)))
+def _doing(missing: NeverTaken, trained: TrainedRouter) -> str:
+    models, routes = trained.origin.models, trained.origin.routes
+    name = models[missing.action % routes.models]
+    stopping = " and stops" if missing.action >= routes.models else ""
+    after = f"after {routes.name(missing.node, models)}" if missing.node else "first"
+    return f"calls {name} {after}{stopping}"
+
+
+def as_json(result: Result) -> str:
+    """The result as one object, keys sorted, what is not known null."""
+    return json_text(as_object(result), "estimates")
+
+
+def as_object(result: Result) -> dict[str, Any]:
+    """The result as JSON values; docs/off_policy.md describes the keys."""
+    found = result.evaluation
+    return {
+        "alpha": result.alpha,
+        "logged_by": dict(result.logged_by),
+        "episodes": found.episodes,
+        "queries": found.queries,
+        "truth": result.truth,
+        "truth_on": None if result.truth is None else TRUTH_ON,
+        "level": LEVEL,
+        "estimates": [_without_nan(asdict(estimate)) for estimate in found.estimates],
+        "overlap": _without_nan(asdict(found.overlap)),
+        "notes": list(result.notes),
+        "provenance": dict(result.provenance),
+    }
+
+
+def _without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, null for a number that is not finite."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }
+
+
+def long_table(result: Result) -> Table:
+    """One row an estimator, with all that is known of it."""
+    found = as_object(result)
+    titles = ["estimator", "value", "error", "low", "high", "truth"]
+    rows = [{**estimate, "truth": found["truth"]} for estimate in found["estimates"]]
+    lines = tuple(Line("", tuple(row[title] for title in titles)) for row in rows)
+    return Table("off-policy", tuple(Column(title) for title in titles), lines)
+
+
+def result_tables(result: Result) -> list[Table]:
+    """The estimates, and how much of the log they rest on."""
+    found = as_object(result)
+    logged_by = [f"{name} ({count:,})" for name, count in result.logged_by.items()]
+    more = f" and {len(logged_by) - NAMED:,} more" if len(logged_by) > NAMED else ""
+    group = f"logged by {', '.join(logged_by[:NAMED])}{more}"
+    return [_estimate_table(result, found, group), _overlap_table(found, group)]
+
+
+def _estimate_table(result: Result, found: Mapping[str, Any], group: str) -> Table:
+    truth = result.truth
+    columns = [Column("estimator"), Column("R", DIGITS), Column("error", DIGITS)]
+    columns.append(Column(INTERVAL, DIGITS))
+    if truth is not None:
+        columns.append(Column("R - truth", DIGITS, signed=True))
+    rows = []
+    for row in found["estimates"]:
+        cells = [row["estimator"], row["value"], row["error"], interval(row["low"], row["high"])]
+        if truth is not None:
+            cells.append(None if row["value"] is None else row["value"] - truth)
+        rows.append(Line(group, tuple(cells)))
+    exactly = "" if truth is None else f"; exactly {truth:.{DIGITS}f} on {TRUTH_ON}"
+    notes = [f"{note[0].upper()}{note[1:]}." for note in result.notes]
+    return Table(
+        title=f"Mean R of HierRouter at alpha {result.alpha:g} from {found['episodes']:,} episodes "
+        f"of {found['queries']:,} questions{exactly}",
+        columns=tuple(columns),
+        rows=tuple(rows),
+        note=" ".join([*notes, ABOUT_INTERVALS]),
+    )
+
+
+def _overlap_table(found: Mapping[str, Any], group: str) -> Table:
+    overlap = found["overlap"]
+    figures = {
+        "effective episodes": overlap["effective"],
+        "of the log": overlap["effective"] / found["episodes"],
+        "largest weight": overlap["largest"],
+        "mean weight": overlap["mean"],
+        "share never taken": overlap["share_never_taken"],
+    }
+    return Table(
+        title="How much of the log is about HierRouter",
+        columns=(Column(""), Column("value", 3)),
+        rows=tuple(Line(group, row) for row in figures.items()),
+        note="A weight is how much likelier HierRouter was to play an episode than the policy that "
+        "did; they should average 1.",
+    )

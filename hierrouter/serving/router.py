@@ -1,52 +1,41 @@
-"""Route live questions through the models of a pool, one or many."""
+"""Route live questions through the models of a pool: one question hop by hop, or many at once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import select
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 import anyio
+import numpy as np
 from anyio import to_thread
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from numpy.typing import NDArray
 
 from hierrouter.engines import backend
 from hierrouter.engines.encoders import load_encoder
-from hierrouter.engines.generator import PART_BREAK, Engines
+from hierrouter.engines.generator import Engines, prompt_text
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import DESCRIPTION, description_of, load_checkpoint
 from hierrouter.learning.run_folders import finished_runs
+from hierrouter.learning.trained import TrainedRouter
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
-from hierrouter.questions.files import MAX_LINE
-from hierrouter.questions.query import storable
-from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel
-from hierrouter.serving.route import (
-    Decision,
-    DecisionBatcher,
-    LivePolicy,
-    RouteOptions,
-    RouteResult,
-    Routing,
-)
+from hierrouter.serving.decisions import Decision, DecisionBatcher, LivePolicy, LiveState
+from hierrouter.serving.messages import Question, question_of
+from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
+from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import SEPARATOR
 
-# What stands before a turn in a transcript; who says it in a message.
-SPEAKERS = {"user": "User: ", "assistant": "Assistant: "}
-INSTRUCTING = ("system", "developer")
-MOST_CHARACTERS = 2_000_000
 WIDTH = 16  # questions of many that are under way
-LOOK_S = 0.2  # between two looks whether a read has been stopped
-CHUNK = 1 << 16
-
-Message = Mapping[str, Any]
-Question = str | Sequence[Message]
 
 
 class Router:
@@ -144,7 +133,7 @@ class Router:
 
     async def first(self, question: Question, options: RouteOptions | None = None) -> Decision:
         """What the policy would do first; no model is called."""
-        return (await self._routing(question, options).decide())[0]
+        return await self._routing(question, options).decide()
 
     async def aclose(self) -> None:
         """Let go of all models; one that fails at it keeps none of the others."""
@@ -197,170 +186,287 @@ def _live_model(spec: ModelSpec, engines: Engines) -> LiveModel:
     return ServedModel(spec, generator.caller)
 
 
-def live_run(alpha: float | None = None) -> Path:
-    """The newest run of `train` for this alpha; else a network of the newest sweep.
+@dataclass(frozen=True)
+class RouteOptions:
+    """How one question is to be routed.
 
-    Args:
-        alpha: None takes the newest run of `train`, whatever its alpha.
-
-    Raises:
-        InputError: there is none that can answer live questions.
+    Attributes:
+        alpha: cost penalty; None is the one that the policy was trained for.
+        max_cost: what the whole route may cost at most, in price * token, as far as the ceilings of
+            the train fold hold; None is what the policy was trained with.
+        rng: draw actions from the stochastic policy, for logs that other policies can be judged
+            on; None takes the likeliest.
+        reroute: where a model gives no answer, take the next likeliest action instead of failing.
+        on_text: told the answer as it grows: the text of the last call, once it is known that it is
+            the last; called in the router's event loop, like `on_hop`.
+        on_hop: told each call when it is answered.
     """
-    for run in finished_runs("train"):
-        its_alpha = description_of(run).get("objective", {}).get("alpha")
-        if (run / bundle.FILE).is_file() and alpha in (None, its_alpha):
-            return run
-    for sweep in finished_runs("sweep-alpha"):
-        if not (sweep / bundle.FILE).is_file():
-            continue
-        for network in sorted(file.parent for file in sweep.glob(f"*/{DESCRIPTION}")):
-            if "alphas" in description_of(network):  # for every alpha
-                return network
-    wanted = "" if alpha is None else f" for alpha {alpha:g}, and no sweep"
-    remedy = "`hierrouter train`" if alpha is None else "`hierrouter sweep-alpha`, or --checkpoint"
-    raise InputError(f"no trained router{wanted}: runs; {remedy}")
+
+    alpha: float | None = None
+    max_cost: float | None = None
+    rng: np.random.Generator | None = None
+    reroute: bool = False
+    on_text: OnText | None = None
+    on_hop: Callable[[Hop], None] = lambda hop: None
 
 
-def question_of(question: Question) -> str:
-    """The text that models see.
+@dataclass(frozen=True)
+class Hop:
+    """One call of a route.
 
-    Args:
-        question: the text itself; or objects with `role` and `content`, the last of them the
-            user's. What the system or developer says comes first.
-
-    Raises:
-        InputError: no message, an unknown role, no text, or somebody else has the last word.
+    Attributes:
+        model: who was called.
+        propensity: probability with which the policy does this here: 1 where it is greedy; None
+            where it did something else, because a model gave no answer.
+        chances: of each action, as the policy sees them; model by model, then model by model with
+            stopping, where it may stop.
+        stops: whether the policy chose to end with this call; not where it had to.
+        response: the answer.
+        finish_reason: "stop", or "length" where it was cut.
+        tokens_in, tokens_out: of the call.
+        cost: of the call, in price * token.
+        router_s: seconds that encoder and policy took to decide, for this question and those that
+            were decided together with it; what was waited before is in neither of the two.
+        model_s: seconds until the answer was there.
+        instead_of: the models that were to be called and failed, and why each did.
     """
-    text = question if isinstance(question, str) else _transcript(question)
-    if not text.strip():
-        raise InputError("an empty question; give a text")
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(
-            f"a question of {len(text):,} characters; at most {MOST_CHARACTERS:,} are taken"
+
+    model: str
+    propensity: float | None
+    chances: tuple[float, ...]
+    stops: bool
+    response: str
+    finish_reason: str
+    tokens_in: int
+    tokens_out: int
+    cost: float
+    router_s: float
+    model_s: float
+    instead_of: tuple[tuple[str, str], ...] = ()
+
+    def as_object(self) -> dict[str, Any]:
+        """JSON values, under the names that logs of episodes have (`hierrouter.serving.logs`)."""
+        found = {
+            "model": self.model,
+            "propensity": self.propensity,
+            "chances": list(self.chances),
+            "stop": self.stops,
+            "cost": significant(self.cost),
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "finish_reason": self.finish_reason,
+            "router_s": round(self.router_s, 6),
+            "model_s": round(self.model_s, 6),
+            "response": self.response,
+        }
+        failed = [{"model": model, "reason": reason} for model, reason in self.instead_of]
+        return {**found, "instead_of": failed} if failed else found
+
+
+@dataclass(frozen=True)
+class RouteResult:
+    """An answered question: the calls that were made for it.
+
+    Attributes:
+        question: as the models saw it.
+        alpha: the cost penalty that it was routed for.
+        hops: the calls, 1 to L.
+        max_cost: the limit that was set; None where none was.
+    """
+
+    question: str
+    alpha: float
+    hops: tuple[Hop, ...]
+    max_cost: float | None = None
+
+    @property
+    def route(self) -> str:
+        """The models in order, `first>second`."""
+        return SEPARATOR.join(hop.model for hop in self.hops)
+
+    @property
+    def answer(self) -> str:
+        """The last response."""
+        return self.hops[-1].response
+
+    @property
+    def tokens_in(self) -> int:
+        """Of all calls."""
+        return sum(hop.tokens_in for hop in self.hops)
+
+    @property
+    def tokens_out(self) -> int:
+        """Of all calls."""
+        return sum(hop.tokens_out for hop in self.hops)
+
+    @property
+    def cost(self) -> float:
+        """C of all calls, in price * token."""
+        return sum(hop.cost for hop in self.hops)
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether it cost more than it may: an answer is owed, even where no route is cheap enough,
+        and an answer may be longer than any of the train fold."""
+        return self.max_cost is not None and self.cost > self.max_cost
+
+    def as_object(self) -> dict[str, Any]:
+        """JSON values: the route, what it cost, and each call of it."""
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "route": self.route,
+            "alpha": self.alpha,
+            "max_cost": self.max_cost,
+            "over_limit": self.is_over_limit,
+            "cost": significant(self.cost),
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "finish_reason": self.hops[-1].finish_reason,
+            "steps": [hop.as_object() for hop in self.hops],
+        }
+
+
+@dataclass
+class Routing:
+    """One question while it is routed.
+
+    Attributes:
+        question: as the models see it.
+        trained: who decides.
+        options: how it is routed, and who is told.
+        pool: the models, in the order of the policy's actions.
+        models: the same, ready to be asked, by name.
+        batcher: works out decisions, for many questions together.
+        hops: the calls so far.
+    """
+
+    question: str
+    trained: TrainedRouter
+    options: RouteOptions
+    pool: Pool
+    models: Mapping[str, LiveModel]
+    batcher: DecisionBatcher
+    hops: list[Hop] = field(default_factory=list)
+
+    async def run(self) -> RouteResult:
+        """Make all calls.
+
+        Raises:
+            InputError: a limit on cost, and nobody counts tokens.
+            CallFailed: a model gave no answer, or, where others may be taken, none of them did: the
+                last failure, with those before it.
+        """
+        while True:
+            hop = await self._hop()
+            self.hops.append(hop)
+            self.options.on_hop(hop)
+            if hop.stops or len(self.hops) == self.pool.hops:
+                limit = self.trained.objective.max_cost
+                return RouteResult(self.question, self.trained.alpha, tuple(self.hops), limit)
+
+    async def decide(self) -> Decision:
+        """The decision at the present state.
+
+        Raises:
+            InputError: a limit on cost, and nobody counts tokens.
+        """
+        limited = self.trained.objective.max_cost is not None
+        state = LiveState(
+            trained=self.trained,
+            question=self.question,
+            responses=tuple(hop.response for hop in self.hops),
+            path=tuple(self.trained.origin.models.index(hop.model) for hop in self.hops),
+            cost=sum(hop.cost for hop in self.hops),
+            # Long prompts take seconds to count, so in a thread.
+            prompts=await to_thread.run_sync(self._prompt_tokens) if limited else None,
+            rng=self.options.rng,
         )
-    return storable(text)
+        return await self.batcher.decide(state)
 
+    async def _hop(self) -> Hop:
+        """Decide, and make the call; where that fails and others may be taken, another one."""
+        decision = await self.decide()
+        others = decision.order if self.options.reroute else ()
+        failures: list[CallFailed] = []
+        for action in dict.fromkeys((decision.action, *others)):
+            if self._model(action).name in {failed.model for failed in failures}:
+                continue
+            try:
+                return await self._call(action, decision, failures)
+            except CallFailed as error:
+                error.earlier = tuple(failures)
+                failures.append(error)
+                if error.was_begun:
+                    break
+        raise failures[-1]
 
-def _transcript(messages: Sequence[Message]) -> str:
-    """Several turns as one text; a single one is its own text."""
-    if not messages:
-        raise InputError("no message: messages; give at least one of role user")
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
-    if turns[-1][0] != "user":
-        raise InputError(f"the last message is of role {turns[-1][0]}: messages; it must be user's")
-    instructions = [text for role, text in turns if role in INSTRUCTING]
-    spoken = [(SPEAKERS[role], text) for role, text in turns if role in SPEAKERS]
-    if len(spoken) == 1:
-        return PART_BREAK.join([*instructions, spoken[0][1]])
-    return PART_BREAK.join([*instructions, *(speaker + text for speaker, text in spoken)])
+    async def _call(self, action: int, decision: Decision, failures: list[CallFailed]) -> Hop:
+        """The call of an action, in the place of those that failed."""
+        spec, stops = self._model(action), action >= len(self.pool.models)
+        is_last = stops or len(self.hops) + 1 == self.pool.hops
+        on_text, was_begun = self.options.on_text, False
 
+        def followed(text: str) -> None:
+            nonlocal was_begun
+            was_begun = True
+            assert on_text
+            on_text(text)
 
-def _turn(message: Any, where: str) -> tuple[str, str]:
-    """Role and text of one message."""
-    if not isinstance(message, Mapping):
-        raise InputError(f"a message is no object: {where}; give role and content")
-    role = message.get("role")
-    if role not in (*SPEAKERS, *INSTRUCTING):
-        known = ", ".join((*SPEAKERS, *INSTRUCTING))
-        raise InputError(f"unknown role {role!r:.40}: {where}; known: {known}")
-    text = _text(message.get("content"), where)
-    if not text.strip() and role == "user":
-        raise InputError(f"an empty message: {where}; give a text")
-    return role, text
-
-
-def _text(content: Any, where: str) -> str:
-    """The text of a message, given whole or in parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise InputError(f"content is no text: {where}; give a text, or parts of type text")
-    texts = []
-    for part in content:
-        given = part if isinstance(part, Mapping) else {}
-        if given.get("type") != "text" or not isinstance(given.get("text"), str):
-            kind = f"{given.get('type')!r:.40}"
-            raise InputError(f"content of type {kind}: {where}; only text can be routed")
-        texts.append(given["text"])
-    return "".join(texts)
-
-
-def question_in(row: dict[str, Any], where: str) -> Question:
-    """The question of one line of JSON.
-
-    Args:
-        where: file and line, for messages.
-
-    Raises:
-        InputError: neither question nor messages, or both, or nothing that can be asked.
-    """
-    given = [name for name in ("question", "messages") if row.get(name) is not None]
-    if len(given) != 1:
-        raise InputError(
-            f"{'both' if given else 'neither'} of question and messages: {where}; give one of them"
+        started = perf_counter()
+        try:
+            answer = self.models[spec.name].answer
+            found = await answer(self._prompt(), followed if is_last and on_text else None)
+        except CallFailed as error:
+            error.was_begun = was_begun
+            raise
+        rate_in, rate_out = self.trained.origin.rate[self.pool.models.index(spec)]
+        return Hop(
+            model=spec.name,
+            propensity=None if failures else decision.propensity,
+            chances=tuple(decision.chances.tolist()),
+            stops=stops,
+            response=found.text,
+            finish_reason=found.finish_reason,
+            tokens_in=found.tokens_in,
+            tokens_out=found.tokens_out,
+            cost=found.tokens_in * rate_in + found.tokens_out * rate_out,
+            router_s=decision.router_s,
+            model_s=perf_counter() - started,
+            instead_of=tuple((failed.model, failed.reason) for failed in failures),
         )
-    [name] = given
-    question: Question = row[name]
-    wanted, kind = (str, "a text") if name == "question" else (list, "a list of messages")
-    if not isinstance(question, wanted):
-        raise InputError(f"{name} is not {kind}: {where}; give one")
-    try:
-        question_of(question)
-    except InputError as error:
-        fault, _, remedy = str(error).partition("; ")
-        raise InputError(f"{fault}: {where}; {remedy}") from None
-    return question
 
+    def _prompt(self) -> str:
+        responses = [hop.response for hop in self.hops]
+        return prompt_text(self.question, responses, self.pool.instruction(len(self.hops)))
 
-def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, bytes]]:
-    """(number from 1, bytes) of each line; once `stopped` is set, no more.
+    def _prompt_tokens(self) -> NDArray[np.int64]:
+        """int64[M]: of the next prompt, as each model counts them."""
+        prompt, counts = self._prompt(), []
+        for spec in self.pool.models:
+            count = self.models[spec.name].count(prompt)
+            if count is None:
+                raise InputError(
+                    f"a limit on cost needs the tokens of each prompt: model {spec.name}; "
+                    "name a tokenizer in its endpoint"
+                )
+            counts.append(count)
+        return np.array(counts, dtype=np.int64)
 
-    Args:
-        pipe: read past Python's own buffers; whoever reads there as well takes lines away.
-        where: its name, for messages.
-
-    Raises:
-        InputError: it cannot be read, or a line is too long.
-    """
-    number, begun = 0, bytearray()
-    while chunk := _next_bytes(pipe, stopped, where):
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            number += 1
-            yield number, bytes(begun) + line
-            begun.clear()
-        begun += rest
-        if len(begun) > MAX_LINE:
-            raise InputError(
-                f"line longer than {MAX_LINE:,} bytes: {where}:{number + 1}; "
-                "write one JSON object per line"
-            )
-    if begun and not stopped.is_set():
-        yield number + 1, bytes(begun)
-
-
-def _next_bytes(pipe: int, stopped: Event, where: str) -> bytes:
-    """What comes next; nothing at the end, or when it was stopped."""
-    try:
-        while not stopped.is_set():
-            if select.select([pipe], [], [], LOOK_S)[0]:
-                return os.read(pipe, CHUNK)
-    except OSError as error:
-        raise InputError(f"cannot be read: {where}: {error.strerror}; give JSON lines") from None
-    return b""
+    def _model(self, action: int) -> ModelSpec:
+        return self.pool.models[action % len(self.pool.models)]
 
 
 async def route_all(
-    router: Router, questions: Iterable[Question], options: RouteOptions, width: int = WIDTH
+    router: Router, questions: Iterable[Question], options: RouteOptions
 ) -> AsyncGenerator[RouteResult | CallFailed]:
     """What each question came to, in their order; one that fails stops no other.
 
-    Who ends early closes it, and takes along what is under way.
+    At most `WIDTH` are under way. Who ends early closes it, and takes along what is.
 
     Args:
         questions: read as they are needed, in a thread that is waited for: who calls this off has
             to end a read that waits for somebody, see `piped_lines`.
-        width: how many are under way.
 
     Raises:
         InputError: a question that cannot be asked, after those before it.
@@ -372,7 +478,7 @@ async def route_all(
     is_over = False
     try:
         while not is_over or under_way:
-            if reading is None and not is_over and len(under_way) < width:
+            if reading is None and not is_over and len(under_way) < WIDTH:
                 # In a thread: a pipe may be waited for.
                 reading = asyncio.create_task(to_thread.run_sync(next, coming, None))
             waited_for = {task for task in (reading, *list(under_way)[:1]) if task}
@@ -404,3 +510,27 @@ async def _route_one(
         return await router.aroute(question, options)
     except CallFailed as error:
         return error
+
+
+def live_run(alpha: float | None = None) -> Path:
+    """The newest run of `train` for this alpha; else a network of the newest sweep.
+
+    Args:
+        alpha: None takes the newest run of `train`, whatever its alpha.
+
+    Raises:
+        InputError: there is none that can answer live questions.
+    """
+    for run in finished_runs("train"):
+        its_alpha = description_of(run).get("objective", {}).get("alpha")
+        if (run / bundle.FILE).is_file() and alpha in (None, its_alpha):
+            return run
+    for sweep in finished_runs("sweep-alpha"):
+        if not (sweep / bundle.FILE).is_file():
+            continue
+        for network in sorted(file.parent for file in sweep.glob(f"*/{DESCRIPTION}")):
+            if "alphas" in description_of(network):  # for every alpha
+                return network
+    wanted = "" if alpha is None else f" for alpha {alpha:g}, and no sweep"
+    remedy = "`hierrouter train`" if alpha is None else "`hierrouter sweep-alpha`, or --checkpoint"
+    raise InputError(f"no trained router{wanted}: runs; {remedy}")

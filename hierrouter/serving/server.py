@@ -36,9 +36,9 @@ from hierrouter.serving.chat import (
     error_object,
     last_chunks,
 )
+from hierrouter.serving.messages import question_of
 from hierrouter.serving.models import CallFailed, OnText
-from hierrouter.serving.route import Hop, RouteOptions, RouteResult
-from hierrouter.serving.router import Router, question_of
+from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import text_digest
 
@@ -407,11 +407,7 @@ class ChatAnswer:
             task.cancel()
 
     async def _unless_gone(self, work: Awaitable[T]) -> T:
-        """What the work gives, as long as the client waits for it.
-
-        Raises:
-            HTTPException: it does not any more; the work is cancelled.
-        """
+        """What the work gives; once the client has left, it is cancelled."""
         working = asyncio.ensure_future(work)
         gone = asyncio.create_task(self._left())
         try:

@@ -1,4 +1,4 @@
-"""`hierrouter off-policy` on a small cache: logs of its own, a file, and bad files."""
+"""`hierrouter off-policy` on a small cache: a log played there, its texts, and bad files."""
 
 from __future__ import annotations
 
@@ -6,92 +6,70 @@ import csv
 import io
 import json
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Run, Start, as_json, works
+from tests.cli.conftest import Place
+from tests.conftest import environment, works
+from tests.warm import Warm
 
-ROUTER = ("--checkpoint", "router")
+ROUTER = "off-policy --checkpoint router"
+STUDY = "-m benchmarks.off_policy --checkpoint router --logged-by temperature=3 --repeats 2"
 ESTIMATORS = ["IPS", "IPS per decision", "SNIPS", "SNIPS per decision", "FQE", "DR"]
 
 
 @pytest.fixture(scope="module")
-def place(bare: Path, hierrouter: Run) -> Path:
-    """A folder with a collected cache, a router that may stop, and a log of 60 episodes."""
-    flags = ["--algo", "exact", "--epochs", "2", "--allow-stop", "--alpha", "0.1"]
-    works(hierrouter("train", *flags, "--out", "router", cwd=bare))
-    flags = ["--simulate", "temperature=3", "--episodes", "60", "--keep", "log.jsonl"]
-    done = works(hierrouter("off-policy", *ROUTER, *flags, "--format", "json", cwd=bare))
-    (bare / "simulated.json").write_text(done.stdout)
+def place(bare: Place, warm: Warm) -> Place:
+    """A folder with a cache, a router that may stop, and what the study of the estimators wrote."""
+    bare.does("train --algo exact --epochs 2 --allow-stop --alpha 0.1 --out router")
+    words = [*STUDY.split(), "--episodes", "60", "--keep", "log.jsonl"]
+    done = works(warm.start(*words, cwd=bare.folder, env=environment()).result())
+    (bare / "study.md").write_text(done.stdout)
     return bare
 
 
-def simulated(place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place / "simulated.json").read_text())
+@pytest.fixture(scope="module")
+def told(place: Place) -> dict[str, Any]:
+    """What the log says."""
+    found: dict[str, Any] = place.tells(f"{ROUTER} --log log.jsonl")
     return found
 
 
-def valued(run: Run, place: Path, *flags: str | Path, cwd: Path | None = None) -> dict[str, Any]:
-    return as_json(run("off-policy", "--format", "json", *flags, cwd=cwd or place))
+def test_a_log_of_cached_questions_is_valued_beside_the_exact_value(
+    place: Place, told: dict[str, Any]
+) -> None:
+    assert [estimate["estimator"] for estimate in told["estimates"]] == ESTIMATORS
+    assert all(item["low"] < item["value"] < item["high"] for item in told["estimates"])
+    assert told["truth_on"] == "the questions of the log"
+    assert 0 < told["truth"] < 1
+    assert told["logged_by"] == {"temperature=3": 60}
+    assert told["provenance"]["log"] == "log.jsonl"
+    text = place.does(f"{ROUTER} --log log.jsonl").stdout
+    assert f"exactly {told['truth']:.4f} on the questions of the log" in text
+    rows = csv.DictReader(io.StringIO(place.does(f"{ROUTER} --log log.jsonl --format csv").stdout))
+    for row, estimate in zip(rows, told["estimates"], strict=True):
+        assert row["estimator"] == estimate["estimator"]
+        assert float(row["value"]) == pytest.approx(estimate["value"])
 
 
-def refused(run: Run, place: Path, *flags: str | Path) -> str:
-    done = run("off-policy", *flags, cwd=place)
-    assert (done.returncode, done.stdout) == (2, "")
-    line: str = done.stderr.splitlines()[-1]
-    assert line.startswith("error: ")
-    return line
-
-
-def test_logs_of_its_own_beside_the_exact_value(place: Path, hierrouter: Run) -> None:
-    found = simulated(place)
-    done = hierrouter("report", *ROUTER, "--split", "validation", "--format", "json", cwd=place)
-    rows = json.loads(done.stdout)["rows"]
+def test_the_study_knows_what_a_report_says(place: Place) -> None:
+    rows = place.tells("report --checkpoint router --split validation")["rows"]
     [exact] = [row for row in rows if row["kind"] == "router" and row["dataset"] == "all"]
-    assert found["truth"] == pytest.approx(exact["reward"])
-    assert [estimate["estimator"] for estimate in found["estimates"]] == ESTIMATORS
-    assert all(item["low"] < item["value"] < item["high"] for item in found["estimates"])
-    assert found["logged_by"] == {"temperature=3": 60}
-    assert found["provenance"]["split"] == "validation"
-    assert found["scores"] == []
+    study = (place / "study.md").read_text()
+    assert f"exactly {exact['reward']:.4f} on" in study
+    assert "2 logs of 60 episodes by temperature=3" in study
+    assert all(f"\n| {name} | " in study for name in ESTIMATORS)
 
 
-def test_a_log_that_was_kept_says_the_same_again(place: Path, hierrouter: Run) -> None:
-    found = valued(hierrouter, place, *ROUTER, "--log", "log.jsonl")
-    before = simulated(place)
-    assert found["estimates"] == before["estimates"]
-    assert found["overlap"] == before["overlap"]
-    assert found["truth"] is not None
-    assert found["truth_on"] == "the questions of the log"
-    assert found["provenance"]["log"] == "log.jsonl"
-
-
-def test_fresh_logs_tell_bias_and_coverage(place: Path, hierrouter: Run) -> None:
-    flags = [*ROUTER, "--simulate", "epsilon=0.5", "--repeats", "3", "--episodes", "40"]
-    shown = {}
-    for format in ("json", "csv", "text"):
-        done = works(hierrouter("off-policy", *flags, "--format", format, cwd=place))
-        shown[format] = done.stdout
-    scores = json.loads(shown["json"])["scores"]
-    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
-    assert [row["estimator"] for row in rows] == ESTIMATORS
-    for row, score in zip(rows, scores, strict=True):
-        for name in ("bias", "deviation", "rmse", "coverage", "logs"):
-            assert float(row[name]) == pytest.approx(score[name])
-    assert "The same on 3 fresh logs" in shown["text"]
-
-
-def with_texts(run: Run, place: Path) -> list[dict[str, Any]]:
-    """The lines of the log with the texts of the cache, under ids that no cache has."""
+def with_texts(place: Place, folder: Path) -> str:
+    """The name of the same log with the texts of the cache, under ids that no cache has."""
     columns = "dataset, id, question FROM queries", "dataset, id, route, response FROM nodes"
     questions, nodes = (
         [json.loads(line) for line in done.stdout.splitlines()]
         for done in (
-            run("cache", "sql", f"SELECT {what}", "--format", "json", cwd=place) for what in columns
+            place.does("cache sql", f"SELECT {what}", "--format", "json") for what in columns
         )
     )
     question = {(row["dataset"], row["id"]): row["question"] for row in questions}
@@ -103,93 +81,68 @@ def with_texts(run: Run, place: Path) -> list[dict[str, Any]]:
         for made, step in enumerate(line["steps"], start=1):
             step["response"] = response[*asked, ">".join(called[:made])]
         line |= {"question": question[asked], "query": f"request {asked}"}
-    return lines
+    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(folder / "texts.jsonl")
 
 
-def test_a_log_with_texts_needs_no_cache(place: Path, tmp_path: Path, hierrouter: Run) -> None:
-    lines = with_texts(hierrouter, place)
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def test_a_log_with_texts_needs_no_cache(
+    place: Place, told: dict[str, Any], tmp_path: Path
+) -> None:
+    log = with_texts(place, tmp_path)
     shutil.copytree(place / "router", tmp_path / "router")
-    found = valued(hierrouter, place, *ROUTER, "--log", "log.jsonl", cwd=tmp_path)
-    before = {item["estimator"]: item for item in simulated(place)["estimates"]}
+    found = Place(tmp_path, place.run).tells(f"{ROUTER} --log texts.jsonl")
+    before = {item["estimator"]: item for item in told["estimates"]}
     assert found["truth"] is None
     for item in found["estimates"]:
         if item["estimator"] != "DR":  # whose folds of questions are other ones
             wanted = before[item["estimator"]]["value"]
             assert item["value"] == pytest.approx(wanted, rel=1e-3)
-    assert found["overlap"]["effective"] == pytest.approx(
-        simulated(place)["overlap"]["effective"], rel=1e-6
-    )
-
-
-def test_prices_do_not_reach_a_log_with_texts(place: Path, tmp_path: Path, hierrouter: Run) -> None:
-    lines = with_texts(hierrouter, place)
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    line = refused(hierrouter, place, *ROUTER, "--log", tmp_path / "log.jsonl", "--price", "calc=1")
+    effective = told["overlap"]["effective"]
+    assert found["overlap"]["effective"] == pytest.approx(effective, rel=1e-6)
+    line = place.refuses(ROUTER, "--log", log, "--price", "calc=1")
     assert "prices are for a cache: --prices, --price; " in line
     assert line.endswith("priced as logged, tokens as the router was trained; leave them out")
 
 
-def test_the_router_is_that_of_a_report(place: Path, tmp_path: Path, hierrouter: Run) -> None:
-    shutil.copytree(place / "caches", tmp_path / "caches")
-    flags = ["--epochs", "2", "--out", "runs/sweep"]
-    (tmp_path / "runs").mkdir()
-    assert hierrouter("sweep-alpha", *flags, cwd=tmp_path).returncode == 0
-    done = works(hierrouter("off-policy", "--simulate", "uniform", "--alpha", "0.02", cwd=tmp_path))
+def test_the_router_is_that_of_a_report(place: Place, tmp_path: Path) -> None:
+    for name in ("caches", "router"):
+        shutil.copytree(place / name, tmp_path / name)
+    shutil.copy(place / "log.jsonl", tmp_path)
+    other = Place(tmp_path, place.run)
+    other.does("sweep-alpha --epochs 2 --alphas 0,0.1 --out runs/sweep")
+    done = other.does("off-policy --log log.jsonl --alpha 0.02")
     said = "no run of `train` for alpha 0.02 on this tree; the sweep's network is shown, seed 42"
     assert f"off-policy: {said}" in done.stderr
     assert "off-policy: checkpoint runs/sweep at alpha 0.02" in done.stderr
-    flags = [*ROUTER, "--simulate", "uniform", "--alpha", "0.02"]
-    done = hierrouter("off-policy", *flags, cwd=place)
+    done = other.does(f"{ROUTER} --log log.jsonl --alpha 0.02")
     assert "off-policy: the router was trained at alpha 0.1, shown at 0.02" in done.stderr
 
 
-BAD = {
-    "a propensity of 0": ('"propensity": 0.', '"propensity": -0.', "propensity is -0."),
-    "an unknown query": ('"query": "', '"query": "no-', "is not in the cache"),
-}
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize(
+    ("good", "wrong", "said"),
+    [
+        ('"propensity": 0.', '"propensity": -0.', "propensity is -0."),
+        ('"query": "', '"query": "no-', "is not in the cache"),
+    ],
+)
 def test_a_bad_line_is_named(
-    place: Path, tmp_path: Path, hierrouter: Run, bad: tuple[str, str, str]
+    place: Place, tmp_path: Path, good: str, wrong: str, said: str
 ) -> None:
-    good, wrong, said = bad
     lines = (place / "log.jsonl").read_text().splitlines()
     lines[6] = lines[6].replace(good, wrong, 1)
     (tmp_path / "bad.jsonl").write_text("\n".join(lines))
-    line = refused(hierrouter, place, *ROUTER, "--log", tmp_path / "bad.jsonl")
+    line = place.refuses(ROUTER, "--log", tmp_path / "bad.jsonl")
     assert said in line
     assert "bad.jsonl:7" in line
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("words", "said"),
     [
-        ([], "no log; give --log FILE or --simulate"),
-        (["--log", "log.jsonl", "--simulate", "uniform"], "contradict each other"),
-        (["--log", "log.jsonl", "--repeats", "2"], "--repeats is for --simulate"),
-        (["--simulate", "greedy"], "unknown logging policy: 'greedy'"),
-        (["--simulate", "uniform", "--keep", "log.jsonl"], "output exists: log.jsonl"),
-        (["--log", "none.jsonl"], "cannot be read: none.jsonl"),
-        (["--simulate", "uniform", "--cache", "caches/default"], "no router was trained"),
+        (ROUTER, "no log; give --log FILE"),
+        (f"{ROUTER} --log none.jsonl", "cannot be read: none.jsonl"),
+        ("off-policy --log log.jsonl", "no router was trained"),
     ],
 )
-def test_flags_that_make_no_sense(
-    place: Path, hierrouter: Run, flags: list[str], said: str
-) -> None:
-    router = () if "no router" in said else ROUTER
-    assert said in refused(hierrouter, place, *router, *flags)
-
-
-def test_an_interrupted_study_leaves_nothing(place: Path, start: Start) -> None:
-    flags = ["--simulate", "uniform", "--repeats", "100000", "--keep", "never.jsonl"]
-    process = start("off-policy", *ROUTER, *flags, cwd=place)
-    before = process.wait_for(r"(?s)\A.*?off-policy: checkpoint[^\n]*\n")
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    done = process.result(timeout=120)
-    said = done.stderr.removeprefix(before)
-    assert (done.returncode, said.count("\n")) == (130, 1)
-    assert "interrupted" in said
-    assert not (place / "never.jsonl").exists()
+def test_what_is_missing_is_said(place: Place, words: str, said: str) -> None:
+    assert said in place.refuses(words)

@@ -21,6 +21,7 @@ from tests.security.world import (
     NUMBER,
     STEERING,
     collect_steering,
+    write_log,
     write_questions,
 )
 
@@ -30,7 +31,6 @@ SELECT = "SELECT * FROM nodes JOIN queries USING (query, id, dataset, split)"
 FIRST_COMMANDS = (
     ("train", "--algo", "exact", "--epochs", "2", "--out", "runs/router"),
     ("sweep-alpha", "--epochs", "2", "--alphas", "0,0.1", "--out", "runs/sweep"),
-    ("off-policy", *RUN, "--simulate", "uniform", "--keep", "log.jsonl"),
     ("cache", "export", "--out", "cache.jsonl"),
     ("cache", "export", "--format", "routerbench", "--out", "frame.csv"),
 )
@@ -67,6 +67,7 @@ def work(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
     folder = tmp_path_factory.mktemp("steering")
     collect_steering(folder / "caches" / "default")
     write_questions(folder / "questions.jsonl")
+    write_log(folder / "log.jsonl")
     name = json.dumps(FAMILIES["colour"])
     (folder / "pool.toml").write_text(f'[[models]]\nname = {name}\nmodel = "m"\nbase_rate = 1\n')
     for arguments in FIRST_COMMANDS:

@@ -54,6 +54,16 @@ def collect_steering(root: Path) -> None:
     fill_cache(pool, queries, root, engines=Scripted(said))
 
 
+def write_log(path: Path) -> None:
+    """Episodes on the queries of `collect_steering`, by a policy with a name of that kind."""
+    steps = [{"model": name, "propensity": 0.5, "cost": 1.0} for name in MODELS]
+    lines = [
+        {"query": f"{number}-{text}", "policy": text, "quality": 0.5, "steps": steps}
+        for number, text in enumerate(FAMILIES.values())
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def write_questions(path: Path) -> None:
     """The same texts as a dataset."""
     rows = [

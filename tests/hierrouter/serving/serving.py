@@ -3,21 +3,57 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import uvicorn
 
-from hierrouter.learning.bundle import load_bundle
+from hierrouter.engines.generator import Response
+from hierrouter.learning.bundle import Bundle, load_bundle
 from hierrouter.pools.pool import Endpoint, Pool
 from hierrouter.serving.chat import ModelNames
+from hierrouter.serving.models import OnText
 from hierrouter.serving.router import Router
 from hierrouter.serving.server import RequestLog, Settings, make_app
+from tests.engines import told
 from tests.servers import MODEL, Server
+
+MODELS = ("calc", "text", "facts")
+
+
+@dataclass
+class Double:
+    """A live model that answers, counts and closes as it is told."""
+
+    answers: Callable[[str], Response] = lambda prompt: told("m", prompt)
+    counts: Callable[[str], int] = len
+    closes: Callable[[], object] = bool
+
+    async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
+        return self.answers(prompt)
+
+    def count(self, prompt: str) -> int:
+        return self.counts(prompt)
+
+    async def close(self) -> None:
+        self.closes()
+
+
+def over(run: Path, *models: Double) -> Router:
+    """The policy of a run over these models, or over one for all."""
+    router = Router(run, load=False)
+    router.models = dict(zip(MODELS, models * (3 // len(models)), strict=True))
+    return router
+
+
+def bundle_in(run: Path) -> Bundle:
+    bundle = load_bundle(run)
+    assert bundle
+    return bundle
 
 
 @contextmanager
@@ -43,16 +79,14 @@ def served(router: Router, **settings: Any) -> Iterator[str]:
 
 def with_server(run: Path, upstream: Server, *names: str, **endpoint: Any) -> Pool:
     """The run's pool, some of its models, or all of them, answered for by a server."""
-    bundle = load_bundle(run)
-    assert bundle
-    where = Endpoint(upstream.url, **endpoint)
+    pool, where = bundle_in(run).pool, Endpoint(upstream.url, **endpoint)
     models = tuple(
         replace(model, model=MODEL, backend="openai", endpoint=where)
         if not names or model.name in names
         else model
-        for model in bundle.pool.models
+        for model in pool.models
     )
-    return replace(bundle.pool, models=models)
+    return replace(pool, models=models)
 
 
 def user(text: str) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hierrouter.serving.router import question_of
+from hierrouter.serving.messages import question_of
 from hierrouter_cache.errors import InputError
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.off_policy import Setting
+from hierrouter.serving.estimators import NeverTaken, Overlap, Weights
 from hierrouter.serving.logs import states_in_tree
-from hierrouter.serving.off_policy import NeverTaken, Overlap, Weights
 from tests.hierrouter.serving.worlds import bandit, expected_returns, seen, world
 
 
-def overlap_of(setting: object, episodes: int = 2_000) -> Overlap:
-    log = setting.play(episodes, np.random.default_rng(0))  # type: ignore[attr-defined]
-    states, _ = seen(setting, log)  # type: ignore[arg-type]
-    return Overlap.of(log, states)
+def overlap_of(setting: Setting, episodes: int = 2_000) -> Overlap:
+    log = setting.play(episodes, np.random.default_rng(0))
+    return Overlap.of(log, seen(setting, log)[0])
 
 
 def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
@@ -35,8 +35,7 @@ def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
 def test_effective_episodes_and_the_largest_weight() -> None:
     setting = bandit(np.zeros((50, 2)), logging=[0.8, 0.2], target=[0.2, 0.8])
     found = overlap_of(setting)
-    log = setting.play(2_000, np.random.default_rng(0))
-    rare = (log.action == 1).sum()
+    rare = (setting.play(2_000, np.random.default_rng(0)).action == 1).sum()
     total, squares = 4 * rare + (2_000 - rare) / 4, 16 * rare + (2_000 - rare) / 16
     assert found.effective == pytest.approx(total**2 / squares)
     assert (found.largest, found.mean) == pytest.approx((4, total / 2_000))
@@ -58,43 +57,37 @@ def test_what_the_log_never_does_is_named_with_its_share() -> None:
     chances = setting.target
     expected = {(0, 2): chances[:, 0, 2].mean()}
     expected[1, 0] = (chances[:, 0, 0] * chances[:, 1, 0]).mean()
-    assert {(item.node, item.action) for item in found.never_taken} == set(expected)
-    for item in found.never_taken:
-        assert item.share == pytest.approx(expected[item.node, item.action], rel=0.1)
+    shares = {(item.node, item.action): item.share for item in found.never_taken}
+    assert shares == pytest.approx(expected, rel=0.1)
     assert found.share_never_taken == pytest.approx(sum(expected.values()), rel=0.1)
     assert found.misses
 
 
 def test_what_it_does_elsewhere_but_not_here_shows_in_the_mean_weight() -> None:
     setting = bandit(np.zeros((2, 2)), logging=[0.5, 0.5], target=[0.5, 0.5])
-    certain = replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
-    found = overlap_of(certain)
-    assert found.never_taken == ()
-    assert found.misses
-    assert found.mean == 0.5
+    found = overlap_of(replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
+    assert (found.never_taken, found.misses, found.mean) == ((), True, 0.5)
 
 
-def test_rare_things_are_not_worth_a_warning() -> None:
-    setting = bandit(np.zeros((20, 2)), logging=[1.0, 0.0], target=[0.9995, 0.0005])
-    assert overlap_of(setting).never_taken == ()
-    setting = bandit(np.zeros((20, 2)), logging=[1.0, 0.0], target=[0.998, 0.002])
-    assert overlap_of(setting).never_taken == (NeverTaken(0, 1, pytest.approx(0.002)),)
+@pytest.mark.parametrize(("share", "named"), [(0.0005, False), (0.002, True)])
+def test_rare_things_are_not_worth_a_warning(share: float, named: bool) -> None:
+    setting = bandit(np.zeros((20, 2)), logging=[1.0, 0.0], target=[1 - share, share])
+    expected = (NeverTaken(0, 1, pytest.approx(share)),) if named else ()
+    assert overlap_of(setting).never_taken == expected
 
 
 def test_a_policy_that_never_stops_has_no_weight_where_the_log_stops() -> None:
     setting = world(queries=20, allow_stop=True)
     log = setting.play(200, np.random.default_rng(0))
     going_on = world(queries=20).target  # M columns
-    states = states_in_tree(log, setting.tree, going_on)
+    whole = Weights.of(log, states_in_tree(log, setting.tree, going_on)).whole
     stopped = log.length < 2
     assert stopped.any()
-    assert not Weights.of(log, states).whole[stopped].any()
-    assert Weights.of(log, states).whole[~stopped].all()
+    assert not whole[stopped].any()
+    assert whole[~stopped].all()
 
 
 def test_expected_returns_are_those_of_the_tree() -> None:
     setting = world(queries=5, hops=3)
-    from tests.hierrouter.serving.worlds import truth
-
     first = (setting.target[:, 0] * expected_returns(setting)[:, 0]).sum(axis=1)
-    assert first.mean() == pytest.approx(truth(setting))
+    assert first.mean() == pytest.approx(setting.truth)

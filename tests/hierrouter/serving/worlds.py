@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import Actions, policy_outcome
+from benchmarks.off_policy import Setting
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.serving.estimators import Clustered, Log, LoggedStates, Weights
 from hierrouter.serving.logs import states_in_tree
-from hierrouter.serving.off_policy import Clustered, Log, LoggedStates, Weights
-from hierrouter.serving.off_policy_study import Setting
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.trees import one_part, random_tree
 
@@ -25,19 +25,11 @@ def world(
 ) -> Setting:
     """A tree without structure; both policies choose differently at every state."""
     tree = random_tree(Routes(models, hops), queries, seed)
-    return Setting(
-        tree=tree,
-        actions=Actions(tree.routes, allow_stop),
-        logging=softened(random_table(tree, seed + 1, allow_stop=allow_stop)),
-        target=random_table(tree, seed + 2, allow_stop=allow_stop),
-        alpha=ALPHA,
-    )
-
-
-def softened(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same with a third of its probability shared by all that it may do."""
-    legal = table > 0
-    return (2 * table + legal / legal.sum(axis=2, keepdims=True)) / 3
+    logging, target = (random_table(tree, seed + n, allow_stop=allow_stop) for n in (1, 2))
+    # A third of its probability is shared by all that it may do.
+    legal = logging > 0
+    logging = (2 * logging + legal / legal.sum(axis=2, keepdims=True)) / 3
+    return Setting(tree, Actions(tree.routes, allow_stop), logging, target, ALPHA)
 
 
 def bandit(score: NDArray[np.float64], logging: list[float], target: list[float]) -> Setting:
@@ -45,15 +37,13 @@ def bandit(score: NDArray[np.float64], logging: list[float], target: list[float]
     queries, models = score.shape
     tree = random_tree(Routes(models, 1), queries, 0)
     nodes = np.concatenate([np.zeros((queries, 1)), score], axis=1)
-    tree = replace(tree, score=nodes)
     tables = [np.broadcast_to(np.array(row), (queries, 1, models)) for row in (logging, target)]
-    return Setting(tree, Actions(tree.routes), *tables, alpha=0.0)
+    return Setting(replace(tree, score=nodes), Actions(tree.routes), *tables, alpha=0.0)
 
 
-def truth(setting: Setting) -> float:
-    """Mean R of the policy to be valued, over all questions."""
-    outcome = policy_outcome(setting.tree, setting.actions, setting.target, "target", "baseline")
-    return float(outcome.reward(setting.alpha).mean())
+def shown_as(setting: Setting, embedding: NDArray[np.float64]) -> Setting:
+    """The same, with states that look as given, float64[queries, states, dim]."""
+    return replace(setting, tree=replace(setting.tree, parts=one_part(embedding)))
 
 
 def seen(setting: Setting, log: Log) -> tuple[LoggedStates, Weights]:
@@ -62,34 +52,40 @@ def seen(setting: Setting, log: Log) -> tuple[LoggedStates, Weights]:
     return states, Weights.of(log, states)
 
 
-def on_logs(
-    setting: Setting, episodes: int, logs: int, estimator: Estimator, seed: int = 0
-) -> list[Clustered]:
+@dataclass(frozen=True)
+class Found:
+    """What an estimator says of many logs, and what is so."""
+
+    estimates: list[Clustered]
+    truth: float
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return np.array([estimate.value for estimate in self.estimates])
+
+    @property
+    def bias(self) -> float:
+        return float(self.values.mean() - self.truth)
+
+    @property
+    def error(self) -> float:
+        """Of the bias."""
+        return float(self.values.std(ddof=1) / np.sqrt(len(self.values)))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the intervals that hold the truth."""
+        intervals = [estimate.interval() for estimate in self.estimates]
+        return float(np.mean([low <= self.truth <= high for low, high in intervals]))
+
+
+def on_logs(setting: Setting, episodes: int, logs: int, estimator: Estimator) -> Found:
     """What an estimator says of fresh logs."""
     found = []
-    for source in np.random.SeedSequence(seed).spawn(logs):
+    for source in np.random.SeedSequence(0).spawn(logs):
         log = setting.play(episodes, np.random.default_rng(source))
-        states, weights = seen(setting, log)
-        reward = log.reward(setting.alpha)
-        found.append(estimator(log, states, weights, reward))
-    return found
-
-
-def off(found: list[Clustered], truth: float) -> tuple[float, float]:
-    """Mean of value - truth, and its standard error."""
-    values = np.array([estimate.value for estimate in found]) - truth
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
-def spread(found: list[Clustered]) -> float:
-    """Standard deviation over logs."""
-    return float(np.std([estimate.value for estimate in found], ddof=1))
-
-
-def coverage(found: list[Clustered], truth: float) -> float:
-    """Share of the intervals that hold the truth."""
-    held = [low <= truth <= high for low, high in (estimate.interval() for estimate in found)]
-    return float(np.mean(held))
+        found.append(estimator(log, *seen(setting, log), log.reward(setting.alpha)))
+    return Found(found, setting.truth)
 
 
 def expected_returns(setting: Setting) -> NDArray[np.float64]:
@@ -109,8 +105,3 @@ def expected_returns(setting: Setting) -> NDArray[np.float64]:
                 after = (setting.target[:, child] * values[:, child]).sum(axis=1)
             values[:, node, action] = after - setting.alpha * cost
     return values
-
-
-def narrowed(tree: RouteTree, embedding: NDArray[np.float64]) -> RouteTree:
-    """The tree whose states look as given, float64[queries, states, dim]."""
-    return replace(tree, parts=one_part(embedding))

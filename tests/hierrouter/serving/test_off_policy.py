@@ -1,32 +1,29 @@
-"""Logs from files, warnings, and what is printed."""
+"""Logs against trees and texts, warnings, and what is printed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.off_policy import Setting, lines_of, logging_table
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
 from hierrouter.learning.trained import TrainedRouter
 from hierrouter.learning.training import train
-from hierrouter.serving.logs import Episode, Step, from_texts, in_cache
-from hierrouter.serving.off_policy_result import Result, as_json, long_table, result_tables
-from hierrouter.serving.off_policy_study import (
-    LoggingPolicy,
-    value_by_simulation,
-    value_from_log,
-)
+from hierrouter.serving.estimators import Log
+from hierrouter.serving.logs import Episode, LogShape, Step, from_texts, in_cache, read_log
+from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log
 from hierrouter.tables import as_csv, as_latex, as_markdown
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, small_tree
 
-UNIFORM = LoggingPolicy("uniform")
 SOURCE: Mapping[str, object] = {"cache": "here"}
 
 
@@ -40,23 +37,30 @@ def router(tree: RouteTree) -> TrainedRouter:
     return train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
 
 
-@pytest.fixture(scope="module")
-def played(tree: RouteTree, router: TrainedRouter) -> tuple[Result, list[Episode]]:
-    size = {"episodes": 400, "repeats": 3}
-    return value_by_simulation(router, tree, ALPHA, UNIFORM, SOURCE, **size, seed=0)
+def played(tree: RouteTree, router: TrainedRouter, kind: str, episodes: int) -> tuple[Setting, Log]:
+    """A log of a policy around the router."""
+    chances = router.probabilities(tree)
+    target = greedy(chances, tree.base_rate)
+    logging = logging_table(kind, router.actions, chances, target)
+    setting = Setting(tree, router.actions, logging, target, ALPHA)
+    return setting, setting.play(episodes, np.random.default_rng(0))
+
+
+def written(log: Log, tree: RouteTree, folder: Path) -> list[Episode]:
+    """The same from a file."""
+    lines = map(json.dumps, lines_of(log, tree, "mine"))
+    (folder / "log.jsonl").write_text("\n".join(lines))
+    return read_log(folder / "log.jsonl", LogShape(tree.models, tree.hops, tree.rate))
 
 
 def test_a_log_written_down_says_what_it_said(
-    tree: RouteTree, router: TrainedRouter, played: tuple[Result, list[Episode]]
+    tree: RouteTree, router: TrainedRouter, tmp_path: Path
 ) -> None:
-    result, episodes = played
-    again = value_from_log(router, episodes, tree, ALPHA, SOURCE)
-    assert again.evaluation == result.evaluation
-    assert (again.logged_by, again.scores) == ({"uniform": 400}, ())
-    exact = router.outcome(tree).reward(ALPHA)
-    assert result.truth == pytest.approx(exact.mean())
-    asked = [tree.query_ids.index(episode.query) for episode in episodes]
-    assert again.truth == pytest.approx(exact[asked].mean())
+    setting, log = played(tree, router, "uniform", 400)
+    found = value_from_log(router, written(log, tree, tmp_path), tree, ALPHA, SOURCE)
+    assert found.evaluation == setting.evaluate(log)
+    assert found.logged_by == {"mine": 400}
+    assert found.truth == pytest.approx(router.outcome(tree).reward(ALPHA)[log.query].mean())
 
 
 def episode(query: str, dataset: str = "", stop: bool = False, **changed: object) -> Episode:
@@ -122,31 +126,22 @@ def test_texts_are_seen_as_a_live_router_sees_them(router: TrainedRouter) -> Non
 
 
 def test_texts_do_not_tell_what_prompts_would_cost(tree: RouteTree) -> None:
-    limited = train(tree, Objective(0.02, max_cost=1.5), GLIMPSE, 0)
+    limited = train(tree, Objective(0.02, max_cost=1.5), EXACT_GLIMPSE, 0)
     with pytest.raises(InputError, match="a limit on cost"):
         from_texts([episode("a"), episode("b")], limited, HashedNgrams(8))
 
 
-def test_a_reader_is_warned(tree: RouteTree, router: TrainedRouter) -> None:
+def test_a_reader_is_warned_and_what_is_not_known_is_null_and_empty(
+    tree: RouteTree, router: TrainedRouter
+) -> None:
     shy = [episode(name, stop=True) for name in tree.query_ids]
-    for one in shy:
-        assert one.steps[0].model == 0
     found = value_from_log(router, shy, tree, ALPHA, SOURCE)
     told = " ".join(found.notes)
     assert found.notes[0].startswith("support: the router calls model-")
-    assert " first" in told
-    assert "the log never does" in told
-    assert "the weights average" in told
-    assert "effective episodes are few" in told
+    for said in (" first", "the log never does", "the weights average", "episodes are few"):
+        assert said in told
     assert found.evaluation.overlap.share_never_taken > 0.9
-    epsilon = LoggingPolicy("epsilon", 0.5)
-    loud, _ = value_by_simulation(router, tree, ALPHA, epsilon, SOURCE, episodes=900, seed=0)
-    assert loud.notes == ()
-
-
-def test_what_is_not_known_is_null_and_empty(tree: RouteTree, router: TrainedRouter) -> None:
-    shy = [episode(name, stop=True) for name in tree.query_ids]
-    found = replace(value_from_log(router, shy, tree, ALPHA, SOURCE), truth=None)
+    found = replace(found, truth=None)
     read = json.loads(as_json(found))
     estimates = {item["estimator"]: item for item in read["estimates"]}
     assert (read["truth"], read["truth_on"]) == (None, None)
@@ -155,23 +150,19 @@ def test_what_is_not_known_is_null_and_empty(tree: RouteTree, router: TrainedRou
     assert "| SNIPS | - | - | - |" in as_markdown(result_tables(found)[0])
 
 
-def test_every_table_says_the_same(played: tuple[Result, list[Episode]]) -> None:
-    result, _ = played
-    estimated, studied, overlap = result_tables(result)
-    assert f"exactly {result.truth:.4f} on all 45 questions of the fold" in estimated.title
-    assert studied.title == "The same on 3 fresh logs"
-    assert [row.cells[0] for row in estimated.rows] == [row.cells[0] for row in studied.rows]
-    assert estimated.rows[0].group == "logged by uniform (400)"
+def test_every_table_says_the_same(tree: RouteTree, router: TrainedRouter, tmp_path: Path) -> None:
+    _, log = played(tree, router, "epsilon=0.5", 900)
+    result = value_from_log(router, written(log, tree, tmp_path), tree, ALPHA, SOURCE)
+    assert result.notes == ()
+    estimated, overlap = result_tables(result)
+    assert f"exactly {result.truth:.4f} on the questions of the log" in estimated.title
+    assert estimated.rows[0].group == "logged by mine (900)"
     read = json.loads(as_json(result))
     assert read["overlap"]["effective"] == pytest.approx(overlap.rows[0].cells[1])
     assert read["provenance"] == SOURCE
-    assert read["scores"][0]["bias"] == pytest.approx(studied.rows[0].cells[1])
-    for table in (estimated, studied, overlap):
+    for row, line in zip(read["estimates"], estimated.rows, strict=True):
+        assert row["estimator"] == line.cells[0]
+        assert row["value"] == pytest.approx(line.cells[1])
+    for table in (estimated, overlap):
         assert as_latex(table).count(r"\begin{table}") == 1
     assert len(as_csv(long_table(result)).splitlines()) == 7
-
-
-def test_too_few_to_estimate_from(tree: RouteTree, router: TrainedRouter) -> None:
-    one = tree.select(np.array([0]))
-    with pytest.raises(InputError, match="too few questions to estimate from: 1"):
-        value_by_simulation(router, one, ALPHA, UNIFORM, SOURCE, episodes=10, seed=0)

@@ -1,0 +1,250 @@
+"""What a trained policy does next at the states of live questions, worked out for many together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from time import perf_counter
+from typing import TypeVar
+
+import numpy as np
+from anyio import to_thread
+from numpy.typing import NDArray
+
+from hierrouter.engines.devices import lone_thread
+from hierrouter.engines.encoders import Encoder
+from hierrouter.evaluation.budget import Ceilings
+from hierrouter.evaluation.outcome import greedy
+from hierrouter.learning.sweep import Policy
+from hierrouter.learning.trained import TrainedRouter
+from hierrouter.replay.opening import state_texts
+from hierrouter_cache.errors import InputError
+
+ROUTERS_KEPT = 64  # of a policy for every alpha; each is the size of the policy
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do at one state.
+
+    Attributes:
+        action: its number.
+        propensity: the probability with which it is taken.
+        chances: float64[A], the stochastic policy.
+        order: all legal actions, the likeliest first.
+        router_s: seconds it took to work out; 0 where they were not taken.
+    """
+
+    action: int
+    propensity: float
+    chances: NDArray[np.float64]
+    order: tuple[int, ...]
+    router_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class LiveState:
+    """Where one question stands.
+
+    Attributes:
+        trained: who decides, of `LivePolicy.at`.
+        question: as the models see it.
+        responses: the answers so far, oldest first.
+        path: the models called so far, by number.
+        cost: C so far, in price * token.
+        prompts: int64[M], tokens of the next prompt as each model counts them; needed where there
+            is a limit.
+        rng: draws the action from the stochastic policy; None takes the greedy one.
+    """
+
+    trained: TrainedRouter
+    question: str
+    responses: tuple[str, ...] = ()
+    path: tuple[int, ...] = ()
+    cost: float = 0.0
+    prompts: NDArray[np.int64] | None = None
+    rng: np.random.Generator | None = None
+
+
+class LivePolicy:
+    """One checkpoint, for every alpha and limit that it can be asked for.
+
+    Args:
+        policy: the checkpoint.
+        encoder: the one that it reads.
+        ceilings: what calls cost at most; needed for a limit that it was not trained with.
+
+    Attributes:
+        at: the router for an alpha and a limit on the cost of a question. None is the alpha it was
+            trained for (of a policy for every alpha, the smallest of its grid), and the limit that
+            it was trained with. Raises InputError where it was trained for another alpha alone, or
+            there are no ceilings.
+
+    Raises:
+        InputError: the encoder gives vectors of another length than the policy reads.
+    """
+
+    def __init__(self, policy: Policy, encoder: Encoder, ceilings: Ceilings | None = None) -> None:
+        self.origin = policy.origin
+        self._policy = policy
+        self._encoder = encoder
+        self._ceilings = ceilings
+        self.at: Callable[[float | None, float | None], TrainedRouter]
+        self.at = lru_cache(ROUTERS_KEPT)(self._at)
+        trained = self.at(None, None)
+        wanted, given = trained.router.shape.dim, self.embed([LiveState(trained, "")]).shape[1]
+        if given != wanted:
+            raise InputError(
+                f"the policy reads embeddings of {wanted} numbers ({self.origin.encoder}), "
+                f"the encoder gives {given}; train again with this encoder"
+            )
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The alpha it was trained for; of a policy for every alpha, the grid it was chosen on."""
+        policy = self._policy
+        return (policy.alpha,) if isinstance(policy, TrainedRouter) else policy.alphas
+
+    @property
+    def any_alpha(self) -> bool:
+        """Whether it can be asked for any alpha."""
+        return not isinstance(self._policy, TrainedRouter)
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """The name of each action: a model, or `model>stop`."""
+        return self.at(None, None).actions.names(self.origin.models)
+
+    def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
+        """float32[n, dim]: what the policy sees of each state."""
+        texts = [
+            text
+            for state in states
+            for text in state_texts(self.origin.view, state.question, state.responses)
+        ]
+        if not texts:
+            return np.empty((len(states), 0), dtype=np.float32)
+        vectors: NDArray[np.float32] = self._encoder.encode(texts).reshape(len(states), -1)
+        return vectors
+
+    def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
+        """The next action at each of some live states, worked out together.
+
+        It is the greedy one, or one that is drawn where the state has a generator.
+
+        Args:
+            states: any number.
+            embedded: float32[n, dim], see `embed`.
+        """
+        decisions: dict[int, Decision] = {}
+        for trained in {id(state.trained): state.trained for state in states}.values():
+            places = [place for place, state in enumerate(states) if state.trained is trained]
+            chances = trained.decide_each(
+                embedded[places],
+                [states[place].path for place in places],
+                [states[place].cost for place in places],
+                [states[place].prompts for place in places],
+            )
+            likeliest = greedy(chances, self.origin.base_rate).argmax(axis=1).tolist()
+            orders = np.argsort(-chances, axis=1, kind="stable").tolist()
+            for place, action, row, order in zip(places, likeliest, chances, orders, strict=True):
+                propensity, rng = 1.0, states[place].rng
+                if rng is not None:
+                    action = int(rng.choice(len(row), p=row / row.sum()))
+                    propensity = float(row[action])
+                legal = tuple(action for action in order if row[action] > 0)
+                decisions[place] = Decision(action, propensity, row, legal)
+        return [decisions[place] for place in range(len(states))]
+
+    def _at(self, alpha: float | None, max_cost: float | None) -> TrainedRouter:
+        policy = self._policy
+        if not isinstance(policy, TrainedRouter):
+            trained = policy.at(policy.alphas[0] if alpha is None else alpha)
+        elif alpha in (None, policy.alpha):
+            trained = policy
+        else:
+            raise InputError(
+                f"this policy was trained for alpha {policy.alpha:g} alone, asked for was "
+                f"{alpha:g}; that of `sweep-alpha` answers any"
+            )
+        if max_cost is None:
+            return trained
+        ceilings = trained.ceilings or self._ceilings
+        if ceilings is None:
+            raise InputError(
+                "max_cost needs live.json in the policy's folder, which `train` writes"
+            )
+        objective = replace(trained.objective, max_cost=max_cost)
+        return replace(trained, objective=objective, ceilings=ceilings)
+
+
+class DecisionBatcher:
+    """Decides for all questions that wait, together.
+
+    The encoder takes the threads it gets; the network is small, and has one to itself.
+
+    Args:
+        policy: decides.
+    """
+
+    def __init__(self, policy: LivePolicy) -> None:
+        self._policy = policy
+        self._thread = lone_thread("router")
+        self._waiting: list[tuple[LiveState, asyncio.Future[Decision]]] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def decide(self, state: LiveState) -> Decision:
+        """What to do at one state.
+
+        Raises:
+            Exception: whatever the policy raises.
+        """
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._waiting.append((state, future))
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._until_nobody_waits())
+        return await future
+
+    def close(self) -> None:
+        """Let go of the thread."""
+        self._thread.shutdown(wait=False)
+
+    async def _until_nobody_waits(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            if not await self._settle(batch):  # one by one, to find out whose the error is
+                for one in batch:
+                    await self._settle([one])
+
+    async def _settle(self, batch: Sequence[tuple[LiveState, asyncio.Future[Decision]]]) -> bool:
+        """Give each its decision; whether it is known whose fault it is where that fails."""
+        try:
+            decisions = await self._decisions([state for state, _ in batch])
+        except Exception as error:
+            [(_, future), *others] = batch
+            if not others and not future.done():
+                future.set_exception(error)
+            return not others
+        for (_, future), decision in zip(batch, decisions, strict=True):
+            if not future.done():
+                future.set_result(decision)
+        return True
+
+    async def _decisions(self, states: Sequence[LiveState]) -> list[Decision]:
+        embedded, encoder_s = await to_thread.run_sync(_timed, lambda: self._policy.embed(states))
+        loop = asyncio.get_running_loop()
+        decisions, network_s = await loop.run_in_executor(
+            self._thread, _timed, lambda: self._policy.decide(states, embedded)
+        )
+        return [replace(decision, router_s=encoder_s + network_s) for decision in decisions]
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What it gives, and the seconds it took."""
+    started = perf_counter()
+    found = work()
+    return found, perf_counter() - started

@@ -1,0 +1,112 @@
+"""A log on disk: what its lines say, and the first bad one is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hierrouter.serving.logs import Episode, LogShape, Step, has_texts, read_log
+from hierrouter_cache.errors import InputError
+
+SHAPE = LogShape(("calc", "text"), hops=2, rate=((0.1, 0.2), (0.3, 0.4)))
+BOTH = [
+    {"model": "calc", "propensity": 0.5, "cost": 1},
+    {"model": "text", "propensity": 1, "cost": 2},
+]
+LINE: dict[str, Any] = {"query": "q1", "steps": BOTH, "quality": 0.5}
+TOKENS = {"model": "text", "propensity": 0.25, "tokens_in": 10, "tokens_out": 5}
+
+
+def read(folder: Path, *lines: object) -> list[Episode]:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    (folder / "log.jsonl").write_text("\n".join(texts))
+    return read_log(folder / "log.jsonl", SHAPE)
+
+
+def with_step(number: int = 0, /, **changed: object) -> dict[str, Any]:
+    steps = [step | changed if at == number else step for at, step in enumerate(BOTH)]
+    return {**LINE, "steps": steps}
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in LINE.items() if key != name}
+
+
+def test_tokens_are_priced_and_other_keys_are_let_be(tmp_path: Path) -> None:
+    steps = [TOKENS | {"latency": 3}, BOTH[1]]
+    [episode] = read(tmp_path, {**LINE, "steps": steps, "request": "abc", "dataset": "mine"})
+    assert episode.steps[0] == Step(1, 0.25, False, pytest.approx(0.3 * 10 + 0.4 * 5))
+    assert (episode.dataset, episode.policy, episode.question) == ("mine", "", None)
+
+
+def test_a_key_that_is_null_is_not_there(tmp_path: Path) -> None:
+    more = {"stop": None, "tokens_in": None, "response": None}
+    nulls = dict.fromkeys(("dataset", "policy", "question", "status"))
+    steps = [TOKENS | {"cost": None}, BOTH[1] | more]
+    lines = {**LINE, **nulls, "steps": steps}, {**LINE, "status": 502}
+    [episode] = read(tmp_path, *lines)
+    [bare] = read(tmp_path, {**LINE, "steps": [TOKENS, BOTH[1]]})
+    assert (episode.steps, episode.dataset) == (bare.steps, "")
+    for question, expected in ((None, False), ("how many?", True)):
+        (tmp_path / "log.jsonl").write_text(json.dumps({**LINE, "question": question}))
+        assert has_texts(tmp_path / "log.jsonl") is expected
+
+
+def test_blank_lines_do_not_count_but_keep_their_numbers(tmp_path: Path) -> None:
+    found = read(tmp_path, "", LINE, "", LINE)
+    assert [each.where for each in found] == [f"{tmp_path / 'log.jsonl'}:{n}" for n in (2, 4)]
+
+
+BAD: dict[str, tuple[object, str]] = {
+    "no JSON": ("{", "not JSON"),
+    "no object": ([1], "not a JSON object"),
+    "no query": (without("query"), "query is missing"),
+    "a number for a query": ({**LINE, "query": 3}, "query is 3"),
+    "an empty query": ({**LINE, "query": ""}, "query is ''"),
+    "no steps": (without("steps"), "steps is no list"),
+    "an empty list of steps": ({**LINE, "steps": []}, "steps is no list"),
+    "a step that is none": ({**LINE, "steps": ["calc", "text"]}, "a step is no object"),
+    "too many steps": ({**LINE, "steps": [*BOTH, BOTH[0]]}, "3 steps"),
+    "too few steps": ({**LINE, "steps": BOTH[:1]}, "1 of 2 steps and no stop"),
+    "a step after the end": (with_step(stop=True), "a step after one that stops"),
+    "stop that is no truth": (with_step(1, stop="yes"), "stop is neither"),
+    "an unknown model": (with_step(model="calk"), "unknown model calk"),
+    "no model": (with_step(model=None), "model is missing"),
+    "no propensity": (with_step(propensity=None), "propensity is missing"),
+    "a propensity of 0": (with_step(propensity=0), "propensity is 0"),
+    "a propensity above 1": (with_step(propensity=1.01), "propensity is 1.01"),
+    "a truth for a propensity": (with_step(propensity=True), "propensity is True"),
+    "a text for a propensity": (with_step(propensity="0.5"), "propensity is '0.5'"),
+    "NaN": ('{"query": "q", "steps": [{"model": "calc", "propensity": NaN}]}', "propensity is nan"),
+    "a negative cost": (with_step(cost=-1), "cost is -1"),
+    "an infinite cost": (json.dumps(with_step(cost=7)).replace("7", "1e999"), "cost is inf"),
+    "a huge cost": (with_step(cost=10**400), "cost is 1000"),
+    "no cost": (with_step(cost=None), "no cost"),
+    "no quality": (without("quality"), "quality is missing"),
+    "a quality above 1": ({**LINE, "quality": 100}, "quality is 100"),
+    "a dataset that is no text": ({**LINE, "dataset": 3}, "dataset is 3"),
+    "an answer missing": ({**LINE, "question": "why?"}, "a response is missing"),
+    "a question beside none": ({**with_step(response="so"), "question": "why?"}, "no question"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_the_first_bad_line_is_named(tmp_path: Path, bad: tuple[object, str]) -> None:
+    line, said = bad
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, LINE, LINE, line)
+    message, number = str(refused.value), 1 if said == "no question" else 3
+    assert said in message
+    assert f"{tmp_path / 'log.jsonl'}:{number}" in message
+    assert len(message) - len(str(tmp_path)) < 250
+    assert "\n" not in message
+
+
+def test_a_log_without_lines(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a log without episodes"):
+        read(tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_log(tmp_path / "none.jsonl", SHAPE)
