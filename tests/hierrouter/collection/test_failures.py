@@ -126,13 +126,16 @@ def test_a_failed_direct_call_costs_the_tree_nothing(tmp_path: Path) -> None:
 
 
 def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -> None:
+    """Without an instruction the first hop is the direct call, and given up once."""
+    bare = replace(POOL, stage_prompts=("", "Solve."))
     engine = Scripted(lambda model, prompt: Failure("error", "no"))
-    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
-    assert summary.calls == 0
-    assert summary.failed == {"error": len(QUERIES) * 6}  # direct and first hop
-    assert summary.missing == ALL_CALLS
-    assert CacheReader(tmp_path).responses() == {}
+    summary = fill_cache(bare, QUERIES, tmp_path, engines=engine)
+    assert set(engine.asked.values()) == {ATTEMPTS}
+    assert summary.failed == {"error": len(QUERIES) * 3}
+    assert (summary.calls, summary.missing) == (0, ALL_CALLS)
     assert list((tmp_path / "parts").glob("calls-*")) == []
+    with pytest.raises(WorldError, match="nothing was answered: look at the model's name"):
+        require_answers(summary)
 
 
 def breaking(error: Exception) -> Scripted:
@@ -183,15 +186,15 @@ def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:
 
 
 def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
-    said: list[str] = []
-
-    def script(model: str, prompt: str) -> Answer:
-        said.append(prompt)
-        return told(model, prompt)
-
+    engine = Scripted()
     with pytest.raises(Interrupted, match="4 calls committed"):
-        fill_cache(POOL, QUERIES, tmp_path, engines=Scripted(script), stop=lambda: len(said) == 4)
+        fill_cache(POOL, QUERIES, tmp_path, engines=engine, stop=lambda: engine.asked.total() == 4)
     assert len(CacheReader(tmp_path).responses()) == 4
+    with pytest.raises(IncompleteTree, match="6 queries lack"):
+        open_tree(tmp_path)
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
+    assert (summary.earlier, summary.missing) == (4, 0)
+    assert set(engine.asked.values()) == {1}
 
 
 def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -> None:
@@ -225,17 +228,6 @@ def test_failed_calls_end_in_one_line() -> None:
     assert "2 of 9 queries are incomplete" in line
     assert "rerun the same command" in line
     assert len(line) <= 300
-
-
-def test_a_call_that_two_stages_share_is_given_up_once(tmp_path: Path) -> None:
-    """Without an instruction the first hop is the direct call."""
-    bare = replace(POOL, stage_prompts=("", "Solve."))
-    engine = Scripted(lambda model, prompt: Failure("error", "no"))
-    summary = fill_cache(bare, QUERIES, tmp_path, engines=engine)
-    assert set(engine.asked.values()) == {ATTEMPTS}
-    assert summary.failed == {"error": len(QUERIES) * 3}
-    with pytest.raises(WorldError, match="nothing was answered: look at the model's name"):
-        require_answers(summary)
 
 
 def test_an_unknown_status_is_a_mistake_in_the_backend() -> None:

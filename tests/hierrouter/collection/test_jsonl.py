@@ -11,25 +11,42 @@ import pytest
 
 from hierrouter.collection.files import export_jsonl, import_jsonl, read_header
 from hierrouter.collection.plan import Call, failures_table
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Failure
 from hierrouter.replay.opening import open_tree
-from hierrouter_cache.errors import CacheLocked, InputError, NoCache
+from hierrouter_cache.errors import CacheLocked, InputError
 from hierrouter_cache.keys import next_context, plan_key
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.parts import CALLS, IDENTITY
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
-from tests.hierrouter.collection.examples import answers_of, keys, single_answers, stored
+from tests.engines import Scripted
+from tests.hierrouter.collection.examples import (
+    POOL,
+    answers_of,
+    keys,
+    single_answers,
+    stored,
+    sums,
+)
 
 Line = dict[str, Any]
 
 
-@pytest.fixture
-def exported(testbed_cache: Path, tmp_path: Path) -> Path:
-    open_tree(testbed_cache)  # so that there are scores
-    file = tmp_path / "cache.jsonl"
-    export_jsonl(testbed_cache, file)
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with scores, of more rows than are written between two reports of progress."""
+    root = tmp_path_factory.mktemp("collected")
+    fill_cache(POOL, sums(80), root, engines=Scripted())
+    open_tree(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def exported(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("exported") / "cache.jsonl"
+    export_jsonl(collected, file)
     return file
 
 
@@ -48,44 +65,36 @@ def edited(file: Path, change: Callable[[list[Line]], object]) -> Path:
     return other
 
 
-def test_a_collected_cache_comes_back_with_the_same_keys(
-    testbed_cache: Path, exported: Path, tmp_path: Path
+def test_a_collected_cache_comes_back_the_same(
+    collected: Path, exported: Path, tmp_path: Path
 ) -> None:
-    merge = import_jsonl(exported, tmp_path / "back")
-    assert merge.present.total() == 0
+    back = tmp_path / "back"
+    assert import_jsonl(exported, back).present.total() == 0
     for kind, names in IDENTITY.items():
         for name in names:
-            assert keys(tmp_path / "back", kind, name) == keys(testbed_cache, kind, name), kind
-    before, after = CacheReader(testbed_cache), CacheReader(tmp_path / "back")
+            assert keys(back, kind, name) == keys(collected, kind, name), kind
+    before, after = CacheReader(collected), CacheReader(back)
     assert after.latest_plan() == before.latest_plan()
     assert after.responses() == before.responses()
-    assert open_tree(tmp_path / "back").fingerprint == open_tree(testbed_cache).fingerprint
-
-
-def test_a_second_export_has_the_same_bytes(exported: Path, tmp_path: Path) -> None:
-    import_jsonl(exported, tmp_path / "back")
-    export_jsonl(tmp_path / "back", tmp_path / "again.jsonl")
+    assert open_tree(back).fingerprint == open_tree(collected).fingerprint
+    export_jsonl(back, tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == exported.read_bytes()
-
-
-def test_importing_twice_adds_nothing(exported: Path, tmp_path: Path) -> None:
-    import_jsonl(exported, tmp_path / "back")
-    before = sorted((tmp_path / "back" / "parts").iterdir())
-    assert import_jsonl(exported, tmp_path / "back").added.total() == 0
-    assert sorted((tmp_path / "back" / "parts").iterdir()) == before
+    parts = set((back / "parts").iterdir())
+    assert import_jsonl(exported, back).added.total() == 0
+    assert set((back / "parts").iterdir()) == parts
 
 
 def test_a_cache_with_something_else_keeps_it(
-    exported: Path, small: Path, tmp_path: Path, testbed_cache: Path
+    exported: Path, small: Path, tmp_path: Path, collected: Path
 ) -> None:
     import_jsonl(exported, tmp_path / "both")
     import_jsonl(small, tmp_path / "both")
-    assert set(keys(testbed_cache)) < set(keys(tmp_path / "both"))
+    assert set(keys(collected)) < set(keys(tmp_path / "both"))
     assert CacheReader(tmp_path / "both").latest_plan() == (
         CacheReader(tmp_path / "small").latest_plan()
     )
     import_jsonl(exported, tmp_path / "both")  # the plan that was imported last is the latest
-    assert open_tree(tmp_path / "both").fingerprint == open_tree(testbed_cache).fingerprint
+    assert open_tree(tmp_path / "both").fingerprint == open_tree(collected).fingerprint
 
 
 def test_the_response_that_was_there_stays(small: Path, tmp_path: Path) -> None:
@@ -136,6 +145,20 @@ def change(kind: str, /, **values: object) -> Callable[[list[Line]], object]:
     return lambda lines: first(kind)(lines).update(values)
 
 
+def with_pool(**values: object) -> Callable[[list[Line]], object]:
+    """The plan with another pool, under the key that is right for it."""
+
+    def spoil(lines: list[Line]) -> None:
+        lines[0].pop("sha256")
+        plan = first("plan")(lines)
+        stored = json.loads(plan["pool"])
+        stored["pool"] |= values
+        plan["pool"] = json.dumps(stored)
+        plan["plan"] = plan_key(plan["pool"], plan["queries"])
+
+    return spoil
+
+
 BAD = {
     "response": (change("call", response="forged"), "outcome is not that of the row's content"),
     "context": (change("call", context="0" * 32), "key is not that of"),
@@ -146,6 +169,9 @@ BAD = {
     "plan": (change("plan", queries=["0"]), "plan is not that of"),
     "pool": (change("plan", pool="{}"), "plan is not that of"),
     "NaN": (change("score", value=float("nan")), "value must be double, got nan"),
+    "no float": (change("score", value=10**400), "value must be double"),
+    "long seconds": (change("call", latency_s=10**400), "latency_s must be double"),
+    "odd seconds": (change("call", latency_s=2**53 + 1), "latency_s must be double"),
     "text": (change("call", tokens_in="5"), "tokens_in must be int32, got '5'"),
     "bool": (change("call", tokens_in=True), "tokens_in must be int32, got True"),
     "int64": (change("call", tokens_out=2**31), "tokens_out must be int32"),
@@ -155,25 +181,37 @@ BAD = {
     "surrogate": (change("call", prompt="\ud800"), "prompt must be string"),
     "kind": (change("call", kind="cull"), "unknown kind 'cull'"),
     "column": (lambda lines: first("call")(lines).pop("key"), "key is missing"),
+    "line": (lambda lines: lines[4].update(response="forged"), "edited.jsonl:5;"),
     "torn": (lambda lines: lines.pop(), "0 plans where the header says 1"),
     "doubled": (lambda lines: lines.append(lines[-1]), "2 plans where the header says 1"),
     "header": (lambda lines: lines.pop(0), "no header"),
     "format": (lambda lines: lines[0].update(format=99), "format 99, this version reads 1"),
     "digest": (lambda lines: lines[0].update(sha256=1), "sha256 must be a text"),
     "count": (lambda lines: lines[0].update(calls="many"), "calls must be a count"),
+    "hops in words": (with_pool(hops="2"), "hops must be an integer, got '2'"),
+    "no hops": (with_pool(hops=0), "hops must be at least 1"),
+    "too deep": (with_pool(hops=20), "nodes per query"),
+    "no models": (with_pool(models=[]), "models is empty"),
+    "prompts": (with_pool(stage_prompts=[1]), "stage_prompts must be a list"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_line_that_was_changed_is_refused_and_nothing_is_written(small: Path, name: str) -> None:
+def test_a_line_that_was_changed_is_refused_and_nothing_is_written(
+    small: Path, collected: Path, name: str
+) -> None:
+    def content() -> list[bytes]:
+        return [part.read_bytes() for part in sorted((collected / "parts").iterdir())]
+
     spoil, message = BAD[name]
-    file = edited(small, spoil)
-    root = small.parent / "cache"
-    with pytest.raises(InputError) as error:
-        import_jsonl(file, root)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-    assert str(file) in str(error.value)
+    file, before = edited(small, spoil), content()
+    for root in (collected, small.parent / "cache"):
+        with pytest.raises(InputError) as error:
+            import_jsonl(file, root)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+        assert str(file) in str(error.value)
+    assert content() == before
     assert not root.exists()
 
 
@@ -204,69 +242,13 @@ def test_the_digest_is_that_of_the_lines_below_the_header(small: Path) -> None:
         import_jsonl(small, small.parent / "cache")
 
 
-def with_pool(**values: object) -> Callable[[list[Line]], object]:
-    """The plan with another pool, under the key that is right for it."""
-
-    def spoil(lines: list[Line]) -> None:
-        lines[0].pop("sha256")
-        plan = first("plan")(lines)
-        stored = json.loads(plan["pool"])
-        stored["pool"] |= values
-        plan["pool"] = json.dumps(stored)
-        plan["plan"] = plan_key(plan["pool"], plan["queries"])
-
-    return spoil
-
-
-POOLS = {
-    "hops in words": ({"hops": "2"}, "hops must be an integer, got '2'"),
-    "no hops": ({"hops": 0}, "hops must be at least 1"),
-    "too deep": ({"hops": 20}, "nodes per query"),
-    "no models": ({"models": []}, "models is empty"),
-    "prompts": ({"stage_prompts": [1]}, "stage_prompts must be a list"),
-}
-
-
-@pytest.mark.parametrize("name", POOLS)
-def test_a_pool_that_no_file_could_hold_is_refused(small: Path, name: str) -> None:
-    values, message = POOLS[name]
-    file = edited(small, with_pool(**values))
-    with pytest.raises(InputError, match=message) as error:
-        import_jsonl(file, small.parent / "cache")
-    assert str(file) in str(error.value)
-    assert not (small.parent / "cache").exists()
-
-
-def test_the_number_of_the_line_is_named(small: Path) -> None:
-    file = edited(small, lambda lines: lines[4].update(response="forged"))
-    with pytest.raises(InputError, match=r"edited\.jsonl:5;"):
-        import_jsonl(file, small.parent / "cache")
-
-
-def test_a_bad_file_leaves_a_cache_as_it_was(small: Path, testbed_cache: Path) -> None:
-    def content() -> str:
-        parts = sorted((testbed_cache / "parts").iterdir())
-        return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
-
-    before = content()
-    with pytest.raises(InputError):
-        import_jsonl(edited(small, change("plan", pool="{}")), testbed_cache)
-    assert content() == before
-
-
 def test_nothing_is_imported_while_a_collector_works(small: Path, tmp_path: Path) -> None:
     with collector_lock(tmp_path / "small"), pytest.raises(CacheLocked):
         import_jsonl(small, tmp_path / "small")
 
 
-def test_an_export_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(NoCache):
-        export_jsonl(tmp_path / "none", tmp_path / "out.jsonl")
-    assert not (tmp_path / "out.jsonl").exists()
-
-
 def test_an_import_that_was_interrupted_is_finished_by_the_next(
-    exported: Path, testbed_cache: Path, tmp_path: Path
+    exported: Path, collected: Path, tmp_path: Path
 ) -> None:
     def stop(what: str, done: int, total: int) -> None:
         if what == "import":
@@ -276,5 +258,5 @@ def test_an_import_that_was_interrupted_is_finished_by_the_next(
         with pytest.raises(KeyboardInterrupt):
             import_jsonl(exported, tmp_path / "back", stop)
     import_jsonl(exported, tmp_path / "back")
-    assert keys(tmp_path / "back") == keys(testbed_cache)
-    assert open_tree(tmp_path / "back").fingerprint == open_tree(testbed_cache).fingerprint
+    assert keys(tmp_path / "back") == keys(collected)
+    assert open_tree(tmp_path / "back").fingerprint == open_tree(collected).fingerprint

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -38,6 +37,7 @@ from tests.hierrouter.collection.examples import (
     single_answers,
     stored,
 )
+from tests.properties.test_importers import llmrouter_rows, routerbench_rows
 
 
 @pytest.fixture
@@ -65,18 +65,14 @@ def lines(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_only_direct_calls_travel(table: DirectTable) -> None:
+def test_only_direct_calls_travel(cache: Path, table: DirectTable) -> None:
     assert table.models == MODELS  # the file's own names
     assert len(table.queries) == 10
     assert table.score.tolist() == [[float(n % 2 == 0), 1.0] for n in range(10)]
     assert table.responses[1] == ["lab/tiny 1b: the answer is 0", "lab/large 10b: the answer is 2"]
     assert table.cost[3].tolist() == pytest.approx([0.001 * 15, 0.01 * 15])
-
-
-def test_fewer_models_travel(cache: Path) -> None:
-    table = direct_table(cache, scorer("given"), HashedNgrams(), ["lab-large-10b"])
-    assert table.models == ("lab/large 10b",)
-    assert table.score.shape == (10, 1)
+    fewer = direct_table(cache, scorer("given"), HashedNgrams(), ["lab-large-10b"])
+    assert (fewer.models, fewer.score.shape) == (MODELS[1:], (10, 1))
 
 
 def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
@@ -111,9 +107,9 @@ def disk_is_full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_collected_cache_travels_too(testbed_cache: Path, tmp_path: Path) -> None:
-    table = direct_table(testbed_cache, scorer("token_f1"), HashedNgrams())
-    tree = open_tree(testbed_cache)
+def test_a_collected_cache_travels_too(whole: Path, tmp_path: Path) -> None:
+    table = direct_table(whole, scorer("token_f1"), HashedNgrams())
+    tree = open_tree(whole)
     assert np.array_equal(table.score, tree.direct.score)
     assert np.array_equal(table.cost, tree.direct.cost)
     for name, write in WRITERS.items():
@@ -140,41 +136,55 @@ def test_llmrouter_rows_have_its_fields(table: DirectTable, tmp_path: Path) -> N
     )
 
 
-def test_llmrouter_breaks_a_tie_for_the_cheapest(tmp_path: Path) -> None:
-    rows = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
-    table = table_of(rows, tmp_path)
-    WRITERS["llmrouter"](table, tmp_path / "rows")
+def test_a_tie_is_the_cheapest_models_and_a_query_that_nobody_answers_nobodys(
+    tmp_path: Path,
+) -> None:
+    """As each format says it."""
+    tied = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
+    table = table_of(tied, tmp_path)
     assert table.models == MODELS[::-1]
+    WRITERS["llmrouter"](table, tmp_path / "rows")
     assert [row["model_name"] for row in lines(tmp_path / "rows" / TRAIN)] == list(MODELS)
     assert not (tmp_path / "rows" / TEST).exists()
+    WRITERS["routerbench"](table, tmp_path / "tied.parquet")
+    assert oracle(tmp_path / "tied.parquet") == [MODELS[0]]
+    (tmp_path / "none").mkdir()
+    table = table_of([{**row, "score": 0.0} for row in tied], tmp_path / "none")
+    WRITERS["routerbench"](table, tmp_path / "none.parquet")
+    assert oracle(tmp_path / "none.parquet") == ["no_model_correct"]
+    WRITERS["routellm"](table, tmp_path / "battles")
+    (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
+    assert battle["winner"] == "tie (bothbad)"
 
 
-def test_llmrouter_rows_come_back_with_the_same_calls(
-    cache: Path, table: DirectTable, tmp_path: Path
+def oracle(frame: Path) -> list[str]:
+    names: list[str] = pq.read_table(frame)["oracle_model_to_route_to"].to_pylist()
+    return names
+
+
+@pytest.mark.parametrize(("name", "out"), [("llmrouter", "rows"), ("routerbench", "frame.parquet")])
+def test_rows_come_back_with_the_same_calls(
+    cache: Path, table: DirectTable, tmp_path: Path, name: str, out: str
 ) -> None:
-    WRITERS["llmrouter"](table, tmp_path / "rows")
-    assert guess_format(tmp_path / "rows") == "llmrouter"
-    back = gather(read("llmrouter", tmp_path / "rows"), 42)
+    WRITERS[name](table, tmp_path / out)
+    assert guess_format(tmp_path / out) == name
+    back = gather(read(name, tmp_path / out), 42)
     stored(back, tmp_path / "back")
-    assert keys(tmp_path / "back") == keys(cache)
-    splits = {query.id: query.split for query in table.queries}
-    assert {query.id for query in back.queries if query.split == "test"} == {
-        name for name, split in splits.items() if split == "test"
-    }
+    for column in ("context", "outcome", "model"):
+        assert keys(tmp_path / "back", name=column) == keys(cache, name=column)
+    if name == "llmrouter":  # a frame has no tokens and no folds; the step names the source
+        assert keys(tmp_path / "back") == keys(cache)
+        folds = [{query.id for query in table.queries if query.split == "test"}]
+        folds.append({query.id for query in back.queries if query.split == "test"})
+        assert folds[0] == folds[1]
 
 
 def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
     row = {
-        "task_name": "mmlu",
+        **llmrouter_rows()[0],
         "query": "Which one?",
-        "ground_truth": "A",
         "choices": '{"text": ["Paris", "London"], "labels": ["A", "B"]}',
         "task_id": None,
-        "model_name": "m",
-        "response": "A",
-        "input_tokens": 1,
-        "output_tokens": 1,
-        "performance": 1.0,
     }
     file = save([row], tmp_path / "rows.jsonl")
     assert guess_format(file) == "llmrouter"
@@ -184,13 +194,29 @@ def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
     assert len(answer.query.id) == 12
     save([{**row, "choices": json.loads(row["choices"])}], file)
     assert read("llmrouter", file)[0].query == answer.query
-    with pytest.raises(InputError, match="choices must be JSON"):
-        read("llmrouter", save([{**row, "choices": "[1]"}], file))
-    with pytest.raises(InputError, match="choices must hold texts"):
-        read("llmrouter", save([{**row, "choices": {"labels": ["A"], "text": [1]}}], file))
+    for choices, message in (
+        ("[1]", "choices must be JSON"),
+        ("[" * 100_000, "choices must be JSON"),
+        ({"labels": ["A"], "text": [1]}, "choices must hold texts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read("llmrouter", save([{**row, "choices": choices}], file))
 
 
-def test_a_folder_without_llmrouter_files(tmp_path: Path) -> None:
+def test_llmrouter_files_are_told_apart_by_words_of_their_names(
+    table: DirectTable, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    WRITERS["llmrouter"](table, rows)
+    expected = read("llmrouter", rows)
+    (rows / TRAIN).rename(rows / "latest_train_data.jsonl")
+    (rows / "contest.jsonl").write_text("not of the format")
+    found = read("llmrouter", rows)
+    assert len(found) == len(expected)
+    assert {answer.query for answer in found} == {answer.query for answer in expected}
+    (rows / TEST).rename(rows / "train_test.jsonl")
+    with pytest.raises(InputError, match=r"the name says both: .*train_test\.jsonl; rename it"):
+        read("llmrouter", rows)
     with pytest.raises(InputError, match=r"no \*train\*\.jsonl"):
         read("llmrouter", tmp_path)
 
@@ -231,26 +257,6 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
         receive(file, tmp_path / "cache", "routerbench", rates={"lab-a": Rate(1, 1)})
 
 
-def test_routerbench_comes_back_with_the_same_calls(
-    cache: Path, table: DirectTable, tmp_path: Path
-) -> None:
-    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
-    columns = pq.read_table(tmp_path / "frame.parquet")
-    assert columns["oracle_model_to_route_to"].to_pylist()[:2] == list(MODELS)
-    back = gather(read("routerbench", tmp_path / "frame.parquet"), 42)
-    stored(back, tmp_path / "back")
-    for name in ("context", "outcome", "model"):  # the step names the source, which has no tokens
-        assert keys(tmp_path / "back", name=name) == keys(cache, name=name)
-
-
-def test_a_query_that_nobody_answers_has_no_oracle(tmp_path: Path) -> None:
-    rows = [{**row, "score": 0.0} for row in single_answers(1)]
-    table = table_of(rows, tmp_path)
-    WRITERS["routerbench"](table, tmp_path / "frame.parquet")
-    oracle = pq.read_table(tmp_path / "frame.parquet")["oracle_model_to_route_to"]
-    assert oracle.to_pylist() == ["no_model_correct"]
-
-
 def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
     assert cost_unit(7.4e-05) == 1e-9
     assert cost_unit(300.0) == 1e-6
@@ -261,23 +267,18 @@ def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
 
 
 def test_a_list_stays_a_text_where_other_texts_of_its_column_are_none(tmp_path: Path) -> None:
-    rows = [
-        {
-            "sample_id": str(number),
-            "prompt": f"['Question {number}']",
-            "eval_name": "e",
-            "a": 1.0,
-            "a|model_response": response,
-            "a|total_cost": 0.0,
-            "b": 1.0,
-            "b|model_response": "['plain']",
-            "b|total_cost": 0.0,
-        }
-        for number, response in enumerate(["['x', 'y']", "a text"])
-    ]
+    row = routerbench_rows()[0]
+    rows = [{**row, "x|model_response": text} for text in ("['x', 'y']", "a text")]
+    rows[1]["sample_id"] = "other"
     answers = read("routerbench", save(rows, tmp_path / "frame.parquet"))
-    assert [answer.response for answer in answers] == ["['x', 'y']", "plain", "a text", "plain"]
-    assert answers[0].query.question == "Question 0"
+    assert [answer.response for answer in answers] == ["['x', 'y']", "B", "a text", "B"]
+    assert answers[0].query.question == "Which is 0?"
+
+
+@pytest.mark.parametrize("text", ["[{[]: 1}]", "[{[1]}]", "[{{}}]"])
+def test_a_list_that_python_cannot_make_is_a_text(tmp_path: Path, text: str) -> None:
+    row = {**routerbench_rows()[0], "x|model_response": text}
+    assert read("routerbench", save([row], tmp_path / "frame.jsonl"))[0].response == text
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
@@ -309,9 +310,8 @@ def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
 
 
 def test_a_frame_without_models(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "frame.parquet")
     with pytest.raises(InputError, match="no column ends in"):
-        read("routerbench", tmp_path / "frame.parquet")
+        read("routerbench", save([{"prompt": "a"}], tmp_path / "frame.parquet"))
 
 
 def test_a_frame_is_written_as_parquet_or_csv_only(table: DirectTable, tmp_path: Path) -> None:
@@ -335,27 +335,3 @@ def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) ->
     assert battles["q1"]["winner"] == "model_b"
     assert (battles["q1"]["model_a"], battles["q1"]["model_b"]) == MODELS
     assert battles["q2"]["winner"] == "tie"
-
-
-def test_two_wrong_answers_are_a_bad_tie(tmp_path: Path) -> None:
-    rows = [{**row, "score": 0.0} for row in single_answers(1)]
-    table = table_of(rows, tmp_path)
-    WRITERS["routellm"](table, tmp_path / "battles")
-    (battle,) = json.loads((tmp_path / "battles" / "train.json").read_text())
-    assert battle["winner"] == "tie (bothbad)"
-
-
-def test_llmrouter_files_are_told_apart_by_words_of_their_names(
-    table: DirectTable, tmp_path: Path
-) -> None:
-    rows = tmp_path / "rows"
-    WRITERS["llmrouter"](table, rows)
-    expected = read("llmrouter", rows)
-    (rows / TRAIN).rename(rows / "latest_train_data.jsonl")
-    (rows / "contest.jsonl").write_text("not of the format")
-    found = read("llmrouter", rows)
-    assert len(found) == len(expected)
-    assert {answer.query for answer in found} == {answer.query for answer in expected}
-    (rows / TEST).rename(rows / "train_test.jsonl")
-    with pytest.raises(InputError, match=r"the name says both: .*train_test\.jsonl; rename it"):
-        read("llmrouter", rows)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,9 +100,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="file not found"):
-        guess_format(tmp_path / "none.parquet")
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a regular file"):
         list(read_rows(tmp_path))
 
@@ -137,6 +136,15 @@ def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     first = next(iter(read_table(file)))
     assert first.query.question.endswith("\ufffd")
     assert first.response == "\ufffd"
+
+
+def test_a_table_may_be_called_by_any_bytes(tmp_path: Path) -> None:
+    """Its name is that of the dataset; half a character of it can be in no key."""
+    file = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    rows = [{**row, "dataset": None} for row in single_answers(3)]
+    query = gather(read_table(save(rows, file)), 42).queries[0]
+    assert query.dataset == "caf\N{REPLACEMENT CHARACTER}"
+    assert query.key
 
 
 def test_folds_are_cut_by_question_unless_the_table_says(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate
 from tests.hierrouter.collection.examples import (
     MODELS,
-    Rows,
     answers_of,
     chains,
     keys,
@@ -31,48 +30,39 @@ def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     stored(answers_of(single_answers(), tmp_path), root)
     tree = open_tree(root, Selection(scorer="accuracy"))
-    assert tree.context_free
-    assert tree.hops == 2
+    assert (tree.context_free, tree.hops) == (True, 2)
     assert tree.models == ("lab-tiny-1b", "lab-large-10b")
     for node in range(1, tree.routes.nodes):
         action = tree.routes.action(node)
         assert np.array_equal(tree.score[:, node], tree.direct.score[:, action])
         assert np.array_equal(tree.tokens_in[:, node], tree.direct.tokens_in[:, action])
     assert tree.direct.score.mean(axis=0).tolist() == [0.5, 1.0]
-
-
-def test_contexts_are_chained_as_if_they_had_been_shown(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    stored(answers_of(single_answers(1), tmp_path), root)
+    # Contexts are chained as if the answers had been shown.
     rows = CacheReader(root).sql("SELECT * FROM calls").to_pylist()
     outcomes = {row["outcome"] for row in rows}
-    assert len(rows) == 6
-    assert sum(row["context"] in outcomes for row in rows) == 4
+    assert len(rows) == 60
+    assert sum(row["context"] in outcomes for row in rows) == 40
     assert all(row["outcome"] == next_context(row["context"], row["response"]) for row in rows)
-    assert {row["prompt"] for row in rows} == {"What is 0 + 1?"}  # no answer was ever shown
+    assert {row["prompt"] for row in rows} == {f"What is {n} + 1?" for n in range(10)}
 
 
 def test_prices_come_from_sizes_flags_or_are_one(tmp_path: Path) -> None:
-    pool = pool_of(answers_of(single_answers(1), tmp_path), None)
+    answers = answers_of(single_answers(1), tmp_path)
+    pool = pool_of(answers, None)
     assert [price.rate.tokens_in for price in priced(pool, {}).prices().values()] == [0.001, 0.01]
     given = {"lab-tiny-1b": Rate(2, 3), "lab-large-10b": Rate(4, 5)}
     assert priced(pool, given).rates() == given
-    unknown = replace(pool, models=(replace(pool.models[0], name="x", model="x"),))
-    assert priced(unknown, {}).rates() == {"x": Rate(1, 1)}
+    unknown = replace(pool, models=tuple(replace(pool.models[0], name=name) for name in "xy"))
+    assert priced(unknown, {}).rates() == {"x": Rate(1, 1), "y": Rate(1, 1)}
     with pytest.raises(InputError, match="unknown model: lab-tiny; did you mean lab-tiny-1b"):
         priced(pool, {"lab-tiny": Rate(1, 1)})
-    sizeless = replace(pool, models=(*pool.models, unknown.models[0]))
-    with pytest.raises(InputError, match="no price for x"):
-        priced(sizeless, given)
-
-
-def test_a_price_of_one_that_was_given_is_known(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no price for y"):
+        priced(unknown, {"x": Rate(1, 1)})
     rows = [{**row, "model": row["model"].split()[0]} for row in single_answers(1)]
-    answers = answers_of(rows, tmp_path)
-    pool = pool_of(answers, 1)
-    assert store_answers(answers, pool, {}, tmp_path / "unknown").unpriced
-    given = {"lab-tiny": Rate(1, 1), "lab-large": Rate(1, 1)}
-    assert not store_answers(answers, pool, given, tmp_path / "given").unpriced
+    sizeless = answers_of(rows, tmp_path)
+    for rates, unpriced in (({}, True), (dict.fromkeys(("lab-tiny", "lab-large"), Rate(1, 1)), 0)):
+        stored_so = store_answers(sizeless, pool_of(sizeless, 1), rates, tmp_path / str(unpriced))
+        assert stored_so.unpriced == unpriced
 
 
 def test_names_become_names_of_ours() -> None:
@@ -142,50 +132,39 @@ def test_the_final_answer_counts_where_the_answer_does_not_state_it(tmp_path: Pa
     assert query.answers == ("0 + 1 = \\boxed{1}",)
 
 
-def test_given_scores_are_the_tables(tmp_path: Path) -> None:
-    rows = single_answers()
-    for row in rows:
-        row["score"] = 0.25 if row["model"] == MODELS[0] else 0.75
-    root = tmp_path / "cache"
-    stored(answers_of(rows, tmp_path), root)
-    tree = open_tree(root, Selection(scorer="given"))
+def test_a_given_score_is_the_tables_and_none_is_made_up(tmp_path: Path) -> None:
+    rows = [{**row, "score": 0.25 + 0.5 * (row["model"] == MODELS[1])} for row in single_answers()]
+    stored(answers_of(rows, tmp_path), tmp_path / "cache")
+    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     assert tree.direct.score.mean(axis=0).tolist() == [0.25, 0.75]
     assert np.array_equal(tree.accuracy, tree.score)
-
-
-def test_a_score_that_was_not_given_is_not_made_up(tmp_path: Path) -> None:
-    rows = single_answers()
     rows[0]["score"] = None
-    root = tmp_path / "cache"
-    stored(answers_of(rows, tmp_path), root)
+    stored(answers_of(rows, tmp_path), tmp_path / "lacks")
     with pytest.raises(InputError, match="no score was imported with the response"):
-        open_tree(root, Selection(scorer="given"))
-
-
-def other_answers() -> Rows:
-    """As `single_answers`, of the same models under another prompt, and all of them right."""
-    return [
-        {
-            **row,
-            "prompt": f"Think first. {row['question']}",
-            "response": f"{row['model']} thinks it is {row['final_answer']}",
-            "score": 1.0,
-        }
-        for row in single_answers()
-    ]
+        open_tree(tmp_path / "lacks", Selection(scorer="given"))
 
 
 def test_the_same_names_in_another_file_are_other_models(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    stored(answers_of(single_answers(), tmp_path), root)
-    merge = stored(answers_of(other_answers(), tmp_path), root)
+    """Another prompt, and all answers right."""
+    root, rows = tmp_path / "cache", single_answers()
+    others = [
+        {
+            **row,
+            "prompt": f"Think first. {row['question']}",
+            "response": f"{row['model']} is right",
+            "score": 1.0,
+        }
+        for row in rows
+    ]
+    stored(answers_of(rows, tmp_path), root)
+    merge = stored(answers_of(others, tmp_path), root)
     assert (merge.present.total(), merge.different.total()) == (0, 0)
     tree = open_tree(root, Selection(scorer="given"))
     assert tree.models == ("lab-tiny-1b", "lab-large-10b")
     assert tree.score[:, 1:].min() == 1.0  # the first file's are 0 at odd sums
     prompts = ask_cache(root, "SELECT DISTINCT prompt FROM nodes")["prompt"].to_pylist()
     assert all(prompt.startswith("Think first.") for prompt in prompts)
-    stored(answers_of(single_answers(), tmp_path), root)  # and the first ones are still there
+    stored(answers_of(rows, tmp_path), root)  # and the first ones are still there
     assert open_tree(root, Selection(scorer="given")).direct.score.mean() == 0.75
 
 
@@ -204,31 +183,18 @@ def test_one_other_value_is_another_source(tmp_path: Path, change: dict[str, obj
     assert merge.present["calls"] == 2
 
 
-def test_the_order_of_rows_and_the_folds_make_no_other_source(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    stored(answers_of(single_answers(), tmp_path), root)
+def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path: Path) -> None:
+    root, seen = tmp_path / "cache", []
+    answers = answers_of(single_answers(), tmp_path)
+    pool = pool_of(answers, None)
+    store_answers(answers, pool, {}, root, lambda *now: seen.append(now))
+    assert seen == [("import", number, 10) for number in range(1, 11)]
+    before = keys(root), len(CacheReader(root).parts)
+    assert stored(answers, root).added.total() == 0
+    assert (keys(root), len(CacheReader(root).parts)) == before
     rows = [{**row, "split": "train"} for row in reversed(single_answers())]
     merge = stored(answers_of(rows, tmp_path), root)
-    assert merge.added.total() == 0
-    assert merge.another_plan
-
-
-def test_an_import_can_be_repeated(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    answers = answers_of(single_answers(), tmp_path)
-    stored(answers, root)
-    before = keys(root), len(CacheReader(root).parts)
-    again = stored(answers, root)
-    assert again.added.total() == 0
-    assert (keys(root), len(CacheReader(root).parts)) == before
-
-
-def test_the_report_of_many_queries_tells_progress(tmp_path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
-    answers = answers_of(single_answers(3), tmp_path)
-    pool = pool_of(answers, 1)
-    store_answers(answers, pool, {}, tmp_path / "cache", lambda *now: seen.append(now))
-    assert seen == [("import", 1, 3), ("import", 2, 3), ("import", 3, 3)]
+    assert (merge.added.total(), merge.another_plan) == (0, True)
 
 
 def imported(folder: Path, questions: list[str]) -> Path:
