@@ -16,7 +16,13 @@ from hierrouter.learning.checkpoint import SUMMARY, router_at
 from hierrouter.learning.selection import SelectedRun, provenance, run_by_enumeration, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
+from hierrouter.reports.evaluated import (
+    DeferTo,
+    Valued,
+    report_on,
+    require_deferrable,
+    value_policies,
+)
 from hierrouter.reports.explain import explain_worst
 from hierrouter.reports.page import CASES
 from hierrouter.reports.results import Report, as_json
@@ -72,6 +78,19 @@ class ReportRequest:
         """Every run whose routers are evaluated, that of the router shown first."""
         return self.shown.run, self.shown.sweep_run, self.exact_run
 
+    @cached_property
+    def valued(self) -> Mapping[str, Valued]:
+        """Every policy under each price list; whoever is asked is asked once under each.
+
+        Raises:
+            InputError: something does not fit together, or there is nothing to report on.
+        """
+        trained, alpha = self.shown.trained, self.shown.alpha
+        return {
+            name: value_policies(tree, alpha, trained, self.split, self.policies)
+            for name, tree in self.lists.items()
+        }
+
     def under(self, tree: Tree) -> Report:
         """The report under the prices of one of the trees, without the largest regrets.
 
@@ -88,10 +107,10 @@ class ReportRequest:
             shown.sweep,
             source,
             self.split,
-            price_lists=several,
+            price_lists=self.lists,
             exact=router_at(self.exact_run, None) if self.exact_run else None,
             defer=self.defer,
-            policies=self.policies,
+            valued=self.valued,
         )
 
 

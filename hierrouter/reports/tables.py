@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.reports.analysis_tables import analysis_tables, ladder_table
-from hierrouter.reports.headline import training_sentence
 from hierrouter.reports.results import HandingOver, PairFigures, Report
 from hierrouter.reports.values import ALL, GROUPS, Row
 from hierrouter.tables import Cell, Column, Line, Table, digits_for, numbered
@@ -242,6 +241,33 @@ def gap_sentence(report: Report) -> str:
     level = report.bootstrap.interval_title
     sure = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "without bounds"
     return f"Over all queries it is {share:.3f}, {level} {sure} against this fixed route."
+
+
+# Keys of the provenance, and how a sentence says them where there is something to say.
+TRAINING = {
+    "algo": "{}",
+    "preset": "preset {}",
+    "trained_alpha": "alpha {:g}",
+    "view": "state view {}",
+    "allow_stop": "may stop early",
+    "max_cost": "at most {:g} a query",
+}
+
+
+def training_sentence(source: Mapping[str, Any]) -> str:
+    """How the router was trained; empty where nothing was, or nobody says.
+
+    Args:
+        source: the provenance of a report.
+    """
+    if not source.get("algo"):
+        return ""
+    told = [
+        said.format(value)
+        for key, said in TRAINING.items()
+        if (value := source.get(key)) is not None and value is not False  # alpha may be 0
+    ]
+    return f"HierRouter was trained by {', '.join(told)}."
 
 
 NAMED = 5  # policies named in a sentence at most

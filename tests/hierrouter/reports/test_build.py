@@ -75,14 +75,6 @@ def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> N
     assert (found.difference_low, found.difference_high) == pytest.approx((0.2, 0.2))
 
 
-def test_interval_has_the_width_of_the_normal_one() -> None:
-    quality = np.random.default_rng(1).random(400)
-    report = example([outcome("a", "single", quality.tolist())], ["one"] * 400, resamples=4000)
-    found = row(report, "a")
-    expected = 2 * 1.96 * quality.std() / 20
-    assert found.reward_high - found.reward_low == pytest.approx(expected, rel=0.08)
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     quality=st.lists(st.floats(0, 1), min_size=30, max_size=30),

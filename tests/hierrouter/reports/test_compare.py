@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from hierrouter.reports.comparison import as_json, contest_tables, long_table, s
 from hierrouter.reports.results import as_json as report_json
 from hierrouter.reports.values import Bootstrap, Estimates
 from hierrouter.tables import as_csv, as_markdown
-from hierrouter_cache.tree import Rate, repriced
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
 from tests.hierrouter.reports.examples import example
 
@@ -213,16 +211,3 @@ def test_a_trained_router_stands_beside_the_baselines():
     assert found.notes == ("The router was trained at alpha 0.01, shown at 0.5.",)
     whats = {value.value for value in standings(found, "token_f1", {}, QUICK).values}
     assert whats == {"second hop", "adaptivity", "lead"}
-
-
-def test_a_router_from_elsewhere_is_said_in_tables_and_json():
-    tree = small_tree()
-    trained = glimpse(tree, alpha=ALPHA, config=EXACT_GLIMPSE)
-    dearer = repriced(tree, dict.fromkeys(tree.direct.models, Rate(9.0, 9.0)))
-    other = replace(tree, content="0" * 32)
-    few = baselines(["random"])
-    for shown, said in [(dearer, "under other prices"), (other, "on other data or scores")]:
-        found = standings(contest(shown, ALPHA, few, trained=trained), "token_f1", {}, QUICK)
-        note = f"The router was trained {said} than shown here."
-        assert note in json.loads(as_json(found))["notes"]
-        assert note in contest_tables(found)[0].note

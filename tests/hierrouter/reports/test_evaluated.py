@@ -117,25 +117,6 @@ def test_the_depth_curve_has_the_points_of_the_frontier() -> None:
         assert point.cost == pytest.approx(learned[point.alpha].cost)
 
 
-def test_the_frontier_is_the_mean_of_the_seeds_between_the_worst_and_the_best() -> None:
-    swept = sweep(config=HASTY)
-    report, fold = shown(None, swept), half_easy().split("test")
-    learned = [row for row in report.frontier if row.kind == "router"]
-    for row, routers in zip(learned, swept.routers, strict=True):
-        outcomes = [one.outcome(fold) for one in routers]
-        quality = [outcome.quality.mean() for outcome in outcomes]
-        cost = [outcome.cost.mean() for outcome in outcomes]
-        reward = [outcome.reward(row.alpha).mean() for outcome in outcomes]
-        assert row.spread is not None and row.spread.seeds == 2
-        assert row.spread.quality == pytest.approx((min(quality), max(quality)))
-        assert row.spread.cost == pytest.approx((min(cost), max(cost)))
-        assert row.spread.reward == pytest.approx((min(reward), max(reward)))
-        assert row.reward == pytest.approx(np.mean(reward))
-    assert any(row.spread.quality[0] < row.spread.quality[1] for row in learned)
-    bounds = [row for row in report.frontier if row.kind == "oracle"]
-    assert [row.spread for row in bounds] == [None, None]
-
-
 def numbers(note: str) -> list[float]:
     return [float(found) for found in re.findall(NUMBER, note)]
 
