@@ -15,7 +15,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -27,18 +27,10 @@ import pyarrow.parquet as pq
 from hierrouter_cache.errors import CacheError, NoCache
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import (
-    CALLS,
-    FAILURES,
-    IDENTITY,
-    KINDS,
-    PLANS,
-    QUERIES,
-    SCORES,
-    sound_parts,
-)
+from hierrouter_cache.parts import IDENTITY, KINDS, sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter, sweep_drafts
+from tests.cache import rows
 
 POINTS = (
     "before write",
@@ -57,7 +49,7 @@ ENDLESS = 1_000_000
 
 # A server that has imported what the workers need forks them; no thread of the tests is forked.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["hierrouter_cache.maintenance", "hierrouter_cache.reader"])
+PROCESSES.set_forkserver_preload(["__main__", "tests.cache.crash"])
 
 Ack = tuple[int, str]
 
@@ -67,31 +59,16 @@ def batch(number: int) -> dict[str, pa.Table]:
     """One part of each kind; the content follows from the number, plans come last."""
     names = [f"{number:06d}-{row}" for row in range(ROWS)]
     texts = [f"{name} {random.Random(name).randbytes(60).hex()}" for name in names]
-    count = [number] * ROWS
-    return {
-        "queries": _table(
-            QUERIES,
-            names,
-            names,
-            names,
-            names,
-            ["d"] * ROWS,
-            ["test"] * ROWS,
-            texts,
-            [texts] * ROWS,
-            [None] * ROWS,
-        ),
-        "calls": _table(
-            CALLS, names, *[names] * 4, texts, texts, count, count, ["stop"] * ROWS, [0.1] * ROWS
-        ),
-        "scores": _table(SCORES, names, names, ["token_f1"] * ROWS, [1 / (number + 1)] * ROWS),
-        "failures": _table(FAILURES, *[names] * 4, ["empty"] * ROWS, texts, count),
-        "plans": _table(PLANS, [names[0]], [str(number)], [names]),
-    }
-
-
-def _table(schema: pa.Schema, *columns: Sequence[object]) -> pa.Table:
-    return pa.table([list(column) for column in columns], schema=schema)
+    made: dict[str, list[tuple[object, ...]]] = {kind: [] for kind in KINDS}
+    for name, text in zip(names, texts, strict=True):
+        same = (name,) * 4
+        made["queries"].append((*same, "d", "test", text, texts, None))
+        made["calls"].append((*same, name, text, text, number, number, "stop", 0.1))
+        made["scores"].append((name, name, "token_f1", 1 / (number + 1)))
+        made["failures"].append((*same, "empty", text, number))
+    made["plans"].append((names[0], str(number), names))
+    order = ("queries", "calls", "scores", "failures", "plans")
+    return {kind: rows.table(kind, *made[kind]) for kind in order}
 
 
 def work(
@@ -122,7 +99,7 @@ def work(
             sweep_drafts(root)
             for number in range(start, min(start + BATCHES_PER_COMPACTION, first + count)):
                 for kind, table in batch(number).items():
-                    if not set(_names(kind, table)) <= there[kind]:
+                    if not _names_of(number, kind) <= there[kind]:
                         writer.append(kind, table)
                     news.send((number, kind))
         compact(root, on_step, target_rows=TARGET_ROWS)
@@ -161,7 +138,7 @@ class Harness:
         """
         first = max((number for number, _ in self.acked), default=0)
         process, news = self._start(first, ENDLESS, None)
-        for _ in range(moments.randrange(120)):
+        for _ in range(moments.randrange(60)):
             self._hear(news)
         process.join(moments.uniform(0, 0.005))
         assert process.is_alive(), "the worker failed by itself"
@@ -172,8 +149,7 @@ class Harness:
     def run_and_look(self, batches: int) -> list[set[Ack]]:
         """Run a worker to its end and read the cache all the time, without a lock.
 
-        Returns:
-            For each look, the acknowledged parts that it missed; parts are named by a row.
+        Returns the acknowledged parts that each look missed.
         """
         process, news = self._start(0, batches, None)
         missed = []
@@ -183,13 +159,7 @@ class Harness:
                     self._hear(news)
             with contextlib.suppress(FileNotFoundError):  # merged after it was listed: look again
                 there = stored_names(self.root)
-                missed.append(
-                    {
-                        (number, kind)
-                        for number, kind in self.acked
-                        if not set(_names(kind, batch(number)[kind])) <= there[kind]
-                    }
-                )
+                missed.append({ack for ack in self.acked if not _names_of(*ack) <= there[ack[1]]})
         self._finish(process, news)
         return missed
 
@@ -240,7 +210,7 @@ def inspect(root: Path, acked: set[Ack]) -> Findings:
     """Compare what a reader is served with what was written and acknowledged."""
     try:
         reader = CacheReader(root)
-        views = {kind: _view(reader, kind) for kind in KINDS}
+        views = {kind: reader.sql(f"SELECT * FROM {kind}") for kind in KINDS}
         latest = int(reader.latest_plan().pool) if reader.has("plans") else -1
     except NoCache:
         return Findings(lost=ROWS * len(acked))
@@ -276,8 +246,8 @@ def _names(kind: str, table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(table[name].to_pylist() for name in IDENTITY[kind]), strict=True))
 
 
-def _view(reader: CacheReader, kind: str) -> pa.Table:
-    return reader.sql(f"SELECT * FROM {kind}")
+def _names_of(number: int, kind: str) -> set[tuple[object, ...]]:
+    return set(_names(kind, batch(number)[kind]))
 
 
 def whole(count: int) -> set[Ack]:

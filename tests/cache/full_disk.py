@@ -8,8 +8,10 @@ FOLDER is an empty, very small file system of its own. See `test_full_disk`.
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,39 +27,37 @@ from tests.cache import rows
 
 def main(disk: Path) -> None:
     """Fill the disk with parts, try everything that writes, make room, go on."""
-    reserve = disk / "reserve"
+    root, crumbs, reserve = disk / "cache", disk / "crumbs", disk / "reserve"
+    elsewhere, mirror = disk.with_name(f"{disk.name}-elsewhere"), FolderStore(disk / "mirror")
     reserve.write_bytes(bytes(700_000))
-    root = disk / "cache"
     writer = PartWriter(root)
-    elsewhere = disk.with_name(f"{disk.name}-elsewhere")
     for number in range(-3, 0):
         PartWriter(elsewhere).append("calls", part(number))
     done = 0
     while not (error := refusal(writer.append, "calls", part(done))):
         done += 1
-    (disk / "crumbs").write_bytes(b"")
-    fill(disk / "crumbs")
-    full = {
-        "append": error,
-        "compact": refusal(compact, root),
-        "pull": refusal(pull, FolderStore(elsewhere), root),
-        "push": refusal(push, elsewhere, FolderStore(disk / "mirror")),
-        "file": refusal(write_atomically, disk / "report.json", bytes(9000)),
+    with suppress(OSError), crumbs.open("wb", buffering=0) as file:
+        while True:  # take the last bytes of the disk
+            file.write(bytes(1024))
+    found: dict[str, Any] = {
+        "done": done,
+        "full": {
+            "append": error,
+            "compact": refusal(compact, root),
+            "pull": refusal(pull, FolderStore(elsewhere), root),
+            "push": refusal(push, elsewhere, mirror),
+            "file": refusal(write_atomically, disk / "report.json", bytes(9000)),
+        },
+        "tmp": len(list((root / "tmp").iterdir())),
+        "parts": len(sound_parts(root)),
+        "names": sorted(path.name for path in disk.iterdir()),
     }
-    state = {"tmp": len(list((root / "tmp").iterdir())), "parts": len(sound_parts(root))}
-    names = sorted(path.name for path in disk.iterdir())
     reserve.unlink()
     writer.append("calls", part(done))
     compact(root)
-    after = {"parts": len(list_parts(root)), "rows": len(CacheReader(root).responses())}
-    pulled = pull(FolderStore(elsewhere), root).copied
-    copied = pulled, push(elsewhere, FolderStore(disk / "mirror"))
-    mirrored = {
-        "copied": copied,
-        "sound": len(sound_parts(root)) + len(sound_parts(disk / "mirror")),
-    }
-    found = {"done": done, "full": full, "state": state, "names": names, "after": after}
-    found["mirrored"] = mirrored
+    found["after"] = {"parts": len(list_parts(root)), "rows": len(CacheReader(root).responses())}
+    found["copied"] = pull(FolderStore(elsewhere), root).copied, push(elsewhere, mirror)
+    found["sound"] = len(sound_parts(root)), len(sound_parts(mirror.root))
     sys.stdout.write(json.dumps(found))
 
 
@@ -74,16 +74,6 @@ def refusal(step: Callable[..., object], *arguments: object) -> str | None:
     except WorldError as error:
         return str(error)
     return None
-
-
-def fill(path: Path) -> None:
-    """Take the last bytes of the disk."""
-    try:
-        with path.open("ab", buffering=0) as file:
-            while True:
-                file.write(bytes(1024))
-    except OSError:
-        return
 
 
 if __name__ == "__main__":

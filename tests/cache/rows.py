@@ -81,7 +81,7 @@ def parquet(of: pa.Table, header: bytes | None = b'{"format": 1}') -> bytes:
 
 
 def put(
-    root: Path, kind: str, of: pa.Table | bytes, seq: int = 1, writer: str = "0" * 8, rows: int = 1
+    root: Path, kind: str, of: pa.Table | bytes, seq: int = 1, writer: str = "a" * 8, rows: int = 1
 ) -> Path:
     """A part under a name that fits its bytes, whatever these are; a table tells its rows."""
     make_cache(root)

@@ -15,12 +15,7 @@ import numpy as np
 import pytest
 
 from hierrouter_cache import embeddings, mirror, parts, reader
-from hierrouter_cache.embeddings import (
-    EmbeddingFile,
-    EmbeddingStore,
-    embedding_fault,
-    embedding_files,
-)
+from hierrouter_cache.embeddings import EmbeddingFile, EmbeddingStore, embedding_fault
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.maintenance import compact, merge_embeddings
@@ -36,7 +31,10 @@ Between = Callable[..., None]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of two parts, which is not looked at a hundred times."""
+    for module in (parts, mirror, embeddings):
+        monkeypatch.setattr(module, "TRIES", 4)
     writer = PartWriter(tmp_path / "cache")
     for said in ("first", "second"):
         writer.append("calls", rows.calls(("m", said, said)))
@@ -68,26 +66,37 @@ def commit_and_merge(root: Path) -> None:
     compact(root)
 
 
-def said(reader: CacheReader) -> set[str]:
-    return set(reader.responses().values())
-
-
 def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between: Between) -> None:
     between(reader, "sound_parts", times=1)
-    assert said(CacheReader(root)) == {"first", "second", "theirs"}
+    assert set(CacheReader(root).responses().values()) == {"first", "second", "theirs"}
 
 
-def test_a_cache_that_is_merged_at_every_opening_is_named(root: Path, between: Between) -> None:
-    between(reader, "sound_parts")
-    with pytest.raises(CacheError, match=f"changes all the time: {root}; try again later"):
-        CacheReader(root)
-
-
-def test_a_cache_that_is_merged_before_every_query_is_named(root: Path, between: Between) -> None:
-    between(reader, "connect")
-    opened = CacheReader(root)
-    with pytest.raises(CacheError, match=f"changes all the time: {root}; try again later"):
-        opened.responses()
+@pytest.mark.parametrize(
+    ("module", "step", "look", "message"),
+    [
+        (reader, "sound_parts", CacheReader, "changes all the time: {root}; try again later"),
+        (
+            reader,
+            "connect",
+            lambda root: CacheReader(root).responses(),
+            "changes all the time: {root}; try again later",
+        ),
+        (parts, "list_parts", sound_parts, "keeps changing: {root}; wait until"),
+        (parts, "_whole_listing", sound_parts, "keeps changing: {root}; wait until"),
+        (
+            mirror,
+            "list_parts",
+            lambda root: push(root, FolderStore(root.with_name("mirror"))),
+            "keeps changing: {root}; push again when it is at rest",
+        ),
+    ],
+)
+def test_a_cache_that_is_merged_at_every_look_is_named(
+    root: Path, between: Between, module: Any, step: str, look: Callable[[Path], Any], message: str
+) -> None:
+    between(module, step)
+    with pytest.raises(CacheError, match=message.format(root=root)):
+        look(root)
 
 
 def test_a_disk_that_fails_is_not_taken_for_a_compaction(
@@ -105,28 +114,11 @@ def test_a_disk_that_fails_is_not_taken_for_a_compaction(
         CacheReader(root)
 
 
-def test_parts_merged_at_every_look_are_named(root: Path, between: Between) -> None:
-    between(parts, "list_parts")
-    with pytest.raises(CacheError, match=f"keeps changing: {root}; wait until"):
-        sound_parts(root)
-
-
-def test_parts_that_go_before_they_are_hashed_are_named(root: Path, between: Between) -> None:
-    between(parts, "_whole_listing")
-    with pytest.raises(CacheError, match=f"keeps changing: {root}; wait until"):
-        sound_parts(root)
-
-
-def test_parts_merged_while_they_are_pushed_are_pushed_merged(
-    root: Path, tmp_path: Path, between: Between
-) -> None:
-    store = FolderStore(tmp_path / "mirror")
+def test_parts_merged_while_they_are_pushed_are_pushed_merged(root: Path, between: Between) -> None:
+    store = FolderStore(root.with_name("mirror"))
     between(mirror, "list_parts", times=1)
     push(root, store)
     assert set(store.sizes()) >= {part.path.name for part in list_parts(root)}
-    between(mirror, "list_parts")
-    with pytest.raises(CacheError, match=f"keeps changing: {root}; push again when it is at rest"):
-        push(root, FolderStore(tmp_path / "other"))
 
 
 def test_vectors_merged_while_they_are_mapped_are_mapped_again(
@@ -136,11 +128,12 @@ def test_vectors_merged_while_they_are_mapped_are_mapped_again(
     store = EmbeddingStore(opened, "e")
     for number, context in enumerate(contexts):
         store.append([context], np.full((1, 2), number, np.float32))
-    before = embedding_files(root)
+    real = embeddings.embedding_files
+    before = real(root)
     looks = iter([before])
 
     def late(root: Path) -> list[EmbeddingFile]:
-        return next(looks, None) or embedding_files(root)
+        return next(looks, None) or real(root)
 
     merge_embeddings(root)
     monkeypatch.setattr(embeddings, "embedding_files", late)

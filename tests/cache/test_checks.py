@@ -1,9 +1,10 @@
-"""Rows of parts with right hashes and wrong content, and what an error says on one line."""
+"""Rows of parts with right hashes and wrong content, or without the columns that came later."""
 
 import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from hierrouter_cache.errors import named_reason, reason_of
@@ -16,7 +17,9 @@ from hierrouter_cache.keys import (
     root_context,
     row_fault,
 )
-from hierrouter_cache.parts import BATCH, KINDS, sound_parts
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import BATCH, KINDS, part_batches, sound_parts
+from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
@@ -113,6 +116,47 @@ def test_a_text_that_is_not_utf_8_is_a_fault(tmp_path: Path) -> None:
     fault = part_fault(part)
     assert fault
     assert fault.startswith("not readable after row 0")
+
+
+CHOICES = [{"label": "A", "text": "yes"}, {"label": "B", "text": "no"}]
+
+
+def without_choices(*questions: str) -> pa.Table:
+    """Queries as versions wrote them that knew no choices."""
+    return rows.queries(*questions).drop_columns(["choices"])
+
+
+def test_a_part_without_choices_is_read_as_one_with_none(tmp_path: Path) -> None:
+    rows.put(tmp_path, "queries", without_choices("a", "b"))
+    (part,) = sound_parts(tmp_path)
+    (batch,) = part_batches(part)
+    assert batch.schema == KINDS["queries"]
+    assert batch["choices"].null_count == 2
+    found = CacheReader(tmp_path).queries(["q-b", "q-a"], ("id", "choices")).to_pylist()
+    assert found == [{"id": "b", "choices": None}, {"id": "a", "choices": None}]
+
+
+def test_a_cache_may_hold_parts_with_choices_and_without(tmp_path: Path) -> None:
+    PartWriter(tmp_path).append("calls", rows.calls(("m", "c", "r")))
+    assert "choices" in CacheReader(tmp_path).sql("SELECT * FROM queries").column_names
+    rows.put(tmp_path, "queries", without_choices("a", "b"))
+    rows.put(tmp_path, "queries", rows.with_column(rows.queries("c"), "choices", [CHOICES]), seq=2)
+    rows.put(tmp_path, "queries", without_choices("d"), seq=3)
+    reader = CacheReader(tmp_path)
+    found = reader.queries(["q-d", "q-c", "q-a"], ("choices",))["choices"].to_pylist()
+    assert found == [None, CHOICES, None]
+    assert reader.sql("SELECT id FROM queries_rows")["id"].to_pylist() == ["a", "b", "c", "d"]
+    before = reader.sql("SELECT * FROM queries ORDER BY id")
+    compact(tmp_path)
+    assert len(list((tmp_path / "parts").glob("queries-*"))) == 1
+    assert CacheReader(tmp_path).sql("SELECT * FROM queries ORDER BY id").equals(before)
+
+
+def test_keys_without_choices_are_those_of_before() -> None:
+    """Literal digests: were they others, no old cache would find its queries and scores."""
+    assert query_key("d", "1", "q", ["a"], "test") == "d7e981aaaca093212f388c2be7af6d69"
+    assert references_key(["a"]) == "cce87d48b2928d322f10f64973e0a23a"
+    assert references_key(["a"], [("A", "a")]) != references_key(["a"])
 
 
 @pytest.mark.parametrize(

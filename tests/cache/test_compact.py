@@ -12,17 +12,9 @@ from hierrouter_cache import reader
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import MERGED, compact
-from hierrouter_cache.parts import (
-    FAILURES,
-    IDENTITY,
-    LAST_WINS,
-    SCORES,
-    list_parts,
-    part_name,
-    sound_parts,
-)
+from hierrouter_cache.parts import IDENTITY, LAST_WINS, list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.writer import WHILE_COLLECTING, PartWriter, commit, encode, no_steps
+from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
 
 Served = dict[tuple[object, ...], dict[str, object]]
@@ -34,28 +26,21 @@ class BrokenOffError(Exception):
 
 def scores(**values: float) -> pa.Table:
     """One score a name."""
-    names = list(values)
-    return pa.table([names, names, names, list(values.values())], schema=SCORES)
+    return rows.table("scores", *((name, name, name, value) for name, value in values.items()))
 
 
 def failures(**statuses: str) -> pa.Table:
     """One failed call a name."""
-    rows = [
-        (name, "s", "c", "m", status, "why", attempts)
-        for attempts, (name, status) in enumerate(statuses.items(), 1)
-    ]
-    return pa.table(list(map(list, zip(*rows, strict=True))), schema=FAILURES)
+    failed = ((name, "s", "c", "m", status, "why", 1) for name, status in statuses.items())
+    return rows.table("failures", *failed)
 
 
-def store(root: Path, kind: str, seq: int, table: pa.Table, writer: str = "aaaaaaaa") -> Path:
-    """A part with a name of our choice."""
-    PartWriter(root)
-    data = encode(kind, table, WHILE_COLLECTING)
-    name = part_name(kind, seq, writer, table.num_rows, data)
-    return commit(root, name, data, no_steps)
+def store(root: Path, *tables: pa.Table) -> list[Path]:
+    """Parts of scores, numbered from 1."""
+    return [rows.put(root, "scores", table, seq) for seq, table in enumerate(tables, 1)]
 
 
-def served(root: Path, kind: str) -> Served:
+def served(root: Path, kind: str = "scores") -> Served:
     """What the rule says: of equal rows, that of the smallest name, or of the largest one."""
     found: Served = {}
     for part in list_parts(root):
@@ -72,12 +57,15 @@ def names(root: Path) -> list[str]:
     return [part.path.name for part in list_parts(root)]
 
 
-def rows_stored(root: Path, kind: str) -> int:
-    return sum(part.rows for part in list_parts(root) if part.kind == kind)
+def rows_stored(root: Path) -> int:
+    return sum(part.rows for part in list_parts(root))
 
 
-def break_off_everywhere(root: Path, target_rows: int) -> Iterator[int]:
-    """Compact, broken off at the first step, then at the second one of what is left, and so on."""
+def break_off_everywhere(root: Path, target_rows: int = 100) -> Iterator[int]:
+    """Compact, broken off at the first step, then at the second one of what is left, and so on.
+
+    Yields the number of the step after each, and 0 when it came to its end.
+    """
     for at in range(1, 1000):
         left = at
 
@@ -92,6 +80,7 @@ def break_off_everywhere(root: Path, target_rows: int) -> Iterator[int]:
         except BrokenOffError:
             yield at
         else:
+            yield 0
             return
 
 
@@ -109,18 +98,18 @@ def test_small_parts_become_one_with_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_a_second_compaction_changes_nothing(tmp_path: Path) -> None:
-    for seq in range(1, 30):
-        store(tmp_path, "scores", seq, scores(**{f"s{seq}": 0.5, f"t{seq}": 0.25}))
-    compact(tmp_path, target_rows=10)
+    store(tmp_path, *(scores(**{f"s{n}": 0.5, f"t{n}": 0.25}) for n in range(29)))
+    told: list[tuple[int, int]] = []
+    compact(tmp_path, on_part=lambda done, total: told.append((done, total)), target_rows=10)
     once = names(tmp_path)
+    assert told == [(done, 29) for done in (5, 10, 15, 20, 25, 29)]
     compact(tmp_path, target_rows=10)
     assert names(tmp_path) == once
     assert len(once) == 6
 
 
 def test_a_rerun_only_removes_what_was_merged(tmp_path: Path) -> None:
-    for seq in range(1, 5):
-        store(tmp_path, "scores", seq, scores(**{f"s{seq}": 0.5}))
+    store(tmp_path, *(scores(**{f"s{n}": 0.5}) for n in range(4)))
 
     def stop(step: str) -> None:
         if step == "compact: unlink":
@@ -135,39 +124,36 @@ def test_a_rerun_only_removes_what_was_merged(tmp_path: Path) -> None:
     assert names(tmp_path) == [merged]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_broken_off_anywhere_it_serves_the_same_rows(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(12):
         chosen = dice.sample("abcdefghijklmnopqrst", dice.choice([1, 2, 3, 12]))
         table = scores(**{name: dice.random() for name in chosen})
-        store(tmp_path, "scores", dice.randint(1, 5), table, dice.choice(["00000000", "bbbbbbbb"]))
-    before = served(tmp_path, "scores")
-    steps = 0
-    for _ in break_off_everywhere(tmp_path, target_rows=8):
-        steps += 1
-        assert served(tmp_path, "scores") == before
-    assert steps > 3
-    assert served(tmp_path, "scores") == before
-    assert rows_stored(tmp_path, "scores") == len(before)
+        writer = dice.choice(["00000000", "bbbbbbbb"])
+        rows.put(tmp_path, "scores", table, dice.randint(1, 5), writer)
+    before, steps = served(tmp_path), []
+    for step in break_off_everywhere(tmp_path, target_rows=8):
+        steps.append(step)
+        assert served(tmp_path) == before
+    assert len(steps) > 4
+    assert rows_stored(tmp_path) == len(before)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_rival_in_a_large_part_does_not_win_when_the_winner_moves(tmp_path: Path) -> None:
-    store(tmp_path, "scores", 1, scores(a=1.0))
-    store(tmp_path, "scores", 2, scores(**{f"x{n}": 0.0 for n in range(99)}, a=0.0))
-    store(tmp_path, "scores", 3, scores(b=1.0))
-    before = served(tmp_path, "scores")
+    many = {f"x{n}": 0.0 for n in range(99)}
+    store(tmp_path, scores(a=1.0), scores(**many, a=0.0), scores(b=1.0))
+    before = served(tmp_path)
     assert before[("a", "a", "a")]["value"] == 1.0
     compact(tmp_path, target_rows=100)
-    assert served(tmp_path, "scores") == before
-    assert rows_stored(tmp_path, "scores") == 101
+    assert served(tmp_path) == before
+    assert rows_stored(tmp_path) == 101
 
 
 def test_a_part_that_lies_between_and_is_large_is_left_alone(tmp_path: Path) -> None:
-    store(tmp_path, "scores", 1, scores(a=1.0))
-    large = store(tmp_path, "scores", 2, scores(**{f"x{n}": 0.0 for n in range(99)}))
-    store(tmp_path, "scores", 3, scores(b=1.0))
+    many = {f"x{n}": 0.0 for n in range(99)}
+    _, large, _ = store(tmp_path, scores(a=1.0), scores(**many), scores(b=1.0))
     compact(tmp_path, target_rows=100)
     assert large.name in names(tmp_path)
     assert len(names(tmp_path)) == 2
@@ -175,20 +161,18 @@ def test_a_part_that_lies_between_and_is_large_is_left_alone(tmp_path: Path) -> 
 
 def test_a_merged_part_with_the_name_of_a_source_is_kept(tmp_path: Path) -> None:
     """Two caches copied together: what is merged equals one of the two, byte for byte."""
-    both = [scores(a=1.0, b=1.0), scores(a=1.0, b=1.0, c=0.0)]
-    for number, table in enumerate(both):
+    PartWriter(tmp_path)
+    for number, more in enumerate([scores(b=1.0), scores(b=1.0, c=0.0)]):
         old = tmp_path / f"old{number}"
-        store(old, "scores", 1, table.slice(0, 1))
-        store(old, "scores", 2, table.slice(1))
+        store(old, scores(a=1.0), more)
         compact(old)
         (part,) = list_parts(old)
         assert MERGED in part.path.name
-        PartWriter(tmp_path)
-        (tmp_path / "parts" / part.path.name).write_bytes(part.path.read_bytes())
-    before = served(tmp_path, "scores")
+        part.path.rename(tmp_path / "parts" / part.path.name)
+    before = served(tmp_path)
     compact(tmp_path)
-    assert served(tmp_path, "scores") == before
-    assert rows_stored(tmp_path, "scores") == 3
+    assert served(tmp_path) == before
+    assert rows_stored(tmp_path) == 3
 
 
 def test_the_latest_plan_stays_the_latest_wherever_it_is_broken_off(tmp_path: Path) -> None:
@@ -196,32 +180,18 @@ def test_the_latest_plan_stays_the_latest_wherever_it_is_broken_off(tmp_path: Pa
     for name in ("first", "second", "third", "first", "fourth", "second"):
         writer.append("plans", rows.plans(name))
         writer.append("scores", scores(**{name: 1.0}))
-    for _ in break_off_everywhere(tmp_path, target_rows=100):
+    for _ in break_off_everywhere(tmp_path):
         assert CacheReader(tmp_path).latest_plan().pool == "second"
-    assert CacheReader(tmp_path).latest_plan().pool == "second"
     assert [key for (key,) in served(tmp_path, "plans")] == ["third", "first", "fourth", "second"]
+    writer.append("plans", rows.plans("fifth"))
+    assert CacheReader(tmp_path).latest_plan().pool == "fifth"
 
 
 def test_the_latest_of_plans_with_one_seq_stays_the_latest(tmp_path: Path) -> None:
     for writer in ("11111111", "22222222", "33333333"):
-        store(tmp_path, "plans", 7, rows.plans(f"of {writer}"), writer)
-    for _ in break_off_everywhere(tmp_path, target_rows=100):
+        rows.put(tmp_path, "plans", rows.plans(f"of {writer}"), 7, writer)
+    for _ in break_off_everywhere(tmp_path):
         assert CacheReader(tmp_path).latest_plan().pool == "of 33333333"
-    assert CacheReader(tmp_path).latest_plan().pool == "of 33333333"
-
-
-def test_a_plan_after_a_compaction_is_the_latest(tmp_path: Path) -> None:
-    writer = PartWriter(tmp_path)
-    for name in ("first", "second"):
-        writer.append("plans", rows.plans(name))
-    compact(tmp_path)
-    writer.append("plans", rows.plans("third"))
-    assert CacheReader(tmp_path).latest_plan().pool == "third"
-
-
-def last_statuses(root: Path) -> dict[str, str]:
-    rows = CacheReader(root).sql("SELECT key, status FROM failures ORDER BY key").to_pylist()
-    return {row["key"]: row["status"] for row in rows}
 
 
 @pytest.mark.parametrize("target_rows", [2, 100])
@@ -238,65 +208,43 @@ def test_the_last_failure_of_a_call_stays_the_last_wherever_it_is_broken_off(
         writer.append("failures", table)
     last = {"a": "error", "b": "empty", "c": "too_long", "d": "error", "e": "error"}
     for _ in break_off_everywhere(tmp_path, target_rows):
-        assert last_statuses(tmp_path) == last
-    assert last_statuses(tmp_path) == last
-    assert rows_stored(tmp_path, "failures") == len(last)
+        assert CacheReader(tmp_path).failures() == last
+    assert rows_stored(tmp_path) == len(last)
     writer.append("failures", failures(c="empty"))
-    assert last_statuses(tmp_path) == {**last, "c": "empty"}
+    assert CacheReader(tmp_path).failures() == {**last, "c": "empty"}
 
 
 def test_a_further_column_of_a_later_version_survives(tmp_path: Path) -> None:
-    store(tmp_path, "scores", 1, scores(a=1.0).append_column("judge", pa.array(["x"])))
-    store(tmp_path, "scores", 2, scores(b=0.0))
+    store(tmp_path, scores(a=1.0).append_column("judge", pa.array(["x"])), scores(b=0.0))
     compact(tmp_path)
-    found = served(tmp_path, "scores")
-    assert [row["judge"] for row in found.values()] == ["x", None]
+    assert [row["judge"] for row in served(tmp_path).values()] == ["x", None]
 
 
-def test_a_further_column_of_two_types_is_refused_and_nothing_touched(tmp_path: Path) -> None:
-    store(tmp_path, "scores", 1, scores(a=1.0).append_column("judge", pa.array(["x"])))
-    store(tmp_path, "scores", 2, scores(b=1.0).append_column("judge", pa.array([1])))
-    before = names(tmp_path)
-    with pytest.raises(CacheError, match=r"parts of scores do not go together: .*judge"):
-        compact(tmp_path)
-    assert names(tmp_path) == before
-
-
-def test_a_damaged_part_is_refused_and_nothing_touched(tmp_path: Path) -> None:
-    paths = [store(tmp_path, "scores", n, scores(**{f"s{n}": 1.0})) for n in range(3)]
-    paths[1].write_bytes(paths[1].read_bytes()[:-1])
-    with pytest.raises(DamagedPart, match=paths[1].name):
-        compact(tmp_path)
-    assert sorted(names(tmp_path)) == [path.name for path in paths]
-
-
-def test_it_waits_for_no_collector(tmp_path: Path) -> None:
-    path = store(tmp_path, "scores", 1, scores(a=1.0))
-    with collector_lock(tmp_path), pytest.raises(CacheLocked):
-        compact(tmp_path)
-    assert names(tmp_path) == [path.name]
-
-
-def test_in_a_folder_that_is_no_cache_it_makes_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_merged_is_refused_and_nothing_touched(tmp_path: Path) -> None:
     with pytest.raises(NoCache):
         compact(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_progress_ends_with_all_that_was_to_be_merged(tmp_path: Path) -> None:
-    for seq in range(1, 7):
-        store(tmp_path, "scores", seq, scores(**{f"s{seq}": 1.0}))
-    told: list[tuple[int, int]] = []
-    compact(tmp_path, on_part=lambda done, total: told.append((done, total)), target_rows=3)
-    assert told == [(3, 6), (6, 6)]
+    paths = store(
+        tmp_path,
+        scores(a=1.0).append_column("judge", pa.array(["x"])),
+        scores(b=1.0).append_column("judge", pa.array([1])),
+    )
+    with pytest.raises(CacheError, match=r"parts of scores do not go together: .*judge"):
+        compact(tmp_path)
+    with collector_lock(tmp_path), pytest.raises(CacheLocked):
+        compact(tmp_path)
+    paths[1].write_bytes(paths[1].read_bytes()[:-1])
+    with pytest.raises(DamagedPart, match=paths[1].name):
+        compact(tmp_path)
+    assert names(tmp_path) == [path.name for path in paths]
 
 
 def test_identities_beyond_the_memory_wait_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = {f"{number:064d}": 0.5 for number in range(200000)}
-    for seq in (1, 2):
-        store(tmp_path, "scores", seq, scores(**many))
+    many = [f"{number:064d}" for number in range(200000)]
+    table = pa.table([many, many, many, [0.5] * len(many)], schema=scores().schema)
+    store(tmp_path, table, table)
     monkeypatch.setattr(reader, "MEMORY", "50MB")
     compact(tmp_path)
     (merged,) = list_parts(tmp_path)
@@ -304,29 +252,24 @@ def test_identities_beyond_the_memory_wait_on_disk(
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def test_without_room_nothing_is_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seq in (1, 2):
-        store(tmp_path, "scores", seq, scores(a=0.5))
+def test_without_room_nothing_is_merged_and_a_part_that_is_gone_is_no_lack_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, scores(a=0.5), scores(a=0.5))
     before = list_parts(tmp_path)
-    monkeypatch.setattr(reader, "MEMORY", "1KB")
-    with pytest.raises(WorldError, match="no room to compare rows"):
-        compact(tmp_path)
+    with monkeypatch.context() as small:
+        small.setattr(reader, "MEMORY", "1KB")
+        with pytest.raises(WorldError, match="no room to compare rows"):
+            compact(tmp_path)
     assert list_parts(tmp_path) == before
-
-
-def test_a_part_that_is_gone_is_no_lack_of_room(tmp_path: Path) -> None:
-    for seq in (1, 2):
-        store(tmp_path, "scores", seq, scores(a=0.5))
-    parts = list_parts(tmp_path)
-    parts[1].path.unlink()
+    before[1].path.unlink()
     with pytest.raises(CacheError, match=r"a part cannot be read: .*; nothing was merged"):
-        reader.winners_of(tmp_path, parts)
+        reader.winners_of(tmp_path, before)
 
 
 @pytest.mark.parametrize("name", ["a b'c", "x[1]*?", "deep/../deep/./cache"])
 def test_a_folder_of_any_name_is_compacted(tmp_path: Path, name: str) -> None:
     (tmp_path / "deep").mkdir()
-    for seq in (1, 2):
-        store(tmp_path / name, "scores", seq, scores(a=0.5, b=1.0))
+    store(tmp_path / name, *[scores(a=0.5, b=1.0)] * 2)
     compact(tmp_path / name)
     assert [part.rows for part in list_parts(tmp_path / name)] == [2]

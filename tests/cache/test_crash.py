@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hierrouter_cache.parts import list_parts
-from tests.cache import crash
+from hierrouter_cache.writer import PartWriter
+from tests.cache import crash, rows
 
 BATCHES = 4
 
@@ -39,24 +40,15 @@ def test_readers_without_a_lock_miss_nothing_while_parts_are_merged(tmp_path: Pa
     assert not any(missed)
 
 
-def test_the_inspection_sees_lost_torn_and_wrong_rows(tmp_path: Path) -> None:
-    cache = crash.Harness(tmp_path)
-    writer = crash.PartWriter(tmp_path)
-    for kind, table in crash.batch(0).items():
+def test_the_inspection_sees_what_is_lost_torn_wrong_or_damaged(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path)
+    paths = [
         writer.append(kind, table.slice(0, 2) if kind == "calls" else table)
-    writer.append(
-        "scores",
-        crash.batch(1)["queries"]
-        .select([0, 1, 2])
-        .append_column("value", [[0.0] * crash.ROWS])
-        .rename_columns(["call", "references", "scorer", "value"]),
-    )
-    cache.acked = crash.whole(1)
-    found = crash.inspect(tmp_path, cache.acked | {(1, "plans")})
+        for kind, table in crash.batch(0).items()
+    ]
+    scores = crash.batch(1)["scores"]
+    writer.append("scores", rows.with_column(scores, "value", [0.0] * crash.ROWS))
+    found = crash.inspect(tmp_path, {*crash.whole(1), (1, "plans")})
     assert (found.lost, found.torn, found.wrong, found.older) == (4 + 1, 2, 6, 1)
-
-
-def test_the_inspection_sees_a_cache_that_does_not_open(tmp_path: Path) -> None:
-    part = crash.PartWriter(tmp_path).append("calls", crash.batch(0)["calls"])
-    part.write_bytes(part.read_bytes()[:-1])
+    paths[0].write_bytes(paths[0].read_bytes()[:-1])
     assert crash.inspect(tmp_path, set()) == crash.Findings(unreadable=1)

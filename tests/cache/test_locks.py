@@ -3,10 +3,10 @@
 import errno
 import fcntl
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,15 +21,22 @@ from hierrouter_cache.locks import (
 )
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import environment
+from tests.warm import Running, Warm
 
-HOLD = """
-import sys
+Lock = Callable[[Path], AbstractContextManager[None]]
+Start = Callable[[str], Running]
+
+HEAD = """
+import signal, sys
 from pathlib import Path
+from time import sleep
 from hierrouter_cache.locks import *
-root = Path(sys.argv[1])
+root = Path()
+"""
+HOLD = """
 with {lock}:
-    print("held", flush=True)
-    input()
+    print("held", file=sys.stderr, flush=True)
+    signal.pause()
 """
 
 
@@ -38,124 +45,100 @@ def root(tmp_path: Path) -> Path:
     return PartWriter(tmp_path).root
 
 
-@contextmanager
-def process_with(lock: str, root: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds a lock until the block ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD.format(lock=lock), str(root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+@pytest.fixture
+def python(root: Path, warm: Warm) -> Start:
+    """Start a process that runs some lines in the cache."""
+    return lambda lines: warm.start("-c", HEAD + lines, cwd=root, env=environment())
+
+
+@pytest.fixture
+def holder(python: Start) -> Start:
+    """Start a process that holds a lock until it is killed."""
+
+    def start(lock: str) -> Running:
+        process = python(HOLD.format(lock=lock))
+        process.wait_for("held")
+        return process
+
+    return start
+
+
+def kill(process: Running) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.result()
 
 
 WHOLE, SHARED, SHARD = "collector_lock(root)", "shared_lock(root)", "shard_lock(root, 1, 2)"
+TRAINING = "folder_lock(root, 'a training')"
+ONE_OF_TWO = partial(shard_lock, index=1, count=2)
+COLLECTOR = r"another collector \(pid {pid} on"
+OTHER_NUMBER = r"shard 1/2 is at work: .*; shards of another number would make the same calls"
 REFUSED = [
-    pytest.param(WHOLE, collector_lock, r"another collector \(pid {pid} on", id="two-collectors"),
-    pytest.param(WHOLE, shared_lock, r"another collector \(pid {pid} on", id="transfer-beside-one"),
-    pytest.param(
-        WHOLE, lambda root: shard_lock(root, 1, 2), r"pid {pid} on", id="shard-beside-one"
-    ),
+    pytest.param(WHOLE, collector_lock, COLLECTOR, id="two-collectors"),
+    pytest.param(WHOLE, shared_lock, COLLECTOR, id="transfer-beside-one"),
+    pytest.param(WHOLE, ONE_OF_TWO, r"pid {pid} on", id="shard-beside-one"),
     pytest.param(SHARD, collector_lock, r"shards or a transfer", id="one-beside-a-shard"),
     pytest.param(SHARED, collector_lock, r"shards or a transfer", id="one-beside-a-transfer"),
     pytest.param(
-        "folder_lock(root, 'a training')",
-        lambda root: folder_lock(root, "a training"),
+        TRAINING,
+        partial(folder_lock, who="a training"),
         r"a training \(pid {pid} on .*\) is at work",
         id="two-in-another-folder",
     ),
+    pytest.param(SHARD, ONE_OF_TWO, r"shard 1/2 of a collector \(pid {pid} on", id="a-shard-twice"),
     pytest.param(
-        SHARD,
-        lambda root: shard_lock(root, 1, 2),
-        r"shard 1/2 of a collector \(pid {pid} on",
-        id="a-shard-twice",
-    ),
-    pytest.param(
-        SHARD,
-        lambda root: shard_lock(root, 2, 3),
-        r"shard 1/2 is at work: .*; shards of another number would make the same calls",
-        id="shards-of-another-number",
+        SHARD, partial(shard_lock, index=2, count=3), OTHER_NUMBER, id="shards-of-another-number"
     ),
 ]
 
 
 @pytest.mark.parametrize(("held", "lock", "message"), REFUSED)
 def test_who_would_pay_twice_is_refused(
-    root: Path, held: str, lock: type[AbstractContextManager[None]], message: str
+    root: Path, holder: Start, held: str, lock: Lock, message: str
 ) -> None:
-    with (
-        process_with(held, root) as holder,
-        pytest.raises(CacheLocked, match=message.format(pid=holder.pid)),
-        lock(root),
-    ):
+    process = holder(held)
+    with pytest.raises(CacheLocked, match=message.format(pid=process.pid)), lock(root):
         pass
+    kill(process)
     with lock(root):  # the kernel has dropped the dead one's lock
         pass
 
 
-def test_shards_and_transfers_live_together(root: Path) -> None:
-    with process_with(SHARD, root), process_with(SHARED, root), shard_lock(root, 2, 2):
+def test_shards_and_transfers_live_together(root: Path, holder: Start) -> None:
+    processes = [holder(lock) for lock in (SHARD, SHARED)]
+    with shard_lock(root, 2, 2):
         assert shards_at_work(root) == [(1, 2), (2, 2)]
+    for process in processes:
+        kill(process)
     assert shards_at_work(root) == []
 
 
-STARTS = """
-import sys
-from pathlib import Path
-from hierrouter_cache.locks import shard_lock, shards_at_work, start_lock
-root, index = Path(sys.argv[1]), int(sys.argv[2])
+def test_a_look_at_a_lock_makes_no_starting_shard_fail(python: Start) -> None:
+    """As the scheduler starts: the lock, then a look at who else is at work."""
+    starts = """
 for _ in range(200):
-    with shard_lock(root, index, 4), start_lock(root):
+    with shard_lock(root, {index}, 4), start_lock(root):
         shards_at_work(root)
 """
+    processes = [python(starts.format(index=index)) for index in (1, 2, 3, 4)]
+    assert [process.result().stderr for process in processes] == [""] * 4
 
 
-def test_a_look_at_a_lock_makes_no_starting_shard_fail(root: Path) -> None:
-    """As the scheduler starts: the lock, then a look at who else is at work."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", STARTS, str(root), str(index)],
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in (1, 2, 3, 4)
-    ]
-    said = [process.communicate()[1] for process in processes]
-    assert said == [""] * 4
-
-
-def test_shards_start_one_after_the_other(root: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from time import sleep\n"
-        "from hierrouter_cache.locks import start_lock\n"
-        "root = Path(sys.argv[1])\n"
-        "with start_lock(root), (root / 'log').open('a', buffering=1) as log:\n"
-        "    log.write('in\\n'); sleep(0.3); log.write('out\\n')\n"
-    )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(root)], env=environment())
-        for _ in range(3)
-    ]
-    assert [process.wait() for process in processes] == [0, 0, 0]
+def test_shards_start_one_after_the_other(root: Path, python: Start) -> None:
+    start = """
+with start_lock(root), (root / "log").open("a", buffering=1) as log:
+    log.write("in\\n"); sleep(0.3); log.write("out\\n")
+"""
+    processes = [python(start) for _ in range(3)]
+    assert [process.result().returncode for process in processes] == [0, 0, 0]
     assert (root / "log").read_text().split() == ["in", "out"] * 3
 
 
 def test_a_link_in_place_of_a_lock_is_refused_and_its_target_kept(root: Path) -> None:
     (root / "precious").write_text("kept")
     (root / "collect.lock").symlink_to(root / "precious")
-    with (
-        pytest.raises(CacheError, match=f"the cache is not writable: {root}"),
-        collector_lock(root),
-    ):
+    message = f"the cache is not writable: {root}"
+    with pytest.raises(CacheError, match=message), collector_lock(root):
         pass
     assert (root / "precious").read_text() == "kept"
 

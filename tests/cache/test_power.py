@@ -1,6 +1,7 @@
 """The order of system calls that makes a power cut harmless, recorded from real runs."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """(what, file or folder) of every system call that changes the disk, in order."""
     seen: list[Event] = []
 
-    def record(name: str, path_of: Any) -> None:
+    def record(name: str, path_of: Callable[..., Path]) -> None:
         real = getattr(os, name)
 
         def call(*args: Any, **more: Any) -> Any:
@@ -38,12 +39,13 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
         record(name, lambda descriptor, *_: (FILES / str(descriptor)).readlink())
     for name in ("replace", "rename"):
         record(name, lambda source, target: Path(target))
-    record("unlink", lambda path: Path(path))
+    record("unlink", Path)
     return seen
 
 
-def kinds(events: list[Event]) -> list[str]:
-    return [what for what, _ in events]
+def placed(draft: Path, target: Path) -> list[Event]:
+    """A file is synced before it is visible, and its folder after."""
+    return [("write", draft), ("fsync", draft), ("replace", target), ("fsync", target.parent)]
 
 
 def test_a_part_is_synced_before_it_is_visible_and_the_folder_after(
@@ -52,33 +54,21 @@ def test_a_part_is_synced_before_it_is_visible_and_the_folder_after(
     writer = PartWriter(tmp_path)
     events.clear()
     part = writer.append("calls", rows.calls(("m", "c", "r")))
-    draft = draft_path(tmp_path, part.name)
-    assert events == [
-        ("write", draft),
-        ("fsync", draft),
-        ("replace", part),
-        ("fsync", part.parent),
-    ]
+    assert events == placed(draft_path(tmp_path, part.name), part)
 
 
 def test_so_is_any_file_written_atomically(tmp_path: Path, events: list[Event]) -> None:
-    target = tmp_path / "report.json"
-    write_atomically(target, b"{}")
+    write_atomically(tmp_path / "report.json", b"{}")
     draft = events[0][1]
     assert draft.parent == tmp_path
-    assert events == [
-        ("write", draft),
-        ("fsync", draft),
-        ("replace", target),
-        ("fsync", tmp_path),
-    ]
+    assert events == placed(draft, tmp_path / "report.json")
 
 
 def test_the_name_of_every_new_folder_is_synced(tmp_path: Path, events: list[Event]) -> None:
     root = tmp_path / "caches" / "default"
     PartWriter(root)
     assert {path for _, path in events} == {tmp_path, root.parent, root}
-    assert set(kinds(events)) == {"fsync"}
+    assert {what for what, _ in events} == {"fsync"}
 
 
 def test_sources_go_after_the_merged_part_is_safe_largest_first(
@@ -89,8 +79,8 @@ def test_sources_go_after_the_merged_part_is_safe_largest_first(
     events.clear()
     compact(tmp_path)
     (merged,) = [part.path for part in list_parts(tmp_path)]
-    ours = [(what, path) for what, path in events if path.name != "collect.lock"]
-    assert kinds(ours[:4]) == ["write", "fsync", "replace", "fsync"]
-    assert ours[2:4] == [("replace", merged), ("fsync", merged.parent)]
-    assert ours[4:8] == [("unlink", path) for path in reversed(sources)]
-    assert ours[8:] == [("fsync", merged.parent)]
+    assert [(what, path) for what, path in events if path.name != "collect.lock"] == [
+        *placed(draft_path(tmp_path, merged.name), merged),
+        *(("unlink", path) for path in reversed(sources)),
+        ("fsync", merged.parent),
+    ]
