@@ -15,7 +15,6 @@ from hierrouter_cache.errors import InputError
 
 SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
-PRICE_DIGEST = 8  # characters
 MEASURED = ("score", "accuracy", "tokens_in", "tokens_out")  # of each call, tree or direct
 Number = TypeVar("Number", int, NDArray[np.int64])
 
@@ -84,17 +83,13 @@ class Routes:
 
     def path(self, node: int) -> tuple[int, ...]:
         """The models called on the way from the root to `node`."""
-        steps: list[int] = []
-        while node:
-            steps.append(self.action(node))
-            node = self.parent(node)
-        return tuple(reversed(steps))
+        return (*self.path(self.parent(node)), self.action(node)) if node else ()
 
     def node(self, path: tuple[int, ...]) -> int:
         """The node number at the end of `path`; the inverse of `path()`."""
         number = 0
         for action in path:
-            number = number * self.models + 1 + action
+            number = self.child(number, action)
         return number
 
     def name(self, node: int, models: tuple[str, ...]) -> str:
@@ -187,10 +182,6 @@ class DirectCalls:
         """float64[queries, K]: cost of the one call."""
         return cost_of(self.tokens_in, self.tokens_out, self.rate)
 
-    def select(self, rows: NDArray[np.int64]) -> DirectCalls:
-        """The same for the queries at positions `rows` only, in that order."""
-        return replace(self, **_measured(self, rows))
-
 
 @dataclass(frozen=True)
 class StatePart:
@@ -209,10 +200,6 @@ class StatePart:
     def width(self) -> int:
         """Length of a vector."""
         return int(self.vectors.shape[1])
-
-    def select(self, rows: NDArray[np.int64]) -> StatePart:
-        """The same for the queries at positions `rows` only; the vectors are shared."""
-        return replace(self, row=self.row[rows])
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,9 +260,9 @@ class RouteTree:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the data in every report: `content`, a dash, and a digest of the prices."""
+        """Names the data in every report: `content`, a dash, and 8 digits for the prices."""
         rates = np.ascontiguousarray(self.rate).tobytes() + self.direct.rate.tobytes()
-        return f"{self.content}-{hashlib.sha256(rates).hexdigest()[:PRICE_DIGEST]}"
+        return f"{self.content}-{hashlib.sha256(rates).hexdigest()[:8]}"
 
     def same_content(self, fingerprint: str) -> bool:
         """Whether a fingerprint names this tree, under these prices or others."""
@@ -349,8 +336,8 @@ class RouteTree:
             datasets=tuple(self.datasets[row] for row in rows),
             splits=tuple(self.splits[row] for row in rows),
             **_measured(self, rows),
-            parts=tuple(part.select(rows) for part in self.parts),
-            direct=self.direct.select(rows),
+            parts=tuple(replace(part, row=part.row[rows]) for part in self.parts),
+            direct=replace(self.direct, **_measured(self.direct, rows)),
         )
 
     def split(self, name: str) -> Self:
@@ -394,6 +381,10 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
             f"no sub-pool: {', '.join(models) or 'no model'}; name different models among "
             f"{', '.join(tree.models)}"
         )
+    direct = tree.direct
+    alone = [name for name in models if name in direct.models]
+    alone += [name for name in direct.models if name not in tree.models]
+    column = [direct.models.index(name) for name in alone]
     chosen = np.array([tree.models.index(name) for name in models])
     kept = kept_nodes(tree.routes, chosen)
     states = kept[kept < tree.routes.states]
@@ -402,8 +393,10 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
         models=tuple(models),
         **_measured(tree, (slice(None), kept)),
         rate=tree.rate[chosen],
-        parts=tuple(StatePart(part.vectors, part.row[:, states]) for part in tree.parts),
-        direct=_direct(tree, models),
+        parts=tuple(replace(part, row=part.row[:, states]) for part in tree.parts),
+        direct=DirectCalls(
+            tuple(alone), **_measured(direct, (slice(None), column)), rate=direct.rate[column]
+        ),
         content=hashlib.sha256(f"{tree.content}:{','.join(models)}".encode()).hexdigest()[:32],
     )
 
@@ -419,16 +412,6 @@ def kept_nodes(routes: Routes, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     for _ in range(routes.hops):
         levels.append(routes.child(levels[-1][:, None], chosen).ravel())
     return np.concatenate(levels)
-
-
-def _direct(tree: RouteTree, models: Sequence[str]) -> DirectCalls:
-    """The direct calls of these models first, then those of reference models."""
-    direct = tree.direct
-    names = [name for name in models if name in direct.models]
-    names += [name for name in direct.models if name not in tree.models]
-    column = [direct.models.index(name) for name in names]
-    measured = _measured(direct, (slice(None), column))
-    return DirectCalls(tuple(names), **measured, rate=direct.rate[column])
 
 
 def _measured(calls: RouteTree | DirectCalls, chosen: Any) -> dict[str, Any]:
