@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from hierrouter.evaluation.bounds import random_policy
-from hierrouter.replay.env import ReplayEnv, feature_space
+from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv, feature_space
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
 
@@ -25,65 +24,60 @@ def env() -> ReplayEnv:
 
 
 @pytest.mark.parametrize("allow_stop", [False, True])
-@pytest.mark.parametrize("hops", [1, 2, 3])
-def test_gymnasium_has_nothing_to_complain_about(hops: int, allow_stop: bool) -> None:
-    env = ReplayEnv(planted_tree(dim=8, hops=hops), ALPHA, allow_stop)
+@pytest.mark.parametrize("view", ["context", "query+answer", "query", "stage"])
+def test_gymnasium_has_nothing_to_complain_about(view: str, allow_stop: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # Without a registered spec the checker cannot build the other render modes: there are none.
-        check_env(env, skip_render_check=True)
+        check_env(ReplayEnv(two_step_tree(view=view), ALPHA, allow_stop), skip_render_check=True)
 
 
-@pytest.mark.parametrize("view", ["query+answer", "query", "stage"])
-def test_nor_about_other_views(view: str) -> None:
-    env = ReplayEnv(two_step_tree(view=view), ALPHA)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(env, skip_render_check=True)
+def test_gymnasium_knows_the_environment() -> None:
+    tree = two_step_tree()
+    made = gymnasium.make("hierrouter/Replay-v0", tree=tree, alpha=ALPHA)
+    assert isinstance(made.unwrapped, ReplayEnv)
+    assert made.reset(seed=3)[1] == ReplayEnv(tree, ALPHA).reset(seed=3)[1]
+    many = gymnasium.make_vec(
+        "hierrouter/Replay-v0",
+        num_envs=4,
+        vectorization_mode="vector_entry_point",
+        tree=tree,
+        alpha=ALPHA,
+        allow_stop=True,
+    )
+    assert isinstance(many.unwrapped, ReplayVectorEnv)
 
 
-def test_an_episode_is_a_route_of_its_query(env: ReplayEnv) -> None:
-    tree, query, actions = env.tree, 7, (2, 0, 1)
+@pytest.mark.parametrize(
+    ("stop", "made"), [(False, (2, 0, 1)), (True, (5,)), (True, (1, 5)), (True, (1, 2, 3))]
+)
+def test_an_episode_is_a_route_of_its_query(stop: bool, made: tuple[int, ...]) -> None:
+    """With stop an action of the second half ends it."""
+    env, query = ReplayEnv(planted_tree(dim=8, hops=3), ALPHA, stop), 7
+    tree, path = env.tree, tuple(action % 3 for action in made)
+    assert env.action_space.n == (6 if stop else 3)
     observation, info = env.reset(options={"query": query})
     assert info == {"query": "q7", "node": 0, "state": query * tree.routes.states}
-    for hop, action in enumerate(actions):
-        node = tree.routes.node(actions[:hop])
+    for hop, action in enumerate(made):
+        node = tree.routes.node(path[:hop])
         assert observation["stage"] == hop
         assert observation["cost"][0] == pytest.approx(tree.cost[query, node])
         np.testing.assert_array_equal(observation["embedding"], tree.embedding[query, node])
         observation, reward, terminated, truncated, info = env.step(np.int64(action))
-        assert not truncated
-        if not terminated:
-            assert reward == 0
-    leaf = tree.routes.node(actions)
-    assert terminated
-    assert reward == tree.score[query, leaf] - ALPHA * tree.cost[query, leaf]
-    assert info == {"query": "q7", "node": leaf, "state": len(tree) * tree.routes.states}
+        assert (terminated, truncated) == (hop == len(made) - 1, False)
+        assert terminated or reward == 0
+    end = tree.routes.node(path)
+    assert reward == tree.score[query, end] - ALPHA * tree.cost[query, end]
+    assert info == {"query": "q7", "node": end, "state": len(tree) * tree.routes.states}
     assert not observation["embedding"].any()
-    assert observation["stage"] == 3
+    assert observation["stage"] == len(made)
 
 
-def test_an_action_of_the_second_half_stops() -> None:
-    env = ReplayEnv(planted_tree(dim=8, hops=3), ALPHA, allow_stop=True)
-    tree, query, models = env.tree, 7, 3
-    assert env.action_space.n == 2 * models
-    for made, path in [((3 + 2,), (2,)), ((1, 3 + 2), (1, 2)), ((1, 2, 3 + 0), (1, 2, 0))]:
-        env.reset(options={"query": query})
-        steps = [env.step(np.int64(action)) for action in made]
-        assert [terminated for _, _, terminated, _, _ in steps] == [False] * (len(made) - 1) + [
-            True
-        ]
-        observation, reward, _, _, info = steps[-1]
-        node = tree.routes.node(path)
-        assert info["node"] == node
-        assert reward == tree.score[query, node] - ALPHA * tree.cost[query, node]
-        assert observation["stage"] == len(made)
-        assert not observation["embedding"].any()
-
-
-def test_a_step_before_the_first_reset_is_an_error(env: ReplayEnv) -> None:
-    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
-        env.step(np.int64(0))
+def test_a_step_before_the_start_or_after_the_end_is_an_error(env: ReplayEnv) -> None:
+    for begin in (lambda: None, lambda: [env.reset(seed=0), *(env.step(0) for _ in range(3))]):
+        begin()
+        with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+            env.step(np.int64(0))
 
 
 @pytest.mark.parametrize("action", [-1, 3])
@@ -93,38 +87,12 @@ def test_an_action_that_is_not_there_is_an_error(env: ReplayEnv, action: int) ->
         env.step(np.int64(action))
 
 
-def test_a_step_after_the_end_is_an_error(env: ReplayEnv) -> None:
-    env.reset(seed=0)
-    for _ in range(3):
-        env.step(np.int64(0))
-    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
-        env.step(np.int64(0))
-
-
 def test_the_same_seed_draws_the_same_queries(env: ReplayEnv) -> None:
     def drawn() -> list[str]:
-        first = env.reset(seed=3)[1]["query"]
-        return [first, *(env.reset()[1]["query"] for _ in range(20))]
+        return [env.reset(seed=seed)[1]["query"] for seed in (3, *[None] * 20)]
 
     assert drawn() == drawn()
     assert len(set(drawn())) > 10
-
-
-def test_sampled_returns_agree_with_the_exact_value() -> None:
-    env = ReplayEnv(random_tree(Routes(3, 2), queries=20, seed=0), ALPHA)
-    rng = np.random.default_rng(0)
-    env.reset(seed=0)
-    returns = np.array([_random_return(env, rng) for _ in range(10_000)])
-    exact = random_policy(env.tree).reward(ALPHA).mean()
-    assert abs(returns.mean() - exact) < 4 * returns.std() / np.sqrt(len(returns))
-
-
-def _random_return(env: ReplayEnv, rng: np.random.Generator) -> float:
-    env.reset()
-    terminated, reward = False, 0.0
-    while not terminated:
-        _, reward, terminated, _, _ = env.step(rng.integers(3))
-    return reward
 
 
 @pytest.mark.parametrize("asked", [-1, 999, [1], 1.5, "0"])

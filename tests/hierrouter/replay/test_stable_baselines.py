@@ -68,7 +68,6 @@ def test_its_ppo_learns_on_the_adapter(allow_stop: bool) -> None:
 def test_its_off_policy_algorithms_run_on_the_adapter() -> None:
     model = DQN("MultiInputPolicy", adapted(4), learning_starts=16, seed=0, device="cpu")
     model.learn(64)
-    assert model.num_timesteps == 64
     assert model.replay_buffer.size() == 16
 
 

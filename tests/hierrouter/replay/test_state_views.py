@@ -1,4 +1,4 @@
-"""A real cache opened in each view, with real encoders."""
+"""What a view shows of a state, and a real cache opened in each view, with real encoders."""
 
 import shutil
 from collections.abc import Callable
@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import hierrouter as hr
 from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
+from hierrouter.engines.generator import context_text
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import VIEWS, Selection, open_tree, state_texts
+from hierrouter.replay.opening import DEFAULT_VIEW, VIEWS, state_texts
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
 from hierrouter_cache.tree import RouteTree
@@ -23,11 +25,32 @@ ENCODERS: dict[str, Callable[[Path], str]] = {
 
 
 @pytest.fixture
-def cache(tmp_path: Path, testbed_cache: Path) -> Path:
+def bare(cache: Path) -> Path:
     """The testbed without any embedding."""
-    root = Path(shutil.copytree(testbed_cache, tmp_path / "cache"))
-    shutil.rmtree(root / "derived", ignore_errors=True)
-    return root
+    shutil.rmtree(cache / "derived", ignore_errors=True)
+    return cache
+
+
+@pytest.mark.parametrize(
+    ("view", "before", "after"),
+    [
+        ("context", ("q",), (context_text("q", ["first", "second"]),)),
+        ("query+answer", ("q", ""), ("q", "second")),
+        ("query", ("q",), ("q",)),
+        ("stage", (), ()),
+    ],
+)
+def test_what_each_view_shows(view: str, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    assert state_texts(view, "q", []) == before
+    assert state_texts(view, "q", ["first", "second"]) == after
+    assert (DEFAULT_VIEW, view in VIEWS) == ("context", True)  # the paper's is the first
+
+
+def test_an_unknown_view_is_refused_before_a_cache_is_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown state view: queri; did you mean query"):
+        hr.open(tmp_path / "nothing", state="queri")
+    with pytest.raises(InputError, match=r"unknown .*: ; known: context, query\+answer, query, s"):
+        state_texts("", "q", [])
 
 
 def files(cache: Path) -> dict[str, int]:
@@ -41,16 +64,13 @@ def words(cache: Path, tree: RouteTree) -> list[list[tuple[str, list[str]]]]:
     question = {row["id"]: row["question"] for row in asked}
     said = ask_cache(cache, "SELECT id, route, response FROM nodes WHERE hop > 0").to_pylist()
     response = {(row["id"], row["route"]): row["response"] for row in said}
-    states = range(tree.routes.states)
-    paths = [[tree.models[action] for action in tree.routes.path(state)] for state in states]
+    names = [
+        [tree.models[action] for action in tree.routes.path(state)]
+        for state in range(tree.routes.states)
+    ]
+    made = [[">".join(path[: hop + 1]) for hop in range(len(path))] for path in names]
     return [
-        [
-            (
-                question[name],
-                [response[name, ">".join(path[:hop])] for hop in range(1, len(path) + 1)],
-            )
-            for path in paths
-        ]
+        [(question[name], [response[name, route] for route in routes]) for routes in made]
         for name in tree.query_ids
     ]
 
@@ -64,25 +84,24 @@ def live(encoder: Encoder, view: str, states: list[tuple[str, list[str]]]) -> ND
 @pytest.mark.parametrize("view", ["context", "query+answer", "query"])
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_stored_state_is_what_a_live_one_would_be(
-    cache: Path, encoder: str, view: str, tmp_path: Path
+    bare: Path, encoder: str, view: str, tmp_path: Path
 ) -> None:
     name = ENCODERS[encoder](tmp_path / "encoder")
-    tree = open_tree(cache, Selection(encoder=name, view=view, limit=1))
+    tree = hr.open(bare, encoder=name, state=view, limit=1)
     assert (tree.encoder, tree.view) == (name, view)
-    expected = [live(load_encoder(name), view, states) for states in words(cache, tree)]
+    expected = [live(load_encoder(name), view, states) for states in words(bare, tree)]
     np.testing.assert_allclose(tree.embedding, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_equal_answers_look_the_same_after_different_contexts(
-    cache: Path, encoder: str, tmp_path: Path
+    bare: Path, encoder: str, tmp_path: Path
 ) -> None:
     """To the bit, although they were not encoded in one batch."""
     name = ENCODERS[encoder](tmp_path / "encoder")
-    for dataset in ("arith", "string", "room"):
-        open_tree(cache, Selection(encoder=name, view="query+answer", datasets=(dataset,)))
-    tree = open_tree(cache, Selection(encoder=name, view="query+answer"))
-    answers = [responses[-1:] for states in words(cache, tree) for _, responses in states]
+    for datasets in ("arith", "string", "room", None):
+        tree = hr.open(bare, encoder=name, state="query+answer", datasets=datasets)
+    answers = [responses[-1:] for states in words(bare, tree) for _, responses in states]
     _, text = np.unique(["".join(answer) for answer in answers], return_inverse=True)
     vectors = tree.parts[1].vectors[tree.parts[1].row].reshape(len(text), -1)
     kinds = len(np.unique(text))
@@ -91,79 +110,58 @@ def test_equal_answers_look_the_same_after_different_contexts(
     assert len(np.unique(np.column_stack([text, vectors]), axis=0)) == kinds
 
 
-def test_the_question_is_seen_at_every_state(cache: Path) -> None:
-    seen = open_tree(cache, Selection(view="query")).embedding
-    root = open_tree(cache).embedding[:, :1]
-    assert np.array_equal(seen, np.repeat(root, seen.shape[1], axis=1))
-    both = open_tree(cache, Selection(view="query+answer")).embedding
-    assert np.array_equal(both[..., : seen.shape[2]], seen)
-
-
-def test_only_what_a_view_shows_is_embedded(cache: Path) -> None:
-    blind = open_tree(cache, Selection(view="stage"))
-    assert (blind.dim, files(cache)) == (0, {})
-    queries, states = len(blind), blind.routes.states
-    open_tree(cache, Selection(view="query"))
-    [asked] = files(cache).values()
-    assert asked <= queries
-    whole = open_tree(cache)
-    [folder] = files(cache)
-    assert asked < sum(file.rows for file in embedding_files(cache)) <= queries * states
-    open_tree(cache, Selection(view="query+answer"))
-    [answers] = set(files(cache)) - {folder}
-    distinct = {"".join(said[-1:]) for row in words(cache, whole) for _, said in row}
-    assert files(cache)[answers] == len(distinct)
+def test_only_what_a_view_shows_is_embedded(bare: Path) -> None:
+    blind = hr.open(bare, state="stage")
+    assert (blind.dim, files(bare)) == (0, {})
+    asked = hr.open(bare, state="query")
+    [questions] = files(bare).values()
+    assert questions <= len(blind)
+    whole = hr.open(bare)
+    assert np.array_equal(asked.embedding, np.repeat(whole.embedding[:, :1], 4, axis=1))
+    [folder] = files(bare)
+    contexts = sum(file.rows for file in embedding_files(bare))
+    assert questions < contexts <= len(blind) * blind.routes.states
+    both = hr.open(bare, state="query+answer")
+    assert np.array_equal(both.embedding[..., : asked.dim], asked.embedding)
+    [answers] = set(files(bare)) - {folder}
+    distinct = {"".join(said[-1:]) for row in words(bare, whole) for _, said in row}
+    assert files(bare)[answers] == len(distinct)
+    opened = (whole, both, asked, blind)
+    assert [tree.dim for tree in opened] == [512, 1024, 512, 0]
+    assert len({tree.fingerprint for tree in opened}) == 1
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_is_embedded_once(cache: Path, view: str) -> None:
+def test_a_view_is_embedded_once_and_not_kept_in_a_read_only_cache(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
     told: list[str] = []
 
-    def opened() -> RouteTree:
-        return open_tree(cache, Selection(view=view), lambda what, *_: told.append(what))
+    def embedding() -> NDArray[np.float32]:
+        told.clear()
+        return hr.open(bare, state=view, progress=lambda what, *_: told.append(what)).embedding
 
-    first = opened()
-    told.clear()
-    again = opened()
+    first = embedding()
+    assert np.array_equal(embedding(), first)
     assert "embed" not in told
-    assert np.array_equal(again.embedding, first.embedding)
-
-
-def test_every_view_is_of_the_same_data(cache: Path) -> None:
-    opened = [open_tree(cache, Selection(view=view)) for view in VIEWS]
-    assert len({tree.fingerprint for tree in opened}) == 1
-    dims = {tree.view: tree.dim for tree in opened}
-    assert dims == {"context": 512, "query+answer": 1024, "query": 512, "stage": 0}
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_read_only_cache_is_opened_in_every_view(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, view: str
-) -> None:
-    expected = open_tree(cache, Selection(view=view)).embedding
-    shutil.rmtree(cache / "derived", ignore_errors=True)
+    shutil.rmtree(bare / "derived", ignore_errors=True)
     monkeypatch.setattr("os.access", lambda path, mode: False)  # tests may run as root
-    assert np.array_equal(open_tree(cache, Selection(view=view)).embedding, expected)
-    assert embedding_files(cache) == []
+    assert np.array_equal(embedding(), first)
+    assert embedding_files(bare) == []
 
 
-def test_one_hop_shows_an_empty_answer(cache: Path) -> None:
-    tree = open_tree(cache, Selection(view="query+answer", hops=1))
+def test_one_hop_shows_an_empty_answer(bare: Path) -> None:
+    tree = hr.open(bare, state="query+answer", hops=1)
     empty = load_encoder(BUILT_IN).encode([""])
     assert tree.embedding.shape == (len(tree), 1, 1024)
     assert np.array_equal(tree.embedding[:, 0, 512:], np.repeat(empty, len(tree), axis=0))
 
 
-def test_damaged_answers_are_named(cache: Path) -> None:
-    open_tree(cache, Selection(view="query+answer"))
-    for file in embedding_files(cache):
+def test_damaged_answers_are_named(bare: Path) -> None:
+    hr.open(bare, state="query+answer")
+    for file in embedding_files(bare):
         data = bytearray(file.path.read_bytes())
         data[-1] ^= 1
         file.path.write_bytes(data)
     with pytest.raises(DamagedPart, match=r"damaged embedding file: .*cache repair"):
-        open_tree(cache, Selection(view="query+answer"))
-
-
-def test_an_unknown_view_is_refused_before_a_cache_is_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown state view: queri; did you mean query"):
-        open_tree(tmp_path / "nothing", Selection(view="queri"))
+        hr.open(bare, state="query+answer")

@@ -1,133 +1,106 @@
 """Opening a part of a cache: fewer models, hops or queries, another scorer, holes."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hierrouter.collection.transfer import receive
-from hierrouter.pools.files import load_pool
-from hierrouter.pools.pool import Price
+import hierrouter as hr
 from hierrouter.questions.scoring import scorer
 from hierrouter.questions.sources import dataset_called
-from hierrouter.replay.opening import Selection, open_tree, training_tree
+from hierrouter.replay.opening import training_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.tree import Rate, RouteTree
+from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 from tests.holes import drop_five_leaves_of_three_queries
 
-
-@pytest.fixture
-def cache(tmp_path: Path, testbed_cache: Path) -> Path:
-    return Path(shutil.copytree(testbed_cache, tmp_path / "cache"))
+TESTBED = Path(hr.load_pool.__code__.co_filename).with_name("testbed.toml").read_text()
 
 
-@pytest.fixture
-def ragged(cache: Path) -> Path:
-    drop_five_leaves_of_three_queries(cache)
-    return cache
-
-
-def test_fewer_models_are_a_sub_tree(cache: Path) -> None:
-    whole = open_tree(cache)
-    part = open_tree(cache, Selection(models=("facts", "calc")))
-    assert part.models == ("facts", "calc")
+def test_fewer_models_or_hops_are_a_sub_tree(cache: Path, tmp_path: Path) -> None:
+    whole = hr.open(cache)
+    part = hr.open(cache, models="facts,calc")
+    assert part.models == part.direct.models == ("facts", "calc")
     assert np.array_equal(
         part.score[:, part.routes.node((0, 1))], whole.score[:, whole.routes.node((2, 0))]
     )
-    assert part.direct.models == ("facts", "calc")
-
-
-def test_fewer_hops_are_a_sub_tree(cache: Path) -> None:
-    whole = open_tree(cache)
-    part = open_tree(cache, Selection(hops=1))
-    assert np.array_equal(part.score, whole.score[:, :4])
-
-
-def test_a_pool_file_of_fewer_models_opens_the_same_tree_as_the_flag(
-    cache: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "two.toml"
-    prompts = '[pool]\nhops = 2\nstage_prompts = [""]\n'
-    settings = {model.name: model for model in load_pool("testbed").models}
-    entries = "".join(
-        f'[[models]]\nname = "{name}"\nmodel = "testbed:{name}"\n'
-        f'dtype = "float32"\nbase_rate = {settings[name].base_rate}\n'
-        f"generation = {{ max_new_tokens = {settings[name].generation.max_new_tokens} }}\n"
-        for name in ("calc", "text")
-    )
-    file.write_text(prompts + entries)
-    by_file = open_tree(cache, Selection(pool=str(file)))
-    by_flag = open_tree(cache, Selection(models=("calc", "text")))
-    assert by_file.fingerprint == by_flag.fingerprint
+    assert np.array_equal(hr.open(cache, hops=1).score, whole.score[:, :4])
+    settings, *models = TESTBED.split("[[models]]")
+    assert len(models) == 3
+    (tmp_path / "two.toml").write_text("[[models]]".join([settings, *models[:2]]))
+    by_file = hr.open(cache, pool=tmp_path / "two.toml")
+    assert by_file.fingerprint == hr.open(cache, models=["calc", "text"]).fingerprint
 
 
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        (Selection(models=("calcc",)), "unknown model: calcc; did you mean calc"),
-        (Selection(models=("calc", "calc")), "duplicate model calc"),
-        (Selection(hops=3), "hops must be 1 to 2"),
-        (Selection(scorer="numerik"), "numerik"),
-        (Selection(datasets=("nope",)), "dataset not in the cache: nope"),
+        ({"models": "calcc"}, "unknown model: calcc; did you mean calc"),
+        ({"models": "calc,calc"}, "duplicate model calc"),
+        ({"hops": 3}, "hops must be 1 to 2"),
+        ({"scorer": "numerik"}, "numerik"),
+        ({"datasets": "nope"}, "dataset not in the cache: nope"),
     ],
 )
-def test_what_is_not_there_is_named(cache: Path, selection: Selection, message: str) -> None:
+def test_what_is_not_there_is_named(
+    testbed_cache: Path, selection: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        open_tree(cache, selection)
+        hr.open(testbed_cache, **selection)
+
+
+def stored_scores(cache: Path, name: str, view: str = "scores") -> int:
+    query = f"SELECT * FROM {view} WHERE scorer = ?"
+    return CacheReader(cache).sql(query, [scorer(name).key]).num_rows
 
 
 def test_another_scorer_is_computed_from_stored_responses_and_kept(cache: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-
-    def on_done(what: str, done: int, total: int) -> None:
-        told.append((what, done, total))
-
-    first = open_tree(cache, Selection(scorer="numeric"), on_done)
-    assert any(what == "score" for what, _, _ in told)
+    told: list[str] = []
+    first = hr.open(cache, scorer="numeric", progress=lambda what, *_: told.append(what))
+    assert "score" in told
     told.clear()
-    again = open_tree(cache, Selection(scorer="numeric"), on_done)
+    again = hr.open(cache, scorer="numeric", progress=lambda what, *_: told.append(what))
     assert told == []
     assert again.fingerprint == first.fingerprint
     assert first.scorer == "numeric"
-    assert first.fingerprint != open_tree(cache).fingerprint
-    key = scorer("numeric").key
-    stored = CacheReader(cache).sql("SELECT count(*) AS n FROM scores WHERE scorer = ?", [key])
-    calls = CacheReader(cache).sql("SELECT count(*) AS n FROM calls")
-    assert stored["n"][0].as_py() >= calls["n"][0].as_py()
+    assert first.fingerprint != hr.open(cache).fingerprint
+    assert stored_scores(cache, "numeric") >= CacheReader(cache).sql("SELECT * FROM calls").num_rows
+
+
+def test_no_score_is_computed_twice_where_accuracy_is_q(cache: Path) -> None:
+    hr.open(cache, scorer="accuracy")
+    rows = stored_scores(cache, "accuracy", "scores_rows")
+    assert rows == stored_scores(cache, "accuracy") > 0
 
 
 def test_prices_replace_those_of_the_pool(cache: Path) -> None:
-    tree = open_tree(cache, Selection(prices={"calc": Price(Rate(1.0, 3.0), "a test")}))
+    tree = hr.open(cache, prices={"calc": {"in": 1.0, "out": 3.0}})
     node = tree.routes.node((0,))
     expected = tree.tokens_in[:, node] + 3 * tree.tokens_out[:, node]
     assert np.array_equal(tree.cost[:, node], expected)
-    assert tree.fingerprint != open_tree(cache).fingerprint
+    assert tree.fingerprint != hr.open(cache).fingerprint
 
 
-def test_holes_are_refused_with_their_number(ragged: Path) -> None:
+def test_holes_are_refused_with_their_number_or_left_out(cache: Path) -> None:
+    drop_five_leaves_of_three_queries(cache)
     with pytest.raises(IncompleteTree, match=r"3 of 200 queries lack 5 nodes.*--allow-incomplete"):
-        open_tree(ragged)
-
-
-def test_holes_can_be_left_out_and_are_counted(ragged: Path) -> None:
-    tree = open_tree(ragged, Selection(allow_incomplete=True))
+        hr.open(cache)
+    tree = hr.open(cache, allow_incomplete=True)
     assert (len(tree), tree.left_out) == (197, 3)
-    part = open_tree(ragged, Selection(allow_incomplete=True, hops=1))
+    part = hr.open(cache, allow_incomplete=True, hops=1)
     assert (len(part), part.left_out) == (200, 0)
 
 
-def test_a_changed_setting_is_named(cache: Path, tmp_path: Path) -> None:
-    text = Path(load_pool.__code__.co_filename).with_name("testbed.toml")
-    pool = text.read_text().replace("max_new_tokens = ", "max_new_tokens = 9")
+def test_a_changed_setting_is_named(testbed_cache: Path, tmp_path: Path) -> None:
+    pool = TESTBED.replace("max_new_tokens = ", "max_new_tokens = 9")
     (tmp_path / "changed.toml").write_text(pool)
     with pytest.raises(IncompleteTree, match=r"not collected with this configuration.*max_new_tok"):
-        open_tree(cache, Selection(pool=str(tmp_path / "changed.toml")))
+        hr.open(testbed_cache, pool=tmp_path / "changed.toml")
 
 
 def arrays(value: object) -> Iterator[np.ndarray]:
@@ -139,11 +112,8 @@ def arrays(value: object) -> Iterator[np.ndarray]:
         for item in value:
             yield from arrays(item)
     elif is_dataclass(value):
-        for item in (
-            *(getattr(value, field.name) for field in fields(value)),
-            *vars(value).values(),
-        ):
-            yield from arrays(item)
+        names = {*(field.name for field in fields(value)), *vars(value)}
+        yield from arrays(tuple(getattr(value, name) for name in names))
 
 
 def marked(tree: RouteTree, mark: float) -> RouteTree:
@@ -182,31 +152,11 @@ def test_a_training_needs_both_folds(fold: str) -> None:
         training_tree(without)
 
 
-def test_no_score_is_computed_twice_where_accuracy_is_q(cache: Path) -> None:
-    open_tree(cache, Selection(scorer="accuracy"))
-    stored = CacheReader(cache)
-    key = [scorer("accuracy").key]
-    rows = stored.sql("SELECT * FROM scores_rows WHERE scorer = ?", key).num_rows
-    assert rows == stored.sql("SELECT * FROM scores WHERE scorer = ?", key).num_rows > 0
-
-
 @pytest.mark.parametrize("name", ["mine.parquet", "folder/mine.jsonl", "arc_easy.jsonl", "mine"])
 def test_a_dataset_is_opened_by_the_name_it_was_collected_by(tmp_path: Path, name: str) -> None:
-    asked = Path(name).stem
-    rows = [
-        {
-            "query_id": str(number),
-            "dataset": dataset_called(asked),
-            "question": f"question {number}",
-            "answer": "a",
-            "model": "one-1b",
-            "response": "a",
-            "tokens_in": 1,
-            "tokens_out": 1,
-        }
-        for number in range(20)
-    ]
-    file = tmp_path / "answers.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    receive(file, tmp_path / "cache", "table", seed=0)
-    assert len(open_tree(tmp_path / "cache", Selection(datasets=(name,)))) == 20
+    answer = {"question": "q", "answer": "a", "model": "m", "tokens_in": 1, "tokens_out": 1}
+    answer |= {"dataset": dataset_called(Path(name).stem), "response": "a"}
+    rows = [json.dumps(answer | {"query_id": f"{n}", "question": f"q {n}"}) for n in range(20)]
+    (tmp_path / "answers.jsonl").write_text("\n".join(rows))
+    hr.import_(tmp_path / "answers.jsonl", tmp_path / "cache", format="table")
+    assert len(hr.open(tmp_path / "cache", datasets=[name])) == 20
