@@ -3,47 +3,44 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.answers import Judge, boxed, final_expression
+from hierrouter.questions.answers import WORKER, Judge, boxed, final_expression
 from hierrouter_cache.errors import WorldError
-from tests.hierrouter.questions.real import answers, questions
-
-EQUAL = [
-    (r"\frac{1}{2}", "0.5"),
-    (r"\dfrac{9}{7}", r"\frac{9}{7}"),
-    (r"\frac12", r"\frac{1}{2}"),
-    ("x+1", "1+x"),
-    ("(x-1)(x+1)", "x^2-1"),
-    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
-    (r"900,\!000", "900,000"),
-    ("3(x-2)", "q(x) = 3(x-2)"),
-    (r"\text{east}", "east"),
-    ("10", r"10\text{ cm}"),
-    ("0.0011_{2}", "0.0011_2"),
-    ("1, 2", "2, 1"),
-    (r"\left(3, \frac{\pi}{2}\right)", r"(3,\frac{\pi}{2})"),
-]
-OTHER = [
-    ("2", "3"),
-    ("x+1", "x-1"),
-    ("(1,2)", "(2,1)"),
-    ("1,2", "-1,2"),
-    ("11/2", "1 1/2"),
-    (r"\text{east}", "west"),
-    ("2", "x"),
-    ("2", ""),
-]
-HOPELESS = [r"9^{9^{9^{9}}}", "(" * 200, "{" * 50, "\x00", "\ud800", r"\frac{", r"\int \sum ^ _"]
+from tests.hierrouter.questions.real import answers
 
 
-@pytest.mark.parametrize(("reference", "found"), EQUAL)
-def test_equivalent_expressions(reference: str, found: str) -> None:
-    assert boxed(rf"so $\boxed{{{found}}}$.", [reference]) == 1
-    assert boxed(rf"so $\boxed{{{found}}}$.", [rf"We get \boxed{{{reference}}}, as asked."]) == 1
-
-
-@pytest.mark.parametrize(("reference", "found"), OTHER)
-def test_other_expressions(reference: str, found: str) -> None:
-    assert boxed(rf"\boxed{{{found}}}", [rf"\boxed{{{reference}}}"]) == 0
+@pytest.mark.parametrize(
+    ("reference", "found", "right"),
+    [
+        (r"\frac{1}{2}", "0.5", 1),
+        (r"\dfrac{9}{7}", r"\frac{9}{7}", 1),
+        (r"\frac12", r"\frac{1}{2}", 1),
+        ("x+1", "1+x", 1),
+        ("(x-1)(x+1)", "x^2-1", 1),
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", 1),
+        (r"900,\!000", "900,000", 1),
+        ("3(x-2)", "q(x) = 3(x-2)", 1),
+        (r"\text{east}", "east", 1),
+        ("10", r"10\text{ cm}", 1),
+        ("0.0011_{2}", "0.0011_2", 1),
+        ("1, 2", "2, 1", 1),
+        (r"\left(3, \frac{\pi}{2}\right)", r"(3,\frac{\pi}{2})", 1),
+        ("1234567", "1234567".zfill(1_000), 1),
+        ("1234567", "1234567".zfill(1_001), 0),
+        ("2", "3", 0),
+        ("x+1", "x-1", 0),
+        ("(1,2)", "(2,1)", 0),
+        ("1,2", "-1,2", 0),
+        ("11/2", "1 1/2", 0),
+        (r"\text{east}", "west", 0),
+        ("2", "x", 0),
+        ("2", "", 0),
+        ("2", "x=1, y=2", 0),  # one of two equations is not the answer
+        ("x=3", "y=3", 0),
+    ],
+)
+def test_equivalent_expressions(reference: str, found: str, right: int) -> None:
+    assert boxed(rf"so $\boxed{{{found}}}$.", [reference]) == right
+    assert boxed(rf"\boxed{{{found}}}", [rf"We get \boxed{{{reference}}}, as asked."]) == right
 
 
 @pytest.mark.parametrize(
@@ -59,16 +56,29 @@ def test_other_expressions(reference: str, found: str) -> None:
         ("x + 1", "x + 1"),
         (r"The answer is \frac{x}{2} - 1.", r"\frac{x}{2} - 1"),
         ("The simplified form:\n10 cm", "10"),
+        ("The answer is red paint. That is all.", "red paint"),
     ],
 )
 def test_the_final_expression(text: str, expression: str) -> None:
     assert final_expression(text) == expression
 
 
-@pytest.mark.parametrize("text", HOPELESS)
+@pytest.mark.parametrize(
+    "text", ["(" * 200, "{" * 50, "\x00", "\ud800", r"\frac{", r"\int \sum ^ _"]
+)
 def test_what_cannot_be_parsed_is_wrong(text: str) -> None:
     assert boxed(rf"\boxed{{{text}}}", [r"\boxed{2}"]) == 0
     assert boxed(r"\boxed{x+1}", [r"\boxed{1+x}"]) == 1  # the judge is still there
+
+
+def test_what_takes_too_long_is_wrong(tmp_path: Path) -> None:
+    """With a tenth of the processor time, which is as long as the tests can wait."""
+    path, text = tmp_path / "worker.py", WORKER.read_text()
+    path.write_text(text.replace("CPU_SECONDS = 5.0", "CPU_SECONDS = 0.5"))
+    assert path.read_text() != text
+    judge = Judge(path)
+    assert judge.equivalent(r"9^{9^{9^{9}}}", "2") is False
+    assert judge.equivalent("x+1", "1+x") is True
 
 
 def test_threads_share_a_judge() -> None:
@@ -85,31 +95,23 @@ def test_threads_share_a_judge() -> None:
     assert verdicts == {number: number < 3 for number in range(6)}
 
 
-def worker(folder: Path, then: str) -> Path:
-    """A worker that is ready and then does this with its first question."""
-    path = folder / "worker.py"
-    path.write_text(f"import os, signal\ninput()\nprint(1, flush=True)\ninput()\n{then}\n")
-    return path
-
-
-def test_a_judge_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
-    path = tmp_path / "worker.py"
-    path.write_text("raise ImportError")
-    with pytest.raises(WorldError, match="boxed does not start"):
-        Judge(path).equivalent("x", "x")
+READY = "import os, signal\ninput()\nprint(1, flush=True)\ninput()\n"
 
 
 @pytest.mark.parametrize(
-    "then", ["os.kill(os.getpid(), signal.SIGKILL)", "raise OSError", "exit()"]
+    ("code", "said"),
+    [
+        ("raise ImportError", "boxed does not start"),
+        (f"{READY}os.kill(os.getpid(), signal.SIGKILL)", "ended from outside"),
+        (f"{READY}raise OSError", "ended from outside"),
+        (f"{READY}exit()", "ended from outside"),
+    ],
 )
-def test_a_judge_that_is_ended_is_no_verdict(tmp_path: Path, then: str) -> None:
-    with pytest.raises(WorldError, match="ended from outside"):
-        Judge(worker(tmp_path, then)).equivalent("x", "x")
-
-
-def test_processor_time_that_is_up_is_wrong(tmp_path: Path) -> None:
-    loop = "signal.setitimer(signal.ITIMER_PROF, 0.05)\nwhile True: pass"
-    assert Judge(worker(tmp_path, loop)).equivalent("x", "x") is False
+def test_a_judge_that_ends_is_no_verdict(tmp_path: Path, code: str, said: str) -> None:
+    path = tmp_path / "worker.py"
+    path.write_text(code)
+    with pytest.raises(WorldError, match=said):
+        Judge(path).equivalent("x", "x")
 
 
 def test_real_answers_are_judged_as_by_their_source() -> None:
@@ -121,28 +123,7 @@ def test_real_answers_are_judged_as_by_their_source() -> None:
     rows = answers("multihop_math_dylan_60")
     values = [boxed(row["response"], [row["answer"]]) for row in rows]
     assert sum(value == row["score"] for value, row in zip(values, rows, strict=True)) >= 360
-    denied = [
-        row["query_id"]
-        for value, row in zip(values, rows, strict=True)
-        if value < row["score"] and row["query_id"] != "math-test-intermediate_algebra-295"
-    ]
-    assert denied == []
-
-
-def test_a_real_solution_is_right() -> None:
-    for row in questions("math"):
-        assert boxed(row["answer"], [row["answer"]]) == 1
-
-
-def test_words_are_those_of_the_stated_answer() -> None:
-    assert final_expression("The answer is red paint. That is all.") == "red paint"
-
-
-@pytest.mark.parametrize(("answer", "reference"), [("x=1, y=2", "2"), ("y=3", "x=3")])
-def test_one_of_two_equations_is_not_the_answer(answer: str, reference: str) -> None:
-    assert boxed(rf"\boxed{{{answer}}}", [reference]) == 0
-
-
-def test_numbers_of_any_length_up_to_a_limit_are_compared() -> None:
-    assert boxed(rf"\boxed{{{'1234567'.zfill(1_000)}}}", ["1234567"]) == 1
-    assert boxed(rf"\boxed{{{'1234567'.zfill(1_001)}}}", ["1234567"]) == 0
+    denied = {
+        row["query_id"] for value, row in zip(values, rows, strict=True) if value < row["score"]
+    }
+    assert denied <= {"math-test-intermediate_algebra-295"}

@@ -6,15 +6,12 @@ import pytest
 
 from hierrouter.questions.query import find_query, full_names
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import Routes
 from tests.hierrouter.trees import random_tree
 
 IDS = ("fact-1", "fact-10", "fact-2", "7", "7", "riddle-5")
 DATASETS = ("fact", "fact", "fact", "left", "right", "riddle")
-
-
-def tree() -> RouteTree:
-    return replace(random_tree(Routes(2, 1), len(IDS), 0), query_ids=IDS, datasets=DATASETS)
+TREE = replace(random_tree(Routes(2, 1), len(IDS), 0), query_ids=IDS, datasets=DATASETS)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +28,7 @@ def tree() -> RouteTree:
     ],
 )
 def test_a_query_is_found_by_id_full_name_or_beginning(name: str, row: int) -> None:
-    assert find_query(tree(), name) == row
+    assert find_query(TREE, name) == row
 
 
 @pytest.mark.parametrize(
@@ -47,8 +44,8 @@ def test_a_query_is_found_by_id_full_name_or_beginning(name: str, row: int) -> N
 )
 def test_what_is_not_one_query_is_named(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        find_query(tree(), name)
+        find_query(TREE, name)
 
 
 def test_full_names_are_those_of_the_tree() -> None:
-    assert full_names(tree())[3:] == ["left/7", "right/7", "riddle/riddle-5"]
+    assert full_names(TREE)[3:] == ["left/7", "right/7", "riddle/riddle-5"]

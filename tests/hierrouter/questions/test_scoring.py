@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.questions.answers import boxed, choice, exact_match, numeric, token_f1
+from hierrouter.questions.answers import boxed, choice, exact_match, numeric
 from hierrouter.questions.scoring import (
     SCORERS,
     ScoreFunction,
@@ -64,16 +64,9 @@ def test_a_reference_is_right(name: str, reference: str) -> None:
 
 def test_a_key_names_scorer_and_version() -> None:
     assert scorer("token_f1").key == "token_f1@1"
-    assert Scorer("token_f1", "2", token_f1).key != scorer("token_f1").key
+    assert "math-verify-" in scorer("boxed").version
     assert len({found.key for found in SCORERS.values()}) == len(SCORERS)
     assert all(found.name == name for name, found in SCORERS.items())
-
-
-def test_boxed_has_the_version_of_its_library() -> None:
-    assert "math-verify-" in scorer("boxed").version
-
-
-def test_an_unknown_name_is_answered_with_a_near_one() -> None:
     with pytest.raises(InputError, match=r"unknown scorer: token-f1; did you mean token_f1\?"):
         scorer("token-f1")
 
@@ -96,19 +89,12 @@ def test_equal_pairs_are_scored_once() -> None:
 
 
 def test_computer_algebra_is_not_imported_here() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from hierrouter.questions.scoring import scorer\n"
-            r"assert scorer('boxed')(r'\boxed{x+1}', ['1+x']) == 1" + "\nprint(*sys.modules)",
-        ],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+    code = (
+        "import sys; from hierrouter.questions.scoring import scorer\n"
+        r"assert scorer('boxed')(r'\boxed{x+1}', ['1+x']) == 1" + "\nprint(*sys.modules)"
     )
-    assert not {"sympy", "math_verify", "torch"} & set(done.stdout.split())
+    said = subprocess.check_output([sys.executable, "-c", code], env=environment(), text=True)
+    assert not {"sympy", "math_verify", "torch"} & set(said.split())
 
 
 def alone(response: str, references: Sequence[str], /) -> float:
@@ -124,11 +110,8 @@ def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to
     offered = (("A", "ice"),)
     assert one("x", ["y"]) == one("x", ["y"], offered) == two("x", ["y"]) == 0.25
     assert two("x", ["y"], offered) == 0.5
-
-
-def test_without_references_nothing_is_measured() -> None:
     with pytest.raises(InputError, match="one needs reference answers, and a query has none"):
-        Scorer("one", "1", alone)("x", [])
+        one("x", [])
 
 
 @pytest.mark.parametrize(
@@ -141,7 +124,6 @@ def test_without_references_nothing_is_measured() -> None:
         ("C", choice),
         ("c", exact_match),
         ("K", exact_match),
-        ("Paris", exact_match),
         ("7 dogs", exact_match),
         ("", exact_match),
     ],
