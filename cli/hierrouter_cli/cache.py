@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierrouter.collection.formats import EXPORTS, FORMATS, IMPORTS, OWN
+from hierrouter.collection.formats import EXPORTS, IMPORTS, LOST, NOTES, OWN
 from hierrouter.tables import one_line
 from hierrouter_cli import console, options
 from hierrouter_cli.help import GroupPage, add
@@ -119,13 +119,16 @@ def import_file(
 
     Tables of single answers become context-free trees: each hop carries its model's own answer.
     """
-    from hierrouter.collection.transfer import receive
+    from hierrouter.collection.transfer import import_
     from hierrouter.pools.files import price_lists
     from hierrouter.pools.pool import POOL, rates_of
 
     rates = rates_of(price_lists([], price or [])[POOL])
-    with _progress() as on_progress:
-        found = receive(file, cache, format, hops, seed, rates, on_progress)
+    prices = {name: {"in": rate.tokens_in, "out": rate.tokens_out} for name, rate in rates.items()}
+    with _progress() as show:
+        found = import_(
+            file, cache, format=format, hops=hops, seed=seed, prices=prices, progress=show
+        )
     if not found.digest_known:
         console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
     if found.imported:
@@ -173,7 +176,7 @@ def export_file(
             f"export: direct calls of {found.queries:,} queries x {found.models} models, "
             f"score {found.scorer}{left_out}"
         )
-        console.say(f"export: {format} has no place for: {'; '.join(FORMATS[format].lost)}")
+        console.say(f"export: {format} has no place for: {'; '.join(LOST[format])}")
     console.put(f"{out}\n")
 
 
@@ -207,8 +210,8 @@ def _say_imported(name: str, imported: Imported) -> None:
         console.say(
             f"import: {imported.unscored:,} answers have no score; --scorer given will refuse them"
         )
-    for note in FORMATS[name].notes:
-        console.say(f"import: {note}")
+    if name in NOTES:
+        console.say(f"import: {NOTES[name]}")
 
 
 def _say_merge(found: Received) -> None:

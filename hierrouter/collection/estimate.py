@@ -5,7 +5,7 @@ The cache is walked as far as it knows the trees. Calls like those that are due 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import add, mul
 from pathlib import Path
@@ -209,8 +209,10 @@ def estimate(
         except WorldError:
             identities[model.name] = {"absent": model.model}
             absent.append(model.name)
-    found = survey(pool, pool.tree_spec(identities), queries, reader_of(root))
-    stages = {stage.label: StageEstimate(stage.label) for stage in sum(found.levels, found.direct)}
+    spec = pool.tree_spec(identities)
+    found = survey(pool, spec, queries, reader_of(root))
+    direct, levels = stages_of(pool, spec)
+    stages = {stage.label: StageEstimate(stage.label) for stage in sum(levels, direct)}
     for dataset in dict.fromkeys(query.dataset for query in queries):
         for part in _of_dataset(found, dataset):
             stages[part.label] += part
@@ -235,26 +237,17 @@ def _of_dataset(found: Survey, dataset: str) -> Iterator[StageEstimate]:
     tokens: float = 0
     for stage in found.direct:
         yield _of_stage(stage, found, dataset, hidden, tokens)
-    for level in range(len(found.levels)):
-        for stage in found.distinct(level):
+    for level, stages in enumerate(found.levels):
+        calls, longest = NOTHING, 0.0
+        for stage in stages:
             yield _of_stage(stage, found, dataset, hidden, tokens)
-        hidden, tokens = _below(level, found, dataset, hidden, tokens)
-
-
-def _below(
-    level: int, found: Survey, dataset: str, hidden: Amount, tokens: float
-) -> tuple[Amount, float]:
-    """The contexts that answers of this level will lead to, and their tokens at most."""
-    stages = found.distinct(level)
-    calls, longest = NOTHING, 0.0
-    for stage in stages:
-        known = found.known_of(stage, dataset)
-        here = exactly(known.open) + hidden
-        answers = (here.most or 0) * stage.model.generation.max_new_tokens
-        calls, longest = calls + here, longest + known.open_bytes + tokens + answers
-    answered = found.answered_of(level, dataset)
-    differing = answered.outcomes / answered.contexts / len(stages) if answered else None
-    return calls.times(1 if len(stages) == 1 else differing, 1), longest
+            known = found.known_of(stage, dataset)
+            here = exactly(known.open) + hidden
+            answers = (here.most or 0) * stage.model.generation.max_new_tokens
+            calls, longest = calls + here, longest + known.open_bytes + tokens + answers
+        answered = found.answered_of(level, dataset)
+        differing = answered.outcomes / answered.contexts / len(stages) if answered else None
+        hidden, tokens = calls.times(1 if len(stages) == 1 else differing, 1), longest
 
 
 def _of_stage(
@@ -276,6 +269,8 @@ def _of_stage(
     limit = stage.model.generation.max_new_tokens
     tokens_out = calls.times(seen.tokens_out / seen.calls if seen else None, limit)
     rate = stage.model.price().rate
+    # On disk as the cache's other calls; at most as if nothing could be compressed.
+    raw = calls.times(None, ROW_BYTES) + (tokens_in + tokens_out).times(None, BYTES_PER_TOKEN)
     return StageEstimate(
         label=stage.label,
         there=known.there,
@@ -285,7 +280,7 @@ def _of_stage(
         seconds=_seconds(calls, tokens_out, seen),
         cost=tokens_in.times(rate.tokens_in, rate.tokens_in)
         + tokens_out.times(rate.tokens_out, rate.tokens_out),
-        disk=_disk(calls, tokens_in + tokens_out, found.bytes_per_call if seen else None),
+        disk=Amount(calls.times(found.bytes_per_call if seen else None, None).expected, raw.most),
     )
 
 
@@ -296,12 +291,6 @@ def _seconds(calls: Amount, tokens_out: Amount, seen: Sums | None) -> Amount:
     per_token = seen.seconds / seen.timed_tokens if seen.timed_tokens else None
     longest = tokens_out.times(None, per_token)
     return Amount(calls.times(seen.seconds / seen.timed, None).expected, longest.most)
-
-
-def _disk(calls: Amount, tokens: Amount, per_call: float | None) -> Amount:
-    """As the cache's other calls; at most as if nothing could be compressed."""
-    raw = calls.times(None, ROW_BYTES) + tokens.times(None, BYTES_PER_TOKEN)
-    return Amount(calls.times(per_call, None).expected, raw.most)
 
 
 @dataclass
@@ -350,7 +339,7 @@ class Survey:
     """What a cache knows of some trees, by dataset; the dataset "" is all of them together.
 
     Attributes:
-        direct, levels: the stages, see `stages_of`.
+        direct, levels: the stages, see `stages_of`; of two names of one model, the first.
         responses: of all answered calls, by key.
         known: by stage label and dataset, for the queries that are planned.
         answered: by level and dataset.
@@ -369,13 +358,6 @@ class Survey:
     _kinds: dict[str, list[str]] = field(
         default_factory=lambda: {"key": [], "label": [], "dataset": []}
     )
-
-    def distinct(self, level: int) -> list[Stage]:
-        """The stages of a level without those that repeat one before: two names of one model."""
-        first: dict[str, Stage] = {}
-        for stage in self.levels[level]:
-            first.setdefault(stage.step, stage)
-        return list(first.values())
 
     def known_of(self, stage: Stage, dataset: str) -> Known:
         """What is known of a stage's calls; nothing where another stage makes the same ones."""
@@ -396,8 +378,7 @@ class Survey:
         contexts = root_contexts(questions)
         for stage in self.direct:
             self._visit(stage, contexts, dataset, planned)
-        for level in range(len(self.levels)):
-            stages = self.distinct(level)
+        for level, stages in enumerate(self.levels):
             for stage in stages:
                 self._visit(stage, contexts, dataset, planned)
             answers = [responses_to(stages, context, self.responses) for context in contexts]
@@ -456,28 +437,24 @@ def survey(
         queries: what will be asked.
         reader: the cache, or None where there is none yet.
     """
-    found = Survey(*stages_of(pool, spec), reader.responses() if reader else {})
-    asked = by_dataset((query.dataset, query.question) for query in queries)
-    for dataset, questions in asked.items():
-        found.walk(dataset, questions, planned=True)
+    direct, levels = stages_of(pool, spec)
+    for stages in levels:
+        first = {stage.step: stage for stage in reversed(stages)}
+        stages[:] = [stage for stage in stages if first[stage.step] is stage]
+    found = Survey(direct, levels, reader.responses() if reader else {})
+    asked: dict[str, str] = {}  # by question: its dataset; equal questions belong to the first
+    for query in queries:
+        asked.setdefault(query.question, query.dataset)
+    others: dict[str, str] = {}
     if reader:
-        planned = {query.question for query in queries}
-        rows = reader.sql("SELECT DISTINCT dataset, question FROM queries ORDER BY ALL").to_pylist()
-        others = [(row["dataset"], row["question"]) for row in rows]
-        for dataset, questions in by_dataset(
-            (dataset, question) for dataset, question in others if question not in planned
-        ).items():
-            found.walk(dataset, questions, planned=False)
+        rows = reader.sql(
+            "SELECT min(dataset) AS dataset, question FROM queries GROUP BY question ORDER BY ALL"
+        ).to_pylist()
+        others = {row["question"]: row["dataset"] for row in rows if row["question"] not in asked}
+    for questions in (asked, others):
+        for dataset in dict.fromkeys(questions.values()):
+            own = [question for question, place in questions.items() if place == dataset]
+            found.walk(dataset, own, planned=questions is asked)
+    if reader:
         found.measure(reader)
     return found
-
-
-def by_dataset(questions: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The questions of each dataset, from (dataset, question); equal ones belong to the first."""
-    first: dict[str, str] = {}
-    for dataset, question in questions:
-        first.setdefault(question, dataset)
-    groups: dict[str, list[str]] = {}
-    for question, dataset in first.items():
-        groups.setdefault(dataset, []).append(question)
-    return groups

@@ -119,31 +119,18 @@ def import_(
     """
     if format is not None:
         _require_known(format, IMPORTS)
+    path, root, on_progress = Path(file), Path(cache), progress or storing.ignored
     rates = rates_of(given_prices(prices))
-    return receive(Path(file), Path(cache), format, hops, seed, rates, progress or storing.ignored)
-
-
-def receive(
-    file: Path,
-    cache: Path,
-    format: str | None = None,
-    hops: int | None = None,
-    seed: int = PAPER_SEED,
-    rates: Mapping[str, Rate] | None = None,
-    on_progress: storing.OnProgress = storing.ignored,
-) -> Received:
-    """As `import_`, with rates that were read already: cost of a token, by the pool's names."""
-    name = format or guess_format(file)
+    name = format or guess_format(path)
     if name == OWN:
         if hops or rates:
             raise InputError(
                 "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
             )
-        known = files.read_header(file).sha256 is not None
-        return Received(
-            cache, name, files.import_jsonl(file, cache, on_progress), digest_known=known
-        )
-    found, rate = READERS[name](file)
+        known = files.read_header(path).sha256 is not None
+        merge = files.import_jsonl(path, root, on_progress)
+        return Received(root, name, merge, digest_known=known)
+    found, rate = READERS[name](path)
     if rate and rates:
         raise InputError(
             f"a {name} file says what calls cost and has no token counts: --price; leave it out"
@@ -152,8 +139,8 @@ def receive(
     pool = storing.pool_of(answers, hops)
     if rate:
         rates = dict.fromkeys((model.name for model in pool.models), rate)
-    imported = storing.store_answers(answers, pool, rates or {}, cache, on_progress)
-    return Received(cache, name, imported.merge, imported, leak=leak_line(cache))
+    imported = storing.store_answers(answers, pool, rates, root, on_progress)
+    return Received(root, name, imported.merge, imported, leak=leak_line(root))
 
 
 def guess_format(path: Path) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hierrouter.collection.files import export_jsonl, import_jsonl
 from hierrouter.collection.storing import Merge
-from hierrouter.collection.transfer import receive
+from hierrouter.collection.transfer import import_
 from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import call_key, next_context, part_fault, plan_key, query_key
 from hierrouter_cache.parts import examine
@@ -147,7 +147,7 @@ def import_table(name: str, rows: Rows | bytes, root: Path) -> Merge | None:
     except (pa.ArrowException, UnicodeEncodeError, AttributeError, OverflowError, TypeError):
         return None  # no such file can be written
     try:
-        return receive(file, root).merge
+        return import_(file, root).merge
     except HierRouterError as error:
         assert str(error)
         return None

@@ -14,7 +14,6 @@ from hierrouter.collection.estimate import (
     Answered,
     Estimate,
     StageEstimate,
-    by_dataset,
     estimate,
     exactly,
     refuse_large,
@@ -211,11 +210,6 @@ def test_models_that_are_not_here_are_counted_and_named(tmp_path: Path) -> None:
     assert found.total.calls.most == 2 * 15
     assert "smollm2-360m" in found.notes[-1]
     assert "--limit 10" in found.notes[0]
-
-
-def test_equal_questions_belong_to_the_first_dataset() -> None:
-    found = by_dataset([("a", "same"), ("a", "same"), ("b", "same"), ("b", "other")])
-    assert found == {"a": ["same"], "b": ["other"]}
 
 
 def test_sums_and_contexts_are_those_of_the_stored_calls(testbed_cache: Path) -> None:

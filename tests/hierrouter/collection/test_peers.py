@@ -21,7 +21,7 @@ from hierrouter.collection.peers import (
     direct_table,
 )
 from hierrouter.collection.tables import Answer, gather
-from hierrouter.collection.transfer import READERS, WRITERS, guess_format, receive
+from hierrouter.collection.transfer import READERS, WRITERS, guess_format, import_
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.questions.scoring import scorer
 from hierrouter.replay.opening import Selection, open_tree
@@ -245,7 +245,7 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     file = frame(tmp_path / f"frame.{kind}")
     assert guess_format(file) == "routerbench"
     assert read("routerbench", file)[0].query.question == "Two and two?\nSay one word."
-    imported = receive(file, tmp_path / "cache", "routerbench").imported
+    imported = import_(file, tmp_path / "cache").imported
     assert imported and not imported.unpriced
     tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     assert tree.direct.score.tolist() == [[1.0, 0.0]]
@@ -254,7 +254,7 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     with pytest.raises(InputError, match="needs reference answers"):
         open_tree(tmp_path / "cache")
     with pytest.raises(InputError, match="no token counts: --price; leave"):
-        receive(file, tmp_path / "cache", "routerbench", rates={"lab-a": Rate(1, 1)})
+        import_(file, tmp_path / "cache", prices={"lab-a": 1})
 
 
 def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.collection import transfer
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
-from hierrouter.collection.transfer import leak_line, receive
+from hierrouter.collection.transfer import import_, leak_line
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
@@ -204,7 +204,7 @@ def imported(folder: Path, questions: list[str]) -> Path:
         asked = place // len(MODELS)
         row |= {"question": questions[asked], "split": "train" if asked else "test"}
     table = save(rows, folder / "table.parquet")
-    receive(table, folder / "cache", "table")
+    import_(table, folder / "cache")
     return folder / "cache"
 
 
