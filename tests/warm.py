@@ -38,7 +38,7 @@ HEAVY = """
     hierrouter.collection.scheduler hierrouter.reports.evaluated hierrouter.learning.sweep
     hierrouter.learning.ppo hierrouter.learning.checkpoint hierrouter.reports.page
     hierrouter.reports.figures hierrouter.reports.results hierrouter.replay.opening
-    hierrouter_cli.app
+    hierrouter_cli.app hierrouter.serving.server hierrouter.engines.endpoint
     sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3
     transformers.models.olmo2.modeling_olmo2
     transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense
@@ -100,23 +100,29 @@ class Warm:
         *command: str,
         cwd: Path,
         env: dict[str, str],
-        stdin: str = "",
+        stdin: str | int = "",
+        stdout: int | None = None,
         stderr: int | None = None,
     ) -> Running:
         """Start `-m MODULE` or `-c CODE` and arguments.
 
         Args:
-            stdin: all of it.
-            stderr: a file to write to instead of one that `Running` reads.
+            stdin: all of it, or a file to read from.
+            stdout: a file to write to instead of one that `Running` reads.
+            stderr: the same.
         """
         with ExitStack() as opened:
             answer = opened.enter_context(socket.socket(socket.AF_UNIX))
-            given = opened.enter_context(tempfile.TemporaryFile())
-            out = opened.enter_context(tempfile.TemporaryFile())
-            err = opened.enter_context(tempfile.TemporaryFile())
-            given.write(stdin.encode())
-            given.seek(0)
-            files = [given.fileno(), out.fileno(), err.fileno() if stderr is None else stderr]
+            given, out, err = (opened.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            if isinstance(stdin, str):
+                given.write(stdin.encode())
+                given.seek(0)
+                stdin = given.fileno()
+            files = [
+                stdin,
+                out.fileno() if stdout is None else stdout,
+                err.fileno() if stderr is None else stderr,
+            ]
             asked = json.dumps([command, str(cwd), env]).encode()
             answer.connect(self.address)
             socket.send_fds(answer, [len(asked).to_bytes(4, "big")], files)

@@ -16,7 +16,6 @@ from hierrouter_cli import (
     catalogue,
     collect,
     compare,
-    doctor,
     explain,
     off_policy,
     quickstart,
@@ -65,7 +64,7 @@ for path, command, short_help, group in (
     ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
-    ("doctor", doctor.doctor, "What of this installation works, and what does not.", AROUND),
+    ("doctor", catalogue.doctor, "What of this installation works, and what does not.", AROUND),
 ):
     add(app, path, short_help, group)(command)
 app.add_typer(

@@ -1,4 +1,4 @@
-"""`hierrouter pools` and `hierrouter datasets`: what comes with the package."""
+"""`hierrouter pools`, `datasets` and `doctor`: what there is, and what of it works."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     )
 
 
+SHOWN = ("subject", "state", "text")  # of what the doctor finds
 Show = Annotated[int, options.value("--show", "N", "So many questions of each dataset.", min=0)]
 Near = Annotated[
     bool, options.switch("--near", "Questions of test that nearly stand in another fold.")
@@ -112,3 +113,29 @@ def _as_text(described: list[Described], pairs: list[Pair]) -> str:
 
 def _name(query: Query) -> str:
     return f"{query.dataset}/{query.id}"
+
+
+def doctor(
+    cache: options.Cache = options.DEFAULT_CACHE, format: options.ShortFormat = "text"
+) -> None:
+    """Look at packages, devices, models, hub, disk, cache and router; say what to do.
+
+    Nothing is changed. A note is good to know. With a problem something does not work, and the exit
+    code is that of the first one; else it is 0.
+    """
+    from hierrouter.tables import safe_text
+    from hierrouter_cli.doctor import examine
+
+    found = []
+    for finding in examine(cache):
+        found.append(finding)
+        if format == "text":
+            line = f"{finding.state:<9}{finding.subject:<16}{finding.text}"
+            console.put(safe_text(line) + "\n")
+    problems = [finding.error for finding in found if finding.error]
+    if format == "json":
+        told = [{name: getattr(each, name) for name in SHOWN} for each in found]
+        console.put_json({"findings": told, "works": not problems})
+    if problems:
+        first, *more = problems
+        raise type(first)(f"{len(problems)} problems, the first: {first}") if more else first

@@ -21,20 +21,18 @@ if TYPE_CHECKING:
     from hierrouter.collection.progress import Progress, Summary
     from hierrouter.pools.pool import Pool
     from hierrouter.questions.query import Query
-    from hierrouter.replay.tree import Tree
 
 
 @contextmanager
 def progress(nodes: int, every_s: float | None = None) -> Iterator[Progress]:
     """Bars or lines, whichever suits stderr; `every_s` is the time between two lines."""
-    from hierrouter.collection.progress import SECONDS_PER_LINE, Progress, ProgressLines
+    from hierrouter.collection.progress import SECONDS_PER_LINE, Progress, progress_lines
 
     if sys.stderr.isatty():
         with _bars(nodes) as bars:
             yield bars
         return
-    lines = ProgressLines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
-    meter = lines.meter
+    meter = progress_lines(console.say, SECONDS_PER_LINE if every_s is None else every_s)
     yield Progress(meter.on_level, meter.on_calls, meter.on_lost, _say_changed)
 
 
@@ -64,12 +62,6 @@ def _say_changed(names: Sequence[str]) -> None:
     from hierrouter.collection.progress import changed_line
 
     console.say(changed_line(names))
-
-
-def run_collect(found: Planned) -> Tree:
-    """Collect here, embed and open the tree."""
-    make_calls(found)
-    return Selected(cache=found.cache).open()
 
 
 def make_calls(found: Planned) -> Summary:
@@ -135,17 +127,11 @@ def summary_line(summary: Summary) -> str:
     )
 
 
-class _Sayer(logging.Handler):
-    """What the library notes while it works, such as a server that is waited for."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        console.say(f"note: {record.getMessage()}")
-
-
 @contextmanager
 def _notes_are_said() -> Iterator[None]:
-    library = logging.getLogger("hierrouter")
-    sayer = _Sayer()
+    """What the library notes while it works, such as a server that is waited for."""
+    library, sayer = logging.getLogger("hierrouter"), logging.Handler()
+    sayer.emit = lambda record: say_note(record.getMessage())  # type: ignore[method-assign]
     library.addHandler(sayer)
     try:
         yield

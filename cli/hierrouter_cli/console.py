@@ -74,9 +74,9 @@ def put(text: str) -> bool:
     return True
 
 
-def put_json(found: Any, sort_keys: bool = False) -> None:
-    """Values on stdout as one line of JSON; finite numbers only, as JSON has no others."""
-    put(json.dumps(found, sort_keys=sort_keys, allow_nan=False) + "\n")
+def put_json(found: Any, sort_keys: bool = False) -> bool:
+    """`put` values as one line of JSON; finite numbers only, as JSON has no others."""
+    return put(json.dumps(found, sort_keys=sort_keys, allow_nan=False) + "\n")
 
 
 def put_as(
@@ -86,7 +86,7 @@ def put_as(
     long_table: Callable[[Result], Table],
     tables: Callable[[Result], Sequence[Table]],
 ) -> None:
-    """A result on stdout, in one of the formats of `parsing.check_format`.
+    """A result on stdout, in one of `options.FORMATS`.
 
     Args:
         as_json: the whole of it as text.

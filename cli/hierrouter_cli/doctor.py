@@ -1,33 +1,338 @@
-"""`hierrouter doctor`: what of an installation works."""
+"""What of an installation works: the checks of `hierrouter doctor`, slow to import."""
 
 from __future__ import annotations
 
-from hierrouter_cli import console, options
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+
+from hierrouter import __version__
+from hierrouter.engines.encoders import PAPER_ENCODER
+from hierrouter.engines.identity import folder_digest
+from hierrouter.learning.run_folders import RUNS, finished_runs
+from hierrouter.questions import testbed
+from hierrouter_cache.errors import (
+    CacheError,
+    CacheLocked,
+    HierRouterError,
+    InputError,
+    NoCache,
+    WorldError,
+    reason_of,
+)
+from hierrouter_cache.locks import folder_lock
+from hierrouter_cache.parts import parts_folder
+from hierrouter_cache.writer import not_writable, write_atomically
+
+State = Literal["ok", "note", "problem"]
 
 
-def doctor(
-    cache: options.Cache = options.DEFAULT_CACHE, format: options.ShortFormat = "text"
-) -> None:
-    """Look at packages, devices, models, hub, disk, cache and router; say what to do.
+@dataclass(frozen=True)
+class Finding:
+    """How one thing stands.
 
-    Nothing is changed. A note is good to know. With a problem something does not work, and the exit
-    code is that of the first one; else it is 0.
+    Attributes:
+        subject: what was looked at, a word or two.
+        state: a "note" is good to know; with a "problem" something does not work.
+        text: what was found; of notes and problems also what to do.
+        error: of a problem, what a command would raise that met it.
     """
-    from hierrouter.tables import safe_text
-    from hierrouter_cli.doctor_checks import examine
 
-    found = []
-    for finding in examine(cache):
-        found.append(finding)
-        if format == "text":
-            line = f"{finding.state:<9}{finding.subject:<16}{finding.text}"
-            console.put(safe_text(line) + "\n")
-    problems = [finding.error for finding in found if finding.error]
-    if format == "json":
-        shown = [
-            {"subject": each.subject, "state": each.state, "text": each.text} for each in found
-        ]
-        console.put_json({"findings": shown, "works": not problems})
-    if problems:
-        first, *more = problems
-        raise type(first)(f"{len(problems)} problems, the first: {first}") if more else first
+    subject: str
+    state: State
+    text: str
+    error: HierRouterError | None = None
+
+
+def examine(cache: Path) -> Iterator[Finding]:
+    """Look at everything, each thing when the one before was told.
+
+    Args:
+        cache: its folder, there or not.
+    """
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "packages": packages,
+        "extras": extras,
+        "devices": devices,
+        "testbed": shipped_models,
+        "paper's encoder": paper_encoder,
+        "hub": hub,
+        "disk": lambda: disk(cache),
+        "cache": lambda: cache_health(cache),
+        "router": router,
+    }
+    for subject, check in checks.items():
+        try:
+            yield from check()
+        except (HierRouterError, ImportError, OSError) as error:
+            problem = _as_problem(error)
+            yield Finding(subject, "problem", str(problem), problem)
+
+
+def _as_problem(error: Exception) -> HierRouterError:
+    if isinstance(error, HierRouterError):
+        return error
+    what, remedy = "cannot look", "check the disk and its permissions"
+    if isinstance(error, ImportError):
+        what, remedy = "broken package", "install it again"
+    return WorldError(f"{what}: {reason_of(error, 160)}; {remedy}")
+
+
+NAME = "hierrouter"
+SHOWN = ("torch", "transformers", "tianshou", "sentence-transformers", "duckdb", "pyarrow")
+EXTRAS = {
+    "hub": "the paper's datasets from the hub",
+    "ray": "collect --engine ray",
+    "serve": "hierrouter serve",
+    "vllm": "collect --backend vllm",
+}
+
+
+def packages() -> Iterator[Finding]:
+    """Versions of this package, of Python and of the larger libraries; what is missing."""
+    yield Finding(NAME, "ok", f"{__version__}, Python {platform.python_version()}")
+    unmet = list(_unmet(requirements()))
+    if unmet:
+        raise WorldError(f"{', '.join(unmet)}; pip install --upgrade {NAME}")
+    shown = ", ".join(f"{name} {version(name)}" for name in SHOWN)
+    yield Finding("packages", "ok", shown)
+
+
+def extras() -> Iterator[Finding]:
+    """Each extra that a user can install, and what it is for."""
+    for extra, use in EXTRAS.items():
+        wanted = requirements(extra)
+        unmet = list(_unmet(wanted)) if wanted else ["unknown to what was installed"]
+        if unmet:
+            remedy = f"pip install '{NAME}[{extra}]' for {use}"
+            yield Finding(f"extra {extra}", "note", f"{', '.join(unmet)}; {remedy}")
+        else:
+            yield Finding(f"extra {extra}", "ok", f"installed: {use}")
+
+
+def requirements(extra: str = "") -> list[Requirement]:
+    """What this package needs; of an extra, what it needs besides."""
+    try:
+        listed = [Requirement(line) for line in requires(NAME) or []]
+    except PackageNotFoundError:
+        raise WorldError(f"{NAME} is not installed; pip install it from its folder") from None
+    return [
+        each
+        for each in listed
+        if (each.marker is None and not extra)
+        or (each.marker is not None and each.marker.evaluate({"extra": extra}))
+    ]
+
+
+def _unmet(wanted: Iterable[Requirement]) -> Iterator[str]:
+    for each in wanted:
+        try:
+            found = version(each.name)
+        except PackageNotFoundError:
+            yield f"{each.name} is not installed"
+            continue
+        if not each.specifier.contains(found, prereleases=True):
+            yield f"{each.name} {found} is installed, {each.specifier} is needed"
+
+
+TIMEOUT_S = 3.0
+GIB = 2**30
+
+
+def devices() -> Iterator[Finding]:
+    """Cores, threads and memory; every GPU."""
+    import torch
+
+    from hierrouter.engines.devices import memory
+
+    here = memory([torch.device("cpu")])
+    threads = f"{os.cpu_count()} cores, torch takes {torch.get_num_threads()} threads"
+    free = f"{_gib(here.free)} of {_gib(here.total)} memory free"
+    yield Finding("cpu", "ok", f"{threads}; {free}")
+    if not torch.cuda.is_available():
+        yield Finding("gpu", "note", "none that torch can use; models run on the CPU")
+    for index in range(torch.cuda.device_count()):
+        there = memory([torch.device("cuda", index)])
+        free = f"{_gib(there.free)} of {_gib(there.total)} free"
+        yield Finding(f"cuda:{index}", "ok", f"{torch.cuda.get_device_name(index)}, {free}")
+
+
+def hub() -> Iterator[Finding]:
+    """Whether models and datasets can be fetched; asked once, and not for long."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        HfApi().model_info(PAPER_ENCODER, timeout=TIMEOUT_S)
+    except OfflineModeIsEnabled:
+        there = "switched off by HF_HUB_OFFLINE; what was downloaded before is used"
+        yield Finding("hub", "note", there)
+    except Exception as error:  # its HTTP client's too, which is not the same in all versions
+        there = "the testbed needs none, and what was downloaded before is used"
+        yield Finding("hub", "note", f"not reached ({type(error).__name__}); {there}")
+    else:
+        yield Finding("hub", "ok", "reached; models and datasets can be fetched")
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+LOW = 2 * GIB  # free bytes; a collection of the paper's size fits
+
+
+def disk(cache: Path) -> Iterator[Finding]:
+    """Free room, and whether files, fsync and locks work where the cache and the runs go."""
+    place, runs = _existing(cache), _existing(RUNS)
+    try:
+        yield _tried_out(place)
+    except CacheError:
+        if not parts_folder(place).is_dir():
+            raise
+        text = f"{place.absolute()} can only be read; collect into another --cache"
+        yield Finding("disk", "note", text)
+    if runs.absolute() == place.absolute():
+        return
+    try:
+        yield _tried_out(runs)
+    except CacheError as error:
+        raise WorldError(
+            f"runs cannot be written: {runs.absolute()}; work in another folder, or give --out"
+        ) from error
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.exists())
+
+
+def _tried_out(place: Path) -> Finding:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=place) as name:
+            tried = Path(name)
+            write_atomically(tried / "file", b"whole")
+            with folder_lock(tried, "nobody"):
+                try:
+                    with folder_lock(tried, "this process"):
+                        raise WorldError(f"locks do not hold: {place}; use a disk that has locks")
+                except CacheLocked:
+                    pass
+    except OSError as error:
+        raise not_writable(place, error) from error
+    free = shutil.disk_usage(place).free
+    text = f"{place.absolute()}: files, fsync and locks work, {_gib(free)} free"
+    if free < LOW:
+        return Finding("disk", "note", f"{text}; make room before a large collection")
+    return Finding("disk", "ok", text)
+
+
+def cache_health(folder: Path) -> Iterator[Finding]:
+    """What `cache info` knows, after every part was hashed."""
+    from hierrouter.replay.inspection import cache_info
+
+    try:
+        info = cache_info(folder)
+    except NoCache:
+        text = f"none at {folder}; `hierrouter quickstart` or `hierrouter collect` makes one"
+        yield Finding("cache", "note", text)
+        return
+    lacking = info["missing_nodes"] + info["missing_direct"]
+    whole = (
+        f"{folder}: {info['complete_queries']:,} of {info['queries']:,} queries complete, "
+        f"{info['parts']:,} parts of {info['bytes'] / 2**20:.1f} MiB"
+    )
+    if lacking:
+        failed = f", {sum(info['failed_calls'].values()):,} failed" if info["failed_calls"] else ""
+        remedy = f"`hierrouter collect --cache {folder}` makes them"
+        yield Finding("cache", "note", f"{whole}; {lacking:,} calls missing{failed}; {remedy}")
+    else:
+        yield Finding("cache", "ok", f"{whole}; `hierrouter cache verify` reads every row")
+
+
+def router() -> Iterator[Finding]:
+    """The router that would answer live questions, and whether its models are here."""
+    from hierrouter.learning.bundle import load_bundle
+    from hierrouter.learning.checkpoint import load_checkpoint
+    from hierrouter.reports.plans import HERE, SERVED, listed
+    from hierrouter.serving.router import live_run
+
+    if not any(finished_runs(command) for command in ("train", "sweep-alpha")):
+        yield Finding("router", "note", "none yet under runs; `hierrouter train` makes one")
+        return
+    try:
+        run = live_run()
+    except InputError:
+        text = (
+            "no run has the live.json that `route` needs; train on a cache of models, not imports"
+        )
+        yield Finding("router", "note", text)
+        return
+    load_checkpoint(run)
+    bundle = load_bundle(run)
+    away = [
+        f"{model.name} {model.weights}"
+        for model in (listed(bundle.pool) if bundle else [])
+        if model.weights not in (HERE, SERVED)
+    ]
+    if away:
+        text = f"{run}: {', '.join(away)}; fetched when it is first asked"
+        yield Finding("router", "note", text)
+    else:
+        yield Finding("router", "ok", f"{run}: `hierrouter route` and `serve` can use it")
+
+
+# `folder_digest` of each shipped model; new weights come with new digests.
+DIGESTS = {
+    "calc": "81e2fb3912fa797badad212db6af727e",
+    "text": "c50b0e506343dc375414a9002d05b6b6",
+    "facts": "00f5032cc4487ff13ffa92669a87f098",
+}
+MODELS = testbed.model_path("calc").parent
+WEIGHTS = "model.safetensors"
+
+
+def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
+    """Every file of the testbed's models, a folder each, hashed."""
+    damaged = []
+    for name, digest in DIGESTS.items():
+        with contextlib.suppress(InputError):  # no weights there
+            if folder_digest(folder / name) == digest:
+                continue
+        damaged.append(name)
+    if damaged:
+        raise WorldError(
+            f"damaged or missing: {', '.join(damaged)} in {folder}; install the package again"
+        )
+    yield Finding("testbed", "ok", f"{', '.join(DIGESTS)}: every byte as shipped")
+
+
+def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
+    """The weights of all-mpnet-base-v2, whose file is named by what its bytes hash to.
+
+    Args:
+        hub_cache: where the hub's files lie; None is where its library looks.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(PAPER_ENCODER, WEIGHTS, cache_dir=hub_cache)
+    if not isinstance(found, str):
+        text = "not on this machine; `--encoder paper` fetches it, the default encoder is built in"
+        yield Finding("paper's encoder", "note", text)
+        return
+    file = Path(found).resolve()
+    if len(file.name) == 2 * hashlib.sha256().digest_size:
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if digest != file.name:
+            raise WorldError(f"damaged weights: {file}; remove the file, it is fetched again")
+    yield Finding("paper's encoder", "ok", "on this machine, every byte as on the hub")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +20,6 @@ from hierrouter_cli.report import (
     warn_of_test,
 )
 from hierrouter_cli.selecting import Selected, as_trained, own_policies, selecting
-
-if TYPE_CHECKING:
-    from hierrouter.reports.explain import Explained
 
 SPLIT = "validation"
 PAGE = "explore.html"
@@ -53,6 +49,7 @@ def explain(
     from hierrouter.learning.selection import select_run
     from hierrouter.questions.query import find_query
     from hierrouter.reports import explain as explaining
+    from hierrouter.tables import as_markdown, json_text
 
     if (query is None) == (worst is None):
         what = "no query" if query is None else "a query and --worst contradict each other"
@@ -69,7 +66,12 @@ def explain(
         [found] = explaining.explain(
             selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool
         )
-        show(found, format)
+        if format == "json":
+            console.put(json_text(explaining.as_object(found), "query"))
+        elif format == "md":
+            console.put(explaining.as_markdown(found))
+        else:
+            console.put(explaining.as_text(found, console.page_width(), sys.stdout.isatty()))
     elif worst is not None:
         if shown.trained is None:
             raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
@@ -78,35 +80,14 @@ def explain(
             selected.cache, tree, fold, shown.alpha, shown.trained, worst, selected.pool
         )
         look_at("explain", tree, fold, shown, worst=worst)
-        show_worst(several, fold, format)
-
-
-def show(found: Explained, format: str) -> None:
-    """One query on stdout."""
-    from hierrouter.reports.explain import as_markdown, as_object, as_text
-    from hierrouter.tables import json_text
-
-    if format == "json":
-        console.put(json_text(as_object(found), "query"))
-    elif format == "md":
-        console.put(as_markdown(found))
-    else:
-        console.put(as_text(found, console.page_width(), sys.stdout.isatty()))
-
-
-def show_worst(found: Sequence[Explained], split: str, format: str) -> None:
-    """A line a query on stdout; as JSON each one whole."""
-    from hierrouter.reports.explain import as_object, worst_table
-    from hierrouter.tables import as_markdown, json_text
-
-    table = worst_table(found, split)
-    if format == "json":
-        queries = [as_object(query) for query in found]
-        console.put(json_text({"split": split, "queries": queries}, "queries"))
-    elif format == "md":
-        console.put(as_markdown(table))
-    else:
-        console.put_tables([table])
+        table = explaining.worst_table(several, fold)
+        if format == "json":
+            queries = [explaining.as_object(query) for query in several]
+            console.put(json_text({"split": fold, "queries": queries}, "queries"))
+        elif format == "md":
+            console.put(as_markdown(table))
+        else:
+            console.put_tables([table])
 
 
 @selecting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -65,7 +65,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 GROUPED_FROM = 15  # flags; fewer are found without headings
 ARGUMENTS, OPTIONS = "Arguments", "Options"
-FIRST = {ARGUMENTS: 0, OPTIONS: 1}
 PAGE_WIDTH = 100  # columns at most; typer alone stops at 80
 
 
@@ -96,9 +95,13 @@ class CommandPage(TyperCommand):
         """Arguments, then the flags: the command's own, and those of each group."""
         records = [(each, each.get_help_record(ctx)) for each in self.get_params(ctx)]
         shown = [(each, record) for each, record in records if record]
-        in_groups = len(shown) >= GROUPED_FROM
-        rows = [(_heading(each, in_groups), record) for each, record in shown]
-        _write_lists(formatter, sorted(rows, key=lambda row: FIRST.get(row[0], len(FIRST))))
+        lists: dict[str, list[Any]] = {ARGUMENTS: [], OPTIONS: []}
+        for each, record in shown:
+            heading = _group(each) if len(shown) >= GROUPED_FROM else ""
+            if each.param_type_name == "argument":
+                heading = ARGUMENTS
+            lists.setdefault(heading or OPTIONS, []).append(record)
+        _write_lists(formatter, lists)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """The examples, each on a line of its own, so that it can be copied."""
@@ -110,45 +113,33 @@ class GroupPage(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands below the headings that they name."""
-        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        widest = max(len(name) for name, _ in commands)
+        names = self.list_commands(ctx)
+        widest = max(map(len, names))
         room = formatter.width - 6 - widest
-        _write_lists(
-            formatter,
-            [
-                (_group(each) or "Commands", (name.ljust(widest), each.get_short_help_str(room)))
-                for name, each in commands
-            ],
-        )
+        lists: dict[str, list[Any]] = {}
+        for name in names:
+            row = name.ljust(widest), self.commands[name].get_short_help_str(room)
+            lists.setdefault(_group(self.commands[name]) or "Commands", []).append(row)
+        _write_lists(formatter, lists)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """What all its commands share."""
         _write_lines(formatter, "Exit codes", self.epilog)
 
 
-def _heading(parameter: Any, in_groups: bool) -> str:
-    if parameter.param_type_name == "argument":
-        return ARGUMENTS
-    return (in_groups and _group(parameter)) or OPTIONS
-
-
 def _group(of: Any) -> str:
     return getattr(of, "rich_help_panel", None) or ""
 
 
-def _write_lists(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]]) -> None:
-    """(heading, row): a list below each heading, in the order in which they come."""
-    lists: dict[str, list[tuple[str, str]]] = {}
-    for heading, row in rows:
-        lists.setdefault(heading, []).append(row)
-    for heading, found in lists.items():
-        with formatter.section(heading):
-            formatter.write_dl(found)
+def _write_lists(formatter: Any, lists: Mapping[str, list[Any]]) -> None:
+    for heading, rows in lists.items():
+        if rows:
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
 def _write_lines(formatter: Any, heading: str, lines: str | None) -> None:
-    if not lines:
-        return
-    with formatter.section(heading):
-        for line in lines.splitlines():
-            formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+    if lines:
+        with formatter.section(heading):
+            for line in lines.splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")

@@ -13,7 +13,7 @@ from hierrouter_cli.selecting import Selected, as_trained, selecting
 
 if TYPE_CHECKING:
     from hierrouter.learning.selection import SelectedRun
-    from hierrouter.learning.trained import TrainedRouter
+    from hierrouter.learning.training import TrainedRouter
     from hierrouter.serving.logs import Episode
     from hierrouter_cache.tree import RouteTree
 

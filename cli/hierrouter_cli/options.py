@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +88,11 @@ def choice(
     return value(flag, "|".join(names), help, group, offer=names, parser=parser)
 
 
+# Flags below those headings.
+works_on, training = partial(value, group=WORKS_ON), partial(value, group=TRAINING)
+calls, machines = partial(value, group=CALLS), partial(value, group=MACHINES)
+
+
 def switch(flag: str, help: str, group: str | None = None) -> Any:
     """A flag without a value, off by default."""
     return typer.Option(flag, help=help, rich_help_panel=group)
@@ -94,11 +100,7 @@ def switch(flag: str, help: str, group: str | None = None) -> Any:
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     """Those of the names that begin with what was typed."""
-
-    def offer(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return offer
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
@@ -198,43 +200,21 @@ def parse_share(text: str | None, defer_to: str | None) -> float | None:
     return share
 
 
-def pool_flag(help: str) -> Any:
-    """`--pool`; commands differ in what they take without it."""
-    return value("--pool", "NAME|FILE.toml", help, WORKS_ON, offer=POOLS)
-
-
-def datasets_flag(help: str) -> Any:
-    """`--datasets`; commands differ in what they take without it."""
-    return value("--datasets", "A,B", help, WORKS_ON, offer_list=DATASETS)
-
-
-def limit_flag(more: str = "") -> Any:
-    """`--limit`; commands differ in what they take without it."""
-    return value("--limit", "N", f"At most N queries of each dataset{more}.", WORKS_ON, min=1)
-
-
-def seed_flag(help: str, group: str | None = None) -> Any:
-    """`--seed`; what it draws differs."""
-    return value("--seed", "N", help, group, min=0, max=MAX_SEED)
-
-
-def alpha_flag(help: str) -> Any:
-    """`--alpha`; commands differ in what they take without it."""
-    return value("--alpha", "X", help, parser=parse_alpha)
-
-
 def format_flag(*names: str) -> Any:
     """`--format`; commands differ in how they can print."""
     return choice("--format", names, "Format of what is printed.", what="format")
 
 
-def split_flag(help: str) -> Any:
-    """`--split`; commands differ in what they take without it."""
-    return choice("--split", FOLDS, help, what="split")
-
+# Flags of which commands say more, or something else, in their help.
+pool_flag = partial(works_on, "--pool", "NAME|FILE.toml", offer=POOLS)
+datasets_flag = partial(works_on, "--datasets", "A,B", offer_list=DATASETS)
+limit_flag = partial(works_on, "--limit", "N", min=1)
+seed_flag = partial(value, "--seed", "N", min=0, max=MAX_SEED)
+alpha_flag = partial(value, "--alpha", "X", parser=parse_alpha)
+split_flag = partial(choice, "--split", FOLDS, what="split")
 
 # What a command works on.
-Cache = Annotated[Path, value("--cache", "DIR", "Folder of the trajectory cache.", WORKS_ON)]
+Cache = Annotated[Path, works_on("--cache", "DIR", "Folder of the trajectory cache.")]
 PoolName = Annotated[
     str | None, pool_flag("Models, hops, instructions, prices; default: that of the cache.")
 ]
@@ -243,20 +223,20 @@ Datasets = Annotated[
     str | None, datasets_flag("Names, or .jsonl or .parquet files; default: all collected last.")
 ]
 DatasetsOfDraw = Annotated[str | None, datasets_flag("Names, or .jsonl or .parquet files.")]
-Limit = Annotated[int | None, limit_flag()]
-LimitOfDraw = Annotated[int | None, limit_flag("; default 300, of a file all")]
+Limit = Annotated[int | None, limit_flag("At most N queries of each dataset.")]
+LimitOfDraw = Annotated[
+    int | None, limit_flag("At most N queries of each dataset; default 300, of a file all.")
+]
 Seed = Annotated[int, seed_flag("Seed of all that is drawn.")]
 SeedOfDraw = Annotated[
-    int | None,
-    seed_flag(f"Seed of the draw and of the folds; default {DEFAULT_SEED}.", WORKS_ON),
+    int | None, seed_flag(f"Seed of the draw and of the folds; default {DEFAULT_SEED}.", WORKS_ON)
 ]
 Encoder = Annotated[
     str | None,
-    value(
+    works_on(
         "--encoder",
         "NAME|DIR",
         "hashed-ngrams (built in, the default), paper, or a sentence-transformers model.",
-        WORKS_ON,
         offer=ENCODERS,
     ),
 ]
@@ -269,22 +249,19 @@ State = Annotated[
         WORKS_ON,
     ),
 ]
-Data = Annotated[
-    Path, value("--data", "DIR", "Folder of <dataset>.jsonl or .parquet files.", WORKS_ON)
-]
+Data = Annotated[Path, works_on("--data", "DIR", "Folder of <dataset>.jsonl or .parquet files.")]
 Models = Annotated[
-    str | None, value("--models", "A,B", "Only these models of the pool, in this order.", WORKS_ON)
+    str | None, works_on("--models", "A,B", "Only these models of the pool, in this order.")
 ]
 Hops = Annotated[
-    int | None, value("--hops", "N", "Fewer hops than the pool's: the first N.", WORKS_ON, min=1)
+    int | None, works_on("--hops", "N", "Fewer hops than the pool's: the first N.", min=1)
 ]
 Scorer = Annotated[
     str,
-    value(
+    works_on(
         "--scorer",
         "NAME|MODULE:FUNCTION",
         f"What Q is: {', '.join(SCORERS)}, or yours.",
-        WORKS_ON,
         offer=SCORERS,
     ),
 ]
@@ -293,16 +270,15 @@ AllowIncomplete = Annotated[
 ]
 PriceFiles = Annotated[
     list[Path] | None,
-    value(
+    works_on(
         "--prices",
         "FILE.toml",
         "Prices instead of the pool's; `report` takes several, side by side.",
-        WORKS_ON,
     ),
 ]
 Price = Annotated[
     list[str] | None,
-    value("--price", "MODEL=RATE|IN:OUT", "Price of one token of one model; repeatable.", WORKS_ON),
+    works_on("--price", "MODEL=RATE|IN:OUT", "Price of one token of one model; repeatable."),
 ]
 
 # Training.
@@ -321,8 +297,7 @@ Algo = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int | None,
-    value("--epochs", "N", "Length of the training; default: the preset's.", TRAINING, min=1),
+    int | None, training("--epochs", "N", "Length of the training; default: the preset's.", min=1)
 ]
 AllowStop = Annotated[bool, switch("--allow-stop", "The router may stop before the last hop.")]
 Budget = Annotated[
@@ -383,33 +358,29 @@ Reroute = Annotated[
 # Collecting.
 Backend = Annotated[
     str | None,
-    value(
+    calls(
         "--backend",
         "NAME",
         f"{', '.join(BACKENDS)}: for all models; default: as the pool says.",
-        CALLS,
         offer=BACKENDS,
     ),
 ]
 BaseUrl = Annotated[
-    str | None, value("--base-url", "URL", "An OpenAI-compatible server with all models.", CALLS)
+    str | None, calls("--base-url", "URL", "An OpenAI-compatible server with all models.")
 ]
 ApiKeyEnv = Annotated[
-    str | None, value("--api-key-env", "VAR", "Environment variable that holds its key.", CALLS)
+    str | None, calls("--api-key-env", "VAR", "Environment variable that holds its key.")
 ]
-Timeout = Annotated[
-    float | None, value("--timeout", "S", "Seconds for one call of a server.", CALLS)
-]
+Timeout = Annotated[float | None, calls("--timeout", "S", "Seconds for one call of a server.")]
 Insecure = Annotated[
     bool, switch("--insecure", "Send the key over plain http to another machine.", CALLS)
 ]
 Device = Annotated[
     str | None,
-    value(
+    calls(
         "--device",
         "NAME",
         "auto, cpu, cuda, cuda:N or balanced; default: as the pool says.",
-        CALLS,
         offer=DEVICES,
     ),
 ]
@@ -418,8 +389,7 @@ DryRun = Annotated[
 ]
 Yes = Annotated[bool, switch("--yes", "Start even a very large collection.")]
 ShardOf = Annotated[
-    str | None,
-    value("--shard", "I/N", "Only share I of N of the queries, beside others.", MACHINES),
+    str | None, machines("--shard", "I/N", "Only share I of N of the queries, beside others.")
 ]
 ENGINES = ("local", "ray")
 Engine = Annotated[
@@ -427,14 +397,12 @@ Engine = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    value(
-        "--workers", "N", "Shards at work on Ray; default: one a GPU, or a core.", MACHINES, min=1
-    ),
+    machines("--workers", "N", "Shards at work on Ray; default: one a GPU, or a core.", min=1),
 ]
 RayAddress = Annotated[
     str | None,
-    value("--ray-address", "ADDRESS", "auto or ray://HOST:PORT; else one is started.", MACHINES),
+    machines("--ray-address", "ADDRESS", "auto or ray://HOST:PORT; else one is started."),
 ]
 Remote = Annotated[
-    str | None, value("--remote", "URL", "Mirror of the cache: fetch first, copy parts.", MACHINES)
+    str | None, machines("--remote", "URL", "Mirror of the cache: fetch first, copy parts.")
 ]

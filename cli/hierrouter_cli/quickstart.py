@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from hierrouter_cli import console, options
-from hierrouter_cli.collect import run_collect
+from hierrouter_cli.collect import make_calls
 from hierrouter_cli.report import say_what
+from hierrouter_cli.selecting import Selected
 from hierrouter_cli.train import watch
 
 
@@ -46,7 +47,8 @@ def quickstart(
     folders, watching = quickstart_folders(out), watch()
     console.say("1/4 collect: every route of every question, each model call once")
     queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
-    tree = run_collect(Planned(load_pool("testbed"), queries, folders.cache, Machines()))
+    make_calls(Planned(load_pool("testbed"), queries, folders.cache, Machines()))
+    tree = Selected(folders.cache).open()
     learned_from = training_tree(tree)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
     trained = train_router(

@@ -109,11 +109,7 @@ def say_what(request: ReportRequest) -> None:
 
 
 def show(result: Report, format: str, all_tables: bool = False) -> None:
-    """The report on stdout.
-
-    Args:
-        all_tables: with the tables of the analysis.
-    """
+    """The report on stdout; with `all_tables` those of the analysis, too."""
     from hierrouter.reports.results import as_json
     from hierrouter.reports.tables import long_table, report_tables
 
@@ -140,8 +136,9 @@ def say_shown(
     found = f"checkpoint {shown.run or 'none'}"
     found += f", sweep {shown.sweep_run or 'none'}" if with_sweep else ""
     alpha = f" at alpha {shown.alpha:g}" if with_alpha else ""
-    line = f"{found}{alpha}" if split is None else f"{split} fold{alpha}; {found}"
-    console.say(f"{command}: {line}")
+    console.say(
+        f"{command}: {split} fold{alpha}; {found}" if split else f"{command}: {found}{alpha}"
+    )
 
 
 def say_called(command: str, run: Path, pool: Pool) -> None:
@@ -161,26 +158,18 @@ def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
 
 
 def warn_of_test(command: str, split: str) -> None:
-    """What a look at single queries of the test fold means."""
     if split == TEST:
         console.say(f"{command}: the test fold; what is changed after a look at it is tuned on it")
 
 
 def look_at(command: str, tree: RouteTree, split: str, shown: SelectedRun, **what: Any) -> None:
-    """Where it is one at the test fold, say what that means and log it.
-
-    Args:
-        what: is looked at beside the tree and alpha, JSON values.
-    """
+    """Where it is one at the test fold, say what that means and log it; see `log_looks`."""
     warn_of_test(command, split)
     log_looks(command, tree, split, [shown.run], {"alpha": shown.alpha, **what})
 
 
 def looks_at(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
-    """What a look shows of policies of the user's own; nothing where there are none.
-
-    An edit of their module is another look.
-    """
+    """Policies of the user's own as part of a look; an edit of their module is another look."""
     shown = {policy.path: policy.version for policy in policies}
     return {"policies": shown} if shown else {}
 

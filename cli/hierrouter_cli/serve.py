@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import sys
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from hierrouter.pools.pool import Pool
     from hierrouter.serving.messages import Question
-    from hierrouter.serving.models import CallFailed
     from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 
 STDIN = "-"
@@ -37,9 +35,7 @@ def route(
     file: Annotated[
         Path | None,
         options.value(
-            "--file",
-            "FILE|-",
-            help="Questions as JSON lines, question or messages in each; - is stdin.",
+            "--file", "FILE|-", "Questions as JSON lines, question or messages in each; - is stdin."
         ),
     ] = None,
     checkpoint: options.Checkpoint = None,
@@ -82,11 +78,7 @@ def route(
 
 
 def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
-    """Refuse what contradicts itself before anything is loaded.
-
-    Raises:
-        InputError: neither a question nor a file, or both; or a dry run of a file.
-    """
+    """Refuse what contradicts itself before anything is loaded."""
     if (question is None) == (file is None):
         what = "no question" if question is None else "a question and --file contradict each other"
         raise InputError(f"{what}; give QUESTION or --file FILE")
@@ -102,12 +94,7 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
 async def _router(
     run: Path, pool: Pool | None, route_options: RouteOptions, calls: bool = True
 ) -> AsyncIterator[Router]:
-    """The router, and its models if it needs them; they are let go with the block.
-
-    Args:
-        route_options: how it is to route; a limit on cost needs the models, which count tokens.
-        calls: whether it is to call them.
-    """
+    """The router, and its models if it calls them, or counts their tokens for a limit on cost."""
     from hierrouter.serving.router import Router
 
     router = Router(run, pool, load=False)
@@ -129,7 +116,7 @@ async def _one(
 
     async with _router(run, pool, route_options) as router:
         if format == "json":
-            _put_json((await router.aroute(question, route_options)).as_object())
+            console.put_json((await router.aroute(question, route_options)).as_object())
             return
         shown: list[str] = []
 
@@ -152,13 +139,12 @@ async def _one(
 async def _first(
     run: Path, pool: Pool | None, question: str, route_options: RouteOptions, format: str
 ) -> None:
-    """What the policy would do first."""
     async with _router(run, pool, route_options, calls=False) as router:
         decision = await router.first(question, route_options)
         names = router.policy.action_names
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
     if format == "json":
-        _put_json({"first": names[decision.action], "chances": chances})
+        console.put_json({"first": names[decision.action], "chances": chances})
         return
     for name, chance in sorted(chances.items(), key=lambda item: -item[1]):
         console.put(f"{chance:8.4f}  {name}\n")
@@ -169,6 +155,7 @@ async def _all(run: Path, pool: Pool | None, file: Path, route_options: RouteOpt
 
     When nobody reads the lines any more, no more questions are asked.
     """
+    from hierrouter.serving.models import CallFailed
     from hierrouter.serving.router import route_all
 
     ids: list[Any] = []
@@ -180,24 +167,18 @@ async def _all(run: Path, pool: Pool | None, file: Path, route_options: RouteOpt
             async with aclosing(route_all(router, questions, route_options)) as results:
                 async for found in results:
                     name = {} if ids[place] is None else {"id": ids[place]}
-                    told = _told(found)
+                    if isinstance(found, CallFailed):
+                        told: dict[str, Any] = {"error": str(found), "status": found.status}
+                    else:
+                        told = found.as_object()
                     place, failed = place + 1, failed + ("error" in told)
-                    if not _put_json({**name, **told}):
+                    if not console.put_json({**name, **told}):
                         break
         finally:
             stopped.set()
     if not place:
         raise InputError(f"no question: {file}; write one JSON object a line")
     return failed
-
-
-def _told(found: RouteResult | CallFailed) -> dict[str, Any]:
-    """What is said of one question of many."""
-    from hierrouter.serving.models import CallFailed
-
-    if isinstance(found, CallFailed):
-        return {"error": str(found), "status": found.status}
-    return found.as_object()
 
 
 def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]:
@@ -223,7 +204,6 @@ def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]
 
 
 def _say_hop(hop: Hop) -> None:
-    """One call, on stderr."""
     failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
     instead = f", instead of {failed}" if failed else ""
     console.say(
@@ -240,11 +220,6 @@ def _summary(result: RouteResult) -> str:
     )
 
 
-def _put_json(found: dict[str, Any]) -> bool:
-    """One line on stdout; whether somebody still reads."""
-    return console.put(json.dumps(found, allow_nan=False) + "\n")
-
-
 HOST, PORT = "127.0.0.1", 8100
 INTERRUPTED = 130
 LAST_SECONDS = 30  # for what is under way when the server is told to end
@@ -257,9 +232,7 @@ def serve(
     name: Annotated[
         list[str] | None,
         options.value(
-            "--name",
-            "NAME=ALPHA",
-            help="Also answer as hierrouter:NAME, at this alpha; repeatable.",
+            "--name", "NAME=ALPHA", "Also answer as hierrouter:NAME, at this alpha; repeatable."
         ),
     ] = None,
     host: Annotated[str, options.value("--host", "ADDRESS", "Where to listen.")] = HOST,
@@ -271,7 +244,7 @@ def serve(
         options.value(
             "--api-key-env",
             "VARIABLE",
-            help="Environment variable with the key that clients must send.",
+            "Environment variable with the key that clients must send.",
         ),
     ] = None,
     log: Annotated[
@@ -313,11 +286,7 @@ def serve(
 
 
 def _key(variable: str | None, host: str) -> str | None:
-    """The key that clients must send.
-
-    Raises:
-        InputError: there is no key there, or others than this machine could connect without one.
-    """
+    """The key that clients must send; others than this machine may not connect without one."""
     from hierrouter.pools.pool import is_loopback, key_in
 
     if variable is not None:
@@ -328,11 +297,7 @@ def _key(variable: str | None, host: str) -> str | None:
 
 
 def _named(given: Sequence[str]) -> dict[str, float]:
-    """Alphas by name.
-
-    Raises:
-        InputError: not NAME=ALPHA.
-    """
+    """Alphas by name."""
     named = {}
     for item in given:
         name, equals, alpha = item.partition("=")
@@ -345,11 +310,7 @@ def _named(given: Sequence[str]) -> dict[str, float]:
 
 
 def _require_extra() -> None:
-    """Refuse to begin without the packages of the server.
-
-    Raises:
-        InputError: they are not installed.
-    """
+    """Refuse to begin without the packages of the server."""
     from importlib.util import find_spec
 
     for package in ("fastapi", "prometheus_client", "uvicorn"):
@@ -358,11 +319,7 @@ def _require_extra() -> None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """The address, taken before anything is loaded; nobody can connect before all is.
-
-    Raises:
-        WorldError: it cannot be had.
-    """
+    """The address, taken before anything is loaded; nobody can connect before all is."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     try:
@@ -387,9 +344,6 @@ def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[st
     Args:
         address: where people reach it; said, with the names, once they do.
         names: of the models that they may ask for.
-
-    Raises:
-        WorldError: nobody can listen there any more.
     """
     import uvicorn
 

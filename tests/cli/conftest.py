@@ -11,9 +11,20 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Run, as_json, once, refused, works
+from tests.conftest import Run, as_json, environment, once, refused, works
+from tests.warm import Warm
 
 LIMIT = "30"
+# The command with trainings of a few epochs, for all that says nothing of how well they end.
+BRIEF = """
+from dataclasses import replace
+from hierrouter.learning import config
+for name, full in config.PRESETS.items():
+    config.PRESETS[name] = replace(full, epochs=max(2, full.epochs // 6))
+config.SWEEP = replace(config.SWEEP, epochs=5)
+from hierrouter_cli.__main__ import main
+main()
+"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,19 @@ def over_all(rows: Iterable[dict[str, Any]], name: str = "policy") -> dict[str, 
     return {row[name]: row for row in rows if row.get("dataset", "all") == "all"}
 
 
+@pytest.fixture(scope="session")
+def brief(warm: Warm) -> Run:
+    """See `BRIEF`; `cwd` says where."""
+
+    def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        done = warm.start("-c", BRIEF, *words, cwd=cwd, env=environment()).result()
+        done.args = words
+        return done
+
+    return run
+
+
 @pytest.fixture
 def place(tmp_path: Path, hierrouter: Run) -> Place:
     """An empty folder."""
@@ -67,18 +91,18 @@ def bare(tmp_path_factory: pytest.TempPathFactory, testbed_cache: Path, hierrout
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
+def home(tmp_path_factory: pytest.TempPathFactory, brief: Run) -> Place:
     """What a quickstart left, to be read only; the quickstart itself is checked on the way."""
 
     def build(folder: Path) -> None:
-        done = Place(folder, hierrouter).does(f"quickstart --limit {LIMIT}")
+        done = Place(folder, brief).does(f"quickstart --limit {LIMIT}")
         assert [f"{stage}/4" in done.stderr for stage in (1, 2, 3, 4)] == [True] * 4
         page = re.search(r"page: (\S+)", done.stdout)
         assert page
         assert (folder / page[1]).read_text().startswith("<!doctype html>")
         assert "\x1b" not in done.stdout + done.stderr
 
-    return Place(once(tmp_path_factory, "home", build), hierrouter)
+    return Place(once(tmp_path_factory, "home", build), brief)
 
 
 @pytest.fixture(scope="module")

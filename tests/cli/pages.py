@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import SOURCES, Run, environment
+from tests.cli.conftest import Place
+from tests.conftest import SOURCES, environment
 
 README = SOURCES / "README.md"
 DOCS = SOURCES / "docs"
@@ -48,29 +49,23 @@ def only_shown(page: Path) -> list[list[str]]:
     return [shlex.split(line.partition(" > ")[0], comments=True) for line in typed]
 
 
-def follow(
-    page: Path, folder: Path, hierrouter: Run, **instead: str
-) -> list[subprocess.CompletedProcess[str]]:
+def follow(page: Path, place: Place, **instead: str) -> list[subprocess.CompletedProcess[str]]:
     """Write the files of a page, then run its commands; returns what each `hierrouter` did.
 
     Args:
-        folder: where.
         instead: what files say in place of an address, by the port that the page shows.
     """
     finished = []
     for name, text in files(page).items():
         for port, address in instead.items():
             text = text.replace(f"http://127.0.0.1:{port.lstrip('_')}/v1", address)
-        (folder / name).write_text(text)
+        (place / name).write_text(text)
     for command, *arguments in commands(page):
         if command == "python":
-            (script,) = arguments
-            run_python((folder / script).read_text(), folder)
+            run_python((place / arguments[0]).read_text(), place.folder)
             continue
         assert command == "hierrouter"
-        done = hierrouter(*arguments, cwd=folder)
-        assert done.returncode == 0, f"{arguments}\n{done.stderr}"
-        finished.append(done)
+        finished.append(place.does("", *arguments))
     return finished
 
 

@@ -1,15 +1,22 @@
-"""`hierrouter collect --datasets gsm8k,math` with a user's own models and questions."""
+"""`hierrouter collect` with a user's own models and questions, here and through a server."""
 
 import json
 import re
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import SOURCES, Run, Start, as_json, works
+from hierrouter.replay.inspection import ask_cache
+from tests.cli.conftest import Place, over_all
+from tests.conftest import SOURCES, Run, Start
 from tests.models import ARCHITECTURES, save_random_model
+from tests.servers import servable, transformers_serve
+
+WINDOW = 120  # tokens of a model that some prompts are too long for
+SHORT = 300  # characters; the testbed's models take 512 tokens, and servers never say too_long
 
 REAL_QUESTIONS = SOURCES.parent / "shared" / "data"
 MADE_UP = {
@@ -36,60 +43,110 @@ def write_questions(name: str, path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def pool_of(folder: Path, models: Iterable[str | Path], tokens: int = 8, more: str = "") -> None:
+    """A pool of two hops in `pool.toml`, of these model folders."""
+    pool = '[pool]\nhops = 2\nstage_prompts = ["Plan.", "Solve."]\n'
+    for model in map(Path, models):
+        pool += (
+            f'[[models]]\nname = "{model.name}"\nmodel = "{folder / model}"\nbase_rate = 0.01\n'
+            f"{more}generation = {{ max_new_tokens = {tokens} }}\n"
+        )
+    (folder / "pool.toml").write_text(pool)
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def babbling(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
+    """A folder with three models of random weights and two data sets."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "data").mkdir()
     for name in MADE_UP:
         write_questions(name, folder / "data" / f"{name}.jsonl")
-    pool = '[pool]\nhops = 2\nstage_prompts = ["Plan.", "Solve."]\n'
-    for rate, architecture in enumerate(ARCHITECTURES, start=1):
-        save_random_model(folder / "models" / architecture, architecture)
-        pool += (
-            f'[[models]]\nname = "{architecture}"\nmodel = "{folder / "models" / architecture}"\n'
-            f"base_rate = 0.00{rate}\ngeneration = {{ max_new_tokens = 8 }}\n"
-        )
-    (folder / "pool.toml").write_text(pool)
-    return folder
+    models = [save_random_model(folder / name, name) for name in ARCHITECTURES]
+    pool_of(folder, models)
+    return Place(folder, hierrouter)
 
 
-ARGUMENTS = ["collect", "--datasets", "gsm8k,math", "--pool", "pool.toml", "--limit", "10"]
+COLLECT = "collect --datasets gsm8k,math --pool pool.toml --limit 10"
 
 
-def test_twelve_nodes_a_query(home: Path, hierrouter: Run) -> None:
-    found = as_json(hierrouter(*ARGUMENTS, "--format", "json", cwd=home))
+def test_twelve_nodes_a_query_to_train_and_report_on(babbling: Place) -> None:
+    found = babbling.tells(COLLECT)
     assert (found["queries"], found["wanted"], found["missing"]) == (20, 20 * 15, 0)
-    info = json.loads(hierrouter("cache", "info", "--format", "json", cwd=home).stdout)
+    info = babbling.tells("cache info")
     assert info["datasets"] == ["gsm8k", "math"]
     assert (info["queries"], info["nodes"], info["direct"]) == (20, 20 * 12, 20 * 3)
     assert (info["complete_queries"], info["missing_nodes"]) == (20, 0)
     # With stage instructions a direct call is no node of the tree: 15 calls, few of them alike.
     assert info["calls"] == found["calls"] + found["earlier"] > 20 * 12
+    babbling.does("train --epochs 2")
+    rows = over_all(babbling.tells("report")["rows"])
+    assert {*rows} >= {*ARCHITECTURES, "hierrouter", "oracle"}
+    assert all(row["n"] == 6 for row in rows.values())
 
 
-def test_train_and_report_on_it(home: Path, hierrouter: Run) -> None:
-    hierrouter(*ARGUMENTS, cwd=home)
-    works(hierrouter("train", "--epochs", "2", cwd=home))
-    report = json.loads(hierrouter("report", "--format", "json", cwd=home).stdout)
-    rows = [row for row in report["rows"] if row["dataset"] == "all"]
-    assert {row["policy"] for row in rows} >= {*ARCHITECTURES, "hierrouter", "oracle"}
-    assert all(row["n"] == 6 for row in rows)
-
-
-def test_ctrl_c_commits_and_says_how_to_go_on(
-    home: Path, tmp_path: Path, hierrouter: Run, start: Start
-) -> None:
-    cache = str(tmp_path / "cache")
-    process = start(*ARGUMENTS, "--cache", cache, cwd=home)
-    while not list(Path(cache).glob("parts/calls-*")):
+def test_ctrl_c_commits_and_says_how_to_go_on(babbling: Place, start: Start) -> None:
+    command = f"{COLLECT} --cache interrupted"
+    process = start(*command.split(), cwd=babbling.folder)
+    while not list((babbling / "interrupted").glob("parts/calls-*")):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     done = process.result()
     assert done.returncode == 130, done.stderr
     assert "rerun the same command" in done.stderr
-    assert list((Path(cache) / "tmp").iterdir()) == []
-    again = works(hierrouter(*ARGUMENTS, "--cache", cache, cwd=home))
-    found = re.search(r"[\d,]+ calls made, ([\d,]+) already there", again.stderr)
+    assert list((babbling / "interrupted/tmp").iterdir()) == []
+    found = re.search(r"[\d,]+ calls made, ([\d,]+) already there", babbling.does(command).stderr)
     assert found
     assert found[1] != "0"
+
+
+def test_prompts_that_do_not_fit_a_window_are_one_line_and_asked_again(place: Place) -> None:
+    small = save_random_model(place / "small", "llama", seed=0, window=WINDOW)
+    pool_of(place.folder, [small, save_random_model(place / "large", "llama", seed=1)])
+    texts = ["compute 12+7", "reverse the word takomi", "x" * WINDOW, "who lives in room 31 ?"]
+    rows = [{"id": f"q{n}", "question": text, "answer": "a"} for n, text in enumerate(texts)]
+    (place / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    collect = "collect --datasets mine.jsonl --pool pool.toml --cache cache"
+    error = place.refuses(collect, code=1)
+    # small: direct, first hop, and the second hop after large; nothing hangs below a second hop
+    assert error.startswith("error: 3 calls failed (3 too_long), 1 of 4 queries are incomplete")
+    assert "smaller max_new_tokens" in error
+    info = place.tells("cache info --cache cache")
+    assert info["complete_queries"] == 3
+    assert info["missing_nodes"] == 4  # small; small>small, small>large, which waited; large>small
+    assert info["failed_calls"] == {"too_long": 3}
+    assert info["calls"] == 3 * 8 + 3
+    again = place.asks(collect)
+    assert again.returncode == 1
+    assert re.search(r"\b0 calls made, 27 already there", again.stderr)
+    assert "3 calls failed (3 too_long)" in again.stderr
+    assert "1 of 4 queries lack 4 nodes" in place.refuses("train --cache cache --dry-run", code=3)
+
+
+NODES = """SELECT query, route, hop, model, prompt, response, tokens_in, tokens_out, finish_reason
+FROM nodes ORDER BY query, hop, route"""
+SCORES = "SELECT query, route, hop, scorer, value FROM scores ORDER BY query, hop, route, scorer"
+
+
+def test_the_trees_of_both_engines_are_equal(place: Place) -> None:
+    """Here, and through a real server."""
+    (place / "data").mkdir()
+    for name in MADE_UP:
+        write_questions(name, file := place / "data" / f"{name}.jsonl")
+        lines = file.read_text().splitlines(keepends=True)
+        short = [line for line in lines if len(json.loads(line)["question"]) <= SHORT]
+        file.write_text("".join(short))
+    models = [servable(name, place.folder) for name in ("calc", "text")]
+    pool_of(place.folder, models, 16, 'dtype = "float32"\n')
+    with transformers_serve(place / "serve.log") as url:
+        for cache, more in (("here", ""), ("there", f"--base-url {url}")):
+            place.does(f"{COLLECT} --cache {cache} {more}")
+    here, there = (ask_cache(place / cache, NODES).to_pylist() for cache in ("here", "there"))
+    queries = len({row["query"] for row in here})
+    assert queries > 15
+    assert len(here) == queries * (2 + 4 + 2)  # both hops, and direct calls without instructions
+    assert len({row["response"] for row in here}) > queries  # else equality would say little
+    assert there == here
+    here, there = (ask_cache(place / cache, SCORES).to_pylist() for cache in ("here", "there"))
+    assert len(here) == 2 * queries * (2 + 4 + 2)  # token_f1 and accuracy
+    assert there == here

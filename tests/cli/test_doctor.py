@@ -1,79 +1,111 @@
 """`hierrouter doctor` on places that work, and on broken ones."""
 
+import hashlib
 import json
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import metadata, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+from packaging.requirements import Requirement
 
-from tests.conftest import Run, works
+from hierrouter_cache.errors import CacheError, HierRouterError, InputError, WorldError
+from hierrouter_cli import doctor
+from tests.cli.conftest import Place
+from tests.conftest import Run, environment
+from tests.hub import COMMIT, Model, hub
 
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Path:
-    """A folder with a small cache and a router."""
-    folder = tmp_path_factory.mktemp("sound")
-    for command in ("collect --datasets arith --limit 10", "train --algo exact --epochs 1"):
-        works(hierrouter(*command.split(), cwd=folder))
-    return folder
-
-
-@pytest.fixture
-def place(sound: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sound, tmp_path / "place"))
+CACHE = Path("caches/default")
+ROUTER = "runs/quickstart-train/policy.safetensors"
 
 
-def states(printed: str) -> dict[str, str]:
-    """State by subject; of two disks the last one."""
-    return {each["subject"]: each["state"] for each in json.loads(printed)["findings"]}
+def a_part(place: Place) -> Path:
+    return min((place / "caches/default/parts").glob("calls-*"))
 
 
-def test_a_place_that_works(hierrouter: Run, place: Path) -> None:
-    before = sorted(place.rglob("*"))
-    done = hierrouter("doctor", "--format", "json", cwd=place)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = states(done.stdout)
-    assert json.loads(done.stdout)["works"]
+def examined(place: Place, monkeypatch: pytest.MonkeyPatch) -> dict[str, doctor.Finding]:
+    """What is found, by subject; of two disks the last one."""
+    monkeypatch.chdir(place.folder)
+    return {found.subject: found for found in doctor.examine(CACHE)}
+
+
+def test_a_place_that_works(home: Place) -> None:
+    before = sorted(home.folder.rglob("*"))
+    told = home.tells("doctor")
+    assert told["works"]
+    found = {each["subject"]: each["state"] for each in told["findings"]}
     for subject in ("hierrouter", "packages", "cpu", "testbed", "disk", "cache", "router"):
-        assert found[subject] == "ok", done.stdout
-    assert sorted(place.rglob("*")) == before, "nothing stays behind"
+        assert found[subject] == "ok", told
+    assert sorted(home.folder.rglob("*")) == before, "nothing stays behind"
 
 
-def test_a_new_place_says_how_to_begin(hierrouter: Run, tmp_path: Path) -> None:
-    done = works(hierrouter("doctor", cwd=tmp_path))
-    lines = {line[9:25].strip(): line for line in done.stdout.splitlines()}
+def test_a_new_place_says_how_to_begin(place: Place) -> None:
+    lines = {line[9:25].strip(): line for line in place.does("doctor").stdout.splitlines()}
     assert lines["cache"].startswith("note") and "hierrouter quickstart" in lines["cache"]
     assert lines["router"].startswith("note") and "hierrouter train" in lines["router"]
 
 
-def test_missing_calls_are_a_note(hierrouter: Run, place: Path) -> None:
-    for part in (place / "caches/default/parts").glob("calls-*"):
+def test_missing_calls_are_a_note(own: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in (own / "caches/default/parts").glob("calls-*"):
         part.unlink()
-    done = hierrouter("doctor", cwd=place)
-    assert done.returncode == 0
-    assert "0 of 10 queries complete" in done.stdout
-    assert "150 calls missing; `hierrouter collect --cache caches/default`" in done.stdout
+    found = examined(own, monkeypatch)["cache"]
+    assert (found.state, found.error) == ("note", None)
+    assert "0 of 300 queries complete" in found.text
+    assert "4500 calls missing; `hierrouter collect --cache caches/default`" in found.text
 
 
-def test_a_damaged_part_is_a_problem_of_the_cache(hierrouter: Run, place: Path) -> None:
-    part = next((place / "caches/default/parts").glob("calls-*"))
-    part.write_bytes(part.read_bytes()[:-1])
-    done = hierrouter("doctor", "--format", "json", cwd=place)
+def cut_a_part(place: Place) -> None:
+    a_part(place).write_bytes(a_part(place).read_bytes()[:-1])
+
+
+def cut_the_router(place: Place) -> None:
+    (place / ROUTER).write_bytes((place / ROUTER).read_bytes()[:100])
+
+
+def block_the_runs(place: Place) -> None:
+    shutil.rmtree(place / "runs")
+    (place / "runs").write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("harm", "subject", "kind", "said"),
+    [
+        (cut_a_part, "cache", CacheError, "damaged part: calls-.*: checksum mismatch; move it"),
+        (cut_the_router, "router", InputError, "policy.safetensors"),
+        (block_the_runs, "disk", WorldError, "runs cannot be written: .*/runs; work in"),
+    ],
+)
+def test_what_is_broken_is_a_problem_of_its_kind(
+    harm: Callable[[Place], None],
+    subject: str,
+    kind: type[HierRouterError],
+    said: str,
+    own: Place,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harm(own)
+    problems = [one for one in examined(own, monkeypatch).values() if one.state == "problem"]
+    assert problems[0].subject == subject
+    with pytest.raises(kind, match=said):
+        raise problems[0].error or ValueError
+
+
+def test_the_first_of_several_problems_gives_the_code(own: Place) -> None:
+    a_part(own).write_bytes(b"")
+    (own / ROUTER).write_bytes(b"")
+    done = own.asks("doctor --format json")
     assert done.returncode == 3
-    assert states(done.stdout)["cache"] == "problem"
-    assert done.stderr.startswith(f"error: damaged part: {part.name}: checksum mismatch; move it")
+    assert not json.loads(done.stdout)["works"]
+    assert done.stderr.startswith("error: 2 problems, the first: damaged part: calls-")
 
 
-def test_a_damaged_router_is_a_problem_of_the_input(hierrouter: Run, place: Path) -> None:
-    (weights,) = place.glob("runs/*/policy.safetensors")
-    weights.write_bytes(weights.read_bytes()[:100])
-    done = hierrouter("doctor", cwd=place)
-    assert done.returncode == 2
-    assert "problem  router" in done.stdout
-
-
-def test_a_folder_that_cannot_be_written_is_a_problem(hierrouter: Run, tmp_path: Path) -> None:
-    done = hierrouter("doctor", "--cache", "/sys/kernel/cache", cwd=tmp_path)  # root cannot either
+def test_a_folder_that_cannot_be_written_is_a_problem(place: Place) -> None:
+    done = place.asks("doctor --cache /sys/kernel/cache")  # root cannot either
     assert done.returncode == 3
     assert done.stderr.startswith("error: the cache is not writable: /sys/kernel: ")
 
@@ -86,19 +118,86 @@ def test_a_broken_package_is_a_problem_of_the_world(cold: Run, tmp_path: Path) -
     assert "ok       testbed" in done.stdout
 
 
-def test_runs_that_cannot_be_written_are_a_problem_of_the_world(
-    hierrouter: Run, place: Path
+def test_what_is_missing_or_too_old_is_told_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shutil.rmtree(place / "runs")
-    (place / "runs").write_text("a file")
-    done = hierrouter("doctor", cwd=place)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: runs cannot be written: {place / 'runs'}; work in")
+    ours, theirs = doctor.packages()
+    assert ours.text.startswith(version("hierrouter"))
+    assert f"torch {version('torch')}" in theirs.text
+    wanted = [Requirement("no-such-package"), Requirement("numpy>=999"), Requirement("rich")]
+    monkeypatch.setattr(doctor, "requirements", lambda: wanted)
+    with pytest.raises(WorldError) as caught:
+        list(doctor.packages())
+    assert str(caught.value) == (
+        f"no-such-package is not installed, numpy {version('numpy')} is installed, >=999 is "
+        "needed; pip install --upgrade hierrouter"
+    )
 
 
-def test_the_first_of_several_problems_gives_the_code(hierrouter: Run, place: Path) -> None:
-    next((place / "caches/default/parts").glob("calls-*")).write_bytes(b"")
-    next(place.glob("runs/*/policy.safetensors")).write_bytes(b"")
-    done = hierrouter("doctor", cwd=place)
-    assert done.returncode == 3
-    assert done.stderr.startswith("error: 2 problems, the first: damaged part: calls-")
+def test_every_extra_for_users_is_known_and_a_note_where_it_is_not_installed() -> None:
+    named = {*(metadata("hierrouter").get_all("Provides-Extra") or ()), *doctor.EXTRAS}
+    assert named - {"dev", "docs"} == set(doctor.EXTRAS)
+    found = {each.subject: each for each in doctor.extras()}
+    assert list(found) == [f"extra {name}" for name in doctor.EXTRAS]
+    if find_spec("vllm") is None:
+        assert found["extra vllm"].state == "note"
+        assert "pip install 'hierrouter[vllm]'" in found["extra vllm"].text
+
+
+def test_cores_memory_and_every_gpu_are_told() -> None:
+    found = {each.subject: each.text for each in doctor.devices()}
+    assert "cores" in found["cpu"] and "GiB" in found["cpu"]
+    assert len(found) == 1 + (torch.cuda.device_count() or 1)
+
+
+def test_a_hub_that_is_switched_off_is_a_note() -> None:
+    (found,) = doctor.hub()
+    assert (found.state, "HF_HUB_OFFLINE" in found.text) == ("note", True)
+
+
+def test_a_hub_is_reached_or_it_is_a_note() -> None:
+    code = "from hierrouter_cli.doctor import hub; print(*[f.state + ' ' + f.text for f in hub()])"
+    with hub({}, {doctor.PAPER_ENCODER: Model({COMMIT: {}})}) as address:
+        for endpoint, said in (
+            (address, "ok reached; models and datasets can be fetched\n"),
+            ("http://127.0.0.1:9", "note not reached ("),
+        ):
+            env = {**environment(), "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint}
+            done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
+            assert done.stdout.decode().startswith(said)
+
+
+def test_shipped_models_that_are_missing_or_altered_are_a_problem(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(doctor.MODELS, models)
+    (found,) = doctor.shipped_models(models)
+    assert found.state == "ok"
+    file = models / "calc" / "tokenizer.json"
+    file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(WorldError, match="damaged or missing: calc in "):
+        list(doctor.shipped_models(models))
+    (models / "text" / doctor.WEIGHTS).unlink()
+    shutil.rmtree(models / "facts")
+    with pytest.raises(WorldError, match=r"damaged or missing: calc, text, facts in .*; install"):
+        list(doctor.shipped_models(models))
+
+
+def hub_cache(folder: Path, weights: bytes) -> Path:
+    """A folder as the hub's library leaves it: a commit's files are links to bytes by digest."""
+    model = folder / "models--sentence-transformers--all-mpnet-base-v2"
+    blob = model / "blobs" / hashlib.sha256(b"weights").hexdigest()
+    link = model / "snapshots" / ("0" * 40) / doctor.WEIGHTS
+    for made in (blob, link, model / "refs" / "main"):
+        made.parent.mkdir(parents=True)
+    blob.write_bytes(weights)
+    link.symlink_to(blob)
+    (model / "refs" / "main").write_text("0" * 40)
+    return folder
+
+
+def test_the_papers_encoder_is_looked_for_and_hashed(tmp_path: Path) -> None:
+    whole, cut = hub_cache(tmp_path / "whole", b"weights"), hub_cache(tmp_path / "cut", b"weigh")
+    assert [found.state for found in doctor.paper_encoder(tmp_path)] == ["note"]
+    assert [found.state for found in doctor.paper_encoder(whole)] == ["ok"]
+    with pytest.raises(WorldError, match=r"damaged weights: .*; remove the file"):
+        list(doctor.paper_encoder(cut))

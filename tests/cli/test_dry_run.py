@@ -1,89 +1,53 @@
 """`collect --dry-run` and `--yes`: what a collection takes, before it is made."""
 
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import Run, as_json, works
+from tests.cli.conftest import Place
 
-COLLECT = ("collect", "--datasets", "arith,mirror", "--cache", "cache")
-DEEP = """
-[pool]
-hops = 7
-[[models]]
-name = "calc"
-model = "testbed:calc"
-base_rate = 0.03
-generation = { max_new_tokens = 16 }
-[[models]]
-name = "text"
-model = "testbed:text"
-base_rate = 0.02
-generation = { max_new_tokens = 16 }
-[[models]]
-name = "facts"
-model = "testbed:facts"
-base_rate = 0.03
-generation = { max_new_tokens = 16 }
-"""
+COLLECT = "collect --datasets arith,mirror --cache cache"
+DEEP = "[pool]\nhops = 7\n" + "".join(
+    f'[[models]]\nname = "{name}"\nmodel = "testbed:{name}"\nbase_rate = 0.03\n'
+    "generation = { max_new_tokens = 16 }\n"
+    for name in ("calc", "text", "facts")
+)
 
 
-def estimated(hierrouter: Run, cwd: Path, *more: str) -> dict[str, Any]:
-    return as_json(hierrouter(*COLLECT, *more, "--dry-run", "--format", "json", cwd=cwd))
-
-
-def test_nothing_is_made(tmp_path: Path, hierrouter: Run) -> None:
-    done = works(hierrouter(*COLLECT, "--limit", "3", "--dry-run", cwd=tmp_path))
-    assert list(tmp_path.iterdir()) == []
+def test_nothing_is_made(place: Place) -> None:
+    done = place.does(f"{COLLECT} --limit 3 --dry-run")
+    assert list(place.folder.iterdir()) == []
     assert "6 queries: 72 nodes and 18 direct calls" in done.stdout
     assert "hop 2" in done.stdout
     assert "unknown" in done.stdout
     assert "--limit 10" in done.stderr
 
 
-def test_after_a_pilot_it_says_what_the_run_then_takes(tmp_path: Path, hierrouter: Run) -> None:
-    assert hierrouter(*COLLECT, "--limit", "10", cwd=tmp_path).returncode == 0
-    before = estimated(hierrouter, tmp_path, "--limit", "20")
+def test_after_a_pilot_it_says_what_the_run_then_takes(place: Place) -> None:
+    place.does(f"{COLLECT} --limit 10")
+    found = place.tells("collect --cache cache --dry-run")  # what was collected last
+    assert found["queries"] == 20
+    assert found["total"]["calls"] == {"expected": 0, "most": 0}
+    before = place.tells(f"{COLLECT} --limit 20 --dry-run")
     assert before["notes"] == []
-    done = hierrouter(*COLLECT, "--limit", "20", cwd=tmp_path)
-    found = re.search(r"(\d+) calls made, (\d+) already there", done.stderr)
-    assert found
-    total = before["total"]
-    assert total["there"] == int(found[2])
-    assert total["calls"]["expected"] == pytest.approx(int(found[1]), rel=0.2)
-    assert total["calls"]["most"] >= int(found[1])
+    said = place.does(f"{COLLECT} --limit 20").stderr
+    counts = re.search(r"(\d+) calls made, (\d+) already there", said)
+    assert counts
+    total, made, there = before["total"], int(counts[1]), int(counts[2])
+    assert total["there"] == there
+    assert total["calls"]["expected"] == pytest.approx(made, rel=0.2)
+    assert total["calls"]["most"] >= made
     assert total["seconds"]["expected"] > 0
     assert total["cost"]["expected"] > 0
-    after = estimated(hierrouter, tmp_path)  # no flags but the datasets: 300 a dataset
-    assert after["total"]["there"] == int(found[1]) + int(found[2])
+    after = place.tells(f"{COLLECT} --dry-run")  # no flags but the datasets: 300 a dataset
+    assert after["total"]["there"] == made + there
 
 
-def test_without_flags_it_is_about_what_was_collected_last(tmp_path: Path, hierrouter: Run) -> None:
-    assert hierrouter(*COLLECT, "--limit", "2", cwd=tmp_path).returncode == 0
-    done = hierrouter("collect", "--cache", "cache", "--dry-run", "--format", "json", cwd=tmp_path)
-    found = json.loads(done.stdout)
-    assert found["queries"] == 4
-    assert found["total"]["calls"] == {"expected": 0, "most": 0}
-
-
-def test_a_large_collection_needs_a_yes(tmp_path: Path, hierrouter: Run) -> None:
-    (tmp_path / "deep.toml").write_text(DEEP)
-    deep = (*COLLECT, "--pool", "deep.toml", "--limit", "40")
-    done = hierrouter(*deep, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    message = done.stderr.splitlines()[-1]
-    assert message.startswith("error: at most 262,320 model calls are due for 80 queries")
-    assert "--dry-run" in message
-    assert "--yes" in message
-    assert list((tmp_path / "cache").rglob("*.parquet")) == []
-    looked = hierrouter(*deep, "--dry-run", cwd=tmp_path)
-    assert looked.returncode == 0
-
-
-def test_a_format_is_checked_first(tmp_path: Path, hierrouter: Run) -> None:
-    done = hierrouter(*COLLECT, "--dry-run", "--format", "xml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "unknown format: xml" in done.stderr
+def test_a_large_collection_needs_a_yes(place: Place) -> None:
+    (place / "deep.toml").write_text(DEEP)
+    deep = f"{COLLECT} --pool deep.toml --limit 40"
+    line = place.refuses(deep)
+    assert line.startswith("error: at most 262,320 model calls are due for 80 queries")
+    assert "--dry-run" in line and "--yes" in line
+    assert list((place / "cache").rglob("*.parquet")) == []
+    place.does(f"{deep} --dry-run")

@@ -5,15 +5,16 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from hierrouter_cache.reader import CacheReader
-from tests.conftest import Run, Start, works
+from tests.cli.conftest import Place
+from tests.conftest import Run, Start, refused, works
 from tests.servers import (
     JUNK,
     LISTED,
@@ -47,55 +48,55 @@ deployment = "test"
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("questions")
+def collected_once(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
+    place = Place(tmp_path_factory.mktemp("collected"), hierrouter)
     for name, count in (("math", 3), ("big", 40)):
         rows = [
             {"id": f"{name}{n}", "question": f"{name} {n}?", "answer": str(n)} for n in range(count)
         ]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def collected_once(
-    questions: Path, hierrouter: Run, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    folder = tmp_path_factory.mktemp("collected") / "home"
-    shutil.copytree(questions, folder)
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with serving(Server()) as server:
-        done = collect(folder, hierrouter, server.url, "math.jsonl")
-    assert done.returncode == 0, done.stderr
-    return folder
+        works(collect(place, server.url, "math"))
+    return place
 
 
 @pytest.fixture
-def home(questions: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(questions, tmp_path / "home")
-
-
-@pytest.fixture
-def collected(collected_once: Path, tmp_path: Path) -> Path:
+def collected(collected_once: Place, tmp_path: Path) -> Place:
     """A folder whose cache holds `math`."""
-    return shutil.copytree(collected_once, tmp_path / "home")
+    return collected_once.copy(tmp_path / "home")
 
 
-def write_pool(home: Path, url: str, more: str = "") -> None:
+@pytest.fixture
+def asking(collected: Place) -> Place:
+    """The same without a cache."""
+    shutil.rmtree(collected / "cache")
+    return collected
+
+
+def write_pool(place: Place, url: str, more: str = "") -> None:
     entries = (
         ENTRY.format(name=name, limit=limit, url=url, more=more)
         for name, limit in (("short", 8), ("long", 9))
     )
-    (home / "pool.toml").write_text(POOL + "".join(entries))
+    (place / "pool.toml").write_text(POOL + "".join(entries))
 
 
-ARGUMENTS = ["collect", "--pool", "pool.toml", "--cache", "cache", "--datasets"]
+COLLECT = "collect --pool pool.toml --cache cache --datasets"
 
 
-def collect(
-    home: Path, hierrouter: Run, url: str, datasets: str = "big.jsonl", more: str = ""
-) -> subprocess.CompletedProcess[str]:
-    write_pool(home, url, more)
-    return hierrouter(*ARGUMENTS, datasets, cwd=home)
+def collect(place: Place, url: str, dataset: str, more: str = "") -> CompletedProcess[str]:
+    write_pool(place, url, more)
+    return place.asks(f"{COLLECT} {dataset}.jsonl")
+
+
+def calls(place: Place) -> int:
+    reader = CacheReader(place / "cache")
+    return reader.number("SELECT count(*) FROM calls") if reader.parts else 0
+
+
+def parts(place: Place) -> dict[Path, str]:
+    files = (place / "cache").rglob("*.parquet")
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @contextmanager
@@ -104,95 +105,74 @@ def scripted(script: Script, listing: Reply = LISTED) -> Iterator[Server]:
         yield server
 
 
-def parts(home: Path) -> dict[str, str]:
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (home / "cache" / "parts").iterdir()
-    }
-
-
-def calls(home: Path) -> int:
-    return len(CacheReader(home / "cache").responses())
-
-
-def failed(home: Path, hierrouter: Run, url: str, more: str = "", code: int = 1) -> tuple[str, str]:
-    """The last line of a collection that must fail and leave what was there, and all it said."""
-    before, answered = parts(home), calls(home)
-    done = collect(home, hierrouter, url, more=more)
-    assert done.returncode == code, done.stderr
-    error = done.stderr.splitlines()[-1]
-    assert error.startswith("error: ")
+def failed(place: Place, url: str, more: str = "", code: int = 1) -> str:
+    """The one line in which a collection of `big` failed; what `math` left is untouched."""
+    before, answered = parts(place), calls(place)
+    done = collect(place, url, "big", more)
+    error = refused(done, code)
     assert len(error) <= 300
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert before.items() <= parts(home).items()
-    assert calls(home) == answered  # nothing of it was taken for an answer
-    return error, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and KEY not in done.stderr
+    assert before.items() <= parts(place).items()
+    assert calls(place) == answered  # nothing of it was taken for an answer
+    return error
 
 
-def test_no_server_listens(collected: Path, hierrouter: Run) -> None:
+def test_no_server_listens(collected: Place) -> None:
     port = free_port()
-    error, _ = failed(collected, hierrouter, f"http://127.0.0.1:{port}/v1")
+    error = failed(collected, f"http://127.0.0.1:{port}/v1")
     assert re.search(rf"cannot connect to 127.0.0.1:{port}: .*refused", error)
     assert "0 calls committed, the same command makes the rest" in error
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://169.254.169.254/v1"])
-def test_an_address_that_is_no_server(collected: Path, hierrouter: Run, url: str) -> None:
-    error, _ = failed(collected, hierrouter, url, code=2)
-    assert re.search("base_url.*http", error)
+def test_an_address_that_is_no_server(collected: Place, url: str) -> None:
+    assert re.search("base_url.*http", failed(collected, url, code=2))
 
 
-def test_a_key_over_plain_http(
-    collected: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_over_plain_http(collected: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HR_API_KEY", KEY)
-    url = "http://example.invalid/v1"
-    error, said = failed(collected, hierrouter, url, 'api_key_env = "HR_API_KEY"', code=2)
+    error = failed(collected, "http://example.invalid/v1", 'api_key_env = "HR_API_KEY"', code=2)
     assert re.search("plain http.*use https.*--insecure", error)
-    assert KEY not in said
 
 
-def test_a_wrong_key(collected: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key(collected: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HR_API_KEY", KEY)
     no = refusal(401, f"Incorrect API key provided: {KEY}")
     with scripted(lambda prompt, before: no, no) as server:
-        error, said = failed(collected, hierrouter, server.url, 'api_key_env = "HR_API_KEY"')
+        error = failed(collected, server.url, 'api_key_env = "HR_API_KEY"')
         assert not server.asked
     assert re.search("401.*key", error)
-    assert KEY not in said
-    assert all(KEY.encode() not in path.read_bytes() for path in collected.rglob("*.parquet"))
+    assert all(KEY.encode() not in path.read_bytes() for path in parts(collected))
 
 
-def test_a_busy_server_is_waited_for(home: Path, hierrouter: Run) -> None:
+def test_a_busy_server_is_waited_for(asking: Place) -> None:
     def script(prompt: str, before: int) -> Reply:
         return good(prompt) if server.asked.total() > 3 else refusal(429, Retry_After="1")
 
     with scripted(script) as server:
-        done = collect(home, hierrouter, server.url, "math.jsonl")
-    assert done.returncode == 0, done.stderr
-    assert calls(home) == 3 * 4
+        works(collect(asking, server.url, "math"))
+    assert calls(asking) == 3 * 4
 
 
-@pytest.mark.parametrize("junk", ["html", "cut json", "no choices", "null content"])
-def test_answers_that_are_none(collected: Path, hierrouter: Run, junk: str) -> None:
+@pytest.mark.parametrize("junk", ["html", "no choices"])
+def test_answers_that_are_none(collected: Place, junk: str) -> None:
     with scripted(lambda prompt, before: JUNK[junk]) as server:
-        error, _ = failed(collected, hierrouter, server.url)
+        error = failed(collected, server.url)
     assert f"unexpected answer from {server.address}" in error
 
 
-def test_a_server_that_hangs(collected: Path, hierrouter: Run) -> None:
+def test_a_server_that_hangs(collected: Place) -> None:
     with scripted(lambda prompt, before: late(good(prompt), 100)) as server:
-        error, _ = failed(collected, hierrouter, server.url, "timeout_s = 2")
-    assert "timed out after 2 s" in error
+        error = failed(collected, server.url, "timeout_s = 0.5")
+    assert "timed out after 0.5 s" in error
 
 
-def test_a_redirect(collected: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redirect(collected: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HR_API_KEY", KEY)
     with scripted(lambda prompt, before: good(prompt)) as other:
         away = Reply("", 308, {"Location": f"{other.url}/chat/completions"})
         with scripted(lambda prompt, before: away) as server:
-            error, _ = failed(collected, hierrouter, server.url, 'api_key_env = "HR_API_KEY"')
+            error = failed(collected, server.url, 'api_key_env = "HR_API_KEY"')
         assert other.seen == []
     assert "redirect" in error
 
@@ -200,61 +180,52 @@ def test_a_redirect(collected: Path, hierrouter: Run, monkeypatch: pytest.Monkey
 NASTY = "\x1b]52;c;aGk=\x07 [/INST] \x00 \ud800 <script>alert(1)</script> =cmd()"
 
 
-def test_a_nasty_text_is_an_answer(home: Path, hierrouter: Run) -> None:
+def test_a_nasty_text_is_an_answer(asking: Place) -> None:
     with scripted(lambda prompt, before: Reply(completion(NASTY))) as server:
-        done = collect(home, hierrouter, server.url, "math.jsonl")
-    assert done.returncode == 0, done.stderr
+        done = works(collect(asking, server.url, "math"))
     assert "\x1b" not in done.stdout + done.stderr
     query = "SELECT DISTINCT response FROM nodes"
-    shown = hierrouter("cache", "sql", query, "--cache", "cache", "--format", "json", cwd=home)
-    assert "\\ufffd <script>" in shown.stdout or "\ufffd <script>" in shown.stdout
+    shown = asking.does("cache sql --cache cache --format json", query).stdout
+    assert "\\ufffd <script>" in shown or "\ufffd <script>" in shown
 
 
-def test_usage_is_missing(collected: Path, hierrouter: Run) -> None:
+def test_usage_is_missing(collected: Place) -> None:
     with scripted(lambda prompt, before: Reply(completion("x", usage={}))) as server:
-        error, _ = failed(collected, hierrouter, server.url)
+        error = failed(collected, server.url)
         assert "usage" in error and "name a tokenizer" in error
-        counted = collect(
-            collected, hierrouter, server.url, "math.jsonl", 'tokenizer = "testbed:calc"'
-        )
-    assert counted.returncode == 0, counted.stderr
+        works(collect(collected, server.url, "math", 'tokenizer = "testbed:calc"'))
 
 
-def test_another_model_answers(collected: Path, hierrouter: Run) -> None:
+def test_another_model_answers_or_is_served(collected: Place) -> None:
     with scripted(lambda prompt, before: Reply(completion("x", model="other"))) as server:
-        error, _ = failed(collected, hierrouter, server.url)
-    assert "answers come from 'other'" in error
-
-
-def test_a_model_that_is_not_served(collected: Path, hierrouter: Run) -> None:
+        assert "answers come from 'other'" in failed(collected, server.url)
     listing = Reply({"data": [{"id": "other"}]})
     with scripted(lambda prompt, before: good(prompt), listing) as server:
-        error, _ = failed(collected, hierrouter, server.url)
+        error = failed(collected, server.url)
     assert f"model served is not served at {server.address}, which serves other" in error
 
 
-def test_a_moved_server_keeps_its_answers(collected: Path, hierrouter: Run) -> None:
+def test_a_moved_server_keeps_its_answers(collected: Place) -> None:
     with scripted(lambda prompt, before: good(prompt)) as server:
-        done = collect(collected, hierrouter, server.url, "math.jsonl")
+        done = works(collect(collected, server.url, "math"))
         assert not server.asked
-    assert done.returncode == 0, done.stderr
     assert " 0 calls made" in done.stderr
 
 
-def test_ctrl_c_commits_what_is_under_way(home: Path, start: Start) -> None:
+def test_ctrl_c_commits_what_is_under_way(asking: Place, start: Start) -> None:
     def script(prompt: str, before: int) -> Reply:
         if server.asked.total() == 40:
             process.send_signal(signal.SIGINT)
         return late(good(prompt), 0.1)
 
     with scripted(script) as server:
-        write_pool(home, server.url)
-        process = start(*ARGUMENTS, "big.jsonl", cwd=home)
+        write_pool(asking, server.url)
+        process = start(*COLLECT.split(), "big.jsonl", cwd=asking.folder)
         done = process.result()
         assert done.returncode == 130, done.stderr
         asked = server.asked.total()
     assert 40 <= asked < 100
-    assert calls(home) == asked
+    assert calls(asking) == asked
 
 
 LOCAL = "".join(
@@ -264,32 +235,23 @@ LOCAL = "".join(
 )
 
 
-def with_flags(home: Path, hierrouter: Run, *flags: str) -> subprocess.CompletedProcess[str]:
-    """A collection with a pool that knows nothing of servers."""
-    (home / "pool.toml").write_text(POOL + LOCAL)
-    return hierrouter(*ARGUMENTS, "math.jsonl", *flags, cwd=home)
-
-
-def test_a_pool_of_local_models_is_asked_of_a_server(home: Path, hierrouter: Run) -> None:
-    with scripted(lambda prompt, before: good(prompt)) as server:
-        works(with_flags(home, hierrouter, "--base-url", server.url, "--timeout", "5"))
-        assert server.asked.total() == calls(home) == 3 * 4
-
-
-def test_the_flags_of_a_server_are_checked_first(
-    home: Path, hierrouter: Run, monkeypatch: pytest.MonkeyPatch
+def test_a_pool_that_knows_nothing_of_servers_is_asked_of_one(
+    asking: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HR_API_KEY", KEY)
-    remote = ["--base-url", "http://example.invalid/v1"]
+    (asking / "pool.toml").write_text(POOL + LOCAL)
+    command, remote = f"{COLLECT} math.jsonl", "--base-url http://example.invalid/v1"
     for flags, said in [
-        (["--base-url", "file:///etc/passwd"], "base_url must be http"),
-        ([*remote, "--api-key-env", "HR_API_KEY"], "plain http.*--insecure"),
-        ([*remote, "--api-key-env", "NOT_THERE", "--insecure"], "NOT_THERE is not set"),
-        ([*remote, "--backend", "transformers"], "--base-url needs --backend openai"),
-        (["--backend", "openai"], "base_url is missing"),
+        ("--base-url file:///etc/passwd", "base_url must be http"),
+        (f"{remote} --api-key-env HR_API_KEY", "plain http.*--insecure"),
+        (f"{remote} --api-key-env NOT_THERE --insecure", "NOT_THERE is not set"),
+        (f"{remote} --backend transformers", "--base-url needs --backend openai"),
+        ("--backend openai", "base_url is missing"),
     ]:
-        done = with_flags(home, hierrouter, *flags)
-        assert done.returncode == 2, done.stderr
-        assert re.search(said, done.stderr.splitlines()[-1])
-        assert KEY not in done.stderr
-    assert not (home / "cache").exists()
+        line = asking.refuses(f"{command} {flags}")
+        assert re.search(said, line)
+        assert KEY not in line
+    assert not (asking / "cache").exists()
+    with scripted(lambda prompt, before: good(prompt)) as server:
+        asking.does(f"{command} --base-url {server.url} --timeout 5")
+        assert server.asked.total() == calls(asking) == 3 * 4

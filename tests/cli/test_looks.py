@@ -1,7 +1,5 @@
 """Every look at the test fold is logged in the run it was a look at, and counted."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -10,131 +8,103 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.selection import LOG
-from tests.conftest import Run, works
-
-SHORT = ("--algo", "exact", "--epochs", "2", "--out")
-JSON = ("--format", "json")
+from tests.cli.conftest import Place
 
 
 @pytest.fixture(scope="module")
-def trained(bare: Path, hierrouter: Run) -> Path:
+def trained(bare: Place) -> Place:
     """A folder with a cache, two routers and a sweep."""
     for command, out in (("train", "old"), ("train", "router"), ("sweep-alpha", "sweep")):
-        works(hierrouter(command, *SHORT, f"runs/{out}", cwd=bare))
+        bare.does(f"{command} --algo exact --epochs 2 --out runs/{out}")
     return bare
 
 
 @pytest.fixture
-def place(trained: Path, tmp_path: Path) -> Path:
+def unseen(trained: Place, tmp_path: Path) -> Place:
     """The same, not looked at yet."""
-    return Path(shutil.copytree(trained, tmp_path / "place"))
+    return trained.copy(tmp_path / "unseen")
 
 
-def asked(run: Run, place: Path, *flags: str) -> tuple[dict[str, Any], str]:
+def asked(place: Place, words: str) -> tuple[dict[str, Any], str]:
     """What a command says, as JSON and on stderr."""
-    done = works(run(*flags, *JSON, cwd=place))
+    done = place.does(f"{words} --format json")
     return json.loads(done.stdout), done.stderr
 
 
-def looks(place: Path, run: str = "router") -> list[dict[str, Any]]:
+def looks(place: Place, run: str = "router") -> list[dict[str, Any]]:
     log = place / "runs" / run / LOG
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_the_same_report_twice_is_one_look_and_the_same_bytes(place: Path, hierrouter: Run) -> None:
-    first, said = asked(hierrouter, place, "report")
+def test_the_same_report_twice_is_one_look_and_the_same_bytes(unseen: Place) -> None:
+    first, said = asked(unseen, "report")
     assert first["provenance"]["test_looks"] == {"this_router": 1, "all_routers": 1}
     assert "was looked at" not in said
-    assert asked(hierrouter, place, "report")[0] == first
-    [look] = looks(place)
-    assert looks(place, "sweep") == [look] and not looks(place, "old")
+    assert asked(unseen, "report --out page")[0] == first
+    assert "test_looks" in (unseen / "page/report.html").read_text("utf-8")
+    [look] = looks(unseen)
+    assert looks(unseen, "sweep") == [look] and not looks(unseen, "old")
     assert (look["command"], look["alpha"]) == ("report", 0.005)
     assert [name.split()[0] for name in look["routers"]] == ["router", "sweep"]
     assert look["tree"] == first["provenance"]["tree"]
 
 
-def test_looks_add_up_over_alphas_and_routers(place: Path, hierrouter: Run) -> None:
-    asked(hierrouter, place, "report", "--checkpoint", "runs/old")
-    _, said = asked(hierrouter, place, "report", "--checkpoint", "runs/router")
+def test_looks_add_up_over_alphas_and_routers(unseen: Place) -> None:
+    asked(unseen, "report --checkpoint runs/old")
+    _, said = asked(unseen, "report --checkpoint runs/router")
     assert "report: the test fold was looked at 2 times, 1 of them for this router" in said
-    found, said = asked(hierrouter, place, "report", "--price", "calc=1")
-    counts = found["provenance"]["test_looks"]
-    assert counts == {"this_router": 2, "all_routers": 3}
+    found, said = asked(unseen, "report --price calc=1")
+    assert found["provenance"]["test_looks"] == {"this_router": 2, "all_routers": 3}
     assert "report: the test fold was looked at 3 times, 2 of them for this router" in said
 
 
-def test_the_page_says_how_often(place: Path, hierrouter: Run) -> None:
-    works(hierrouter("report", "--out", "page", cwd=place))
-    assert "test_looks" in (place / "page" / "report.html").read_text("utf-8")
+def test_other_folds_and_what_has_no_router_are_no_look(unseen: Place) -> None:
+    for command in ("report --split validation", "explain --worst 1"):
+        assert "test fold" not in asked(unseen, command)[1]
+    shutil.rmtree(unseen / "runs")
+    found, _ = asked(unseen, "report")
+    assert found["provenance"]["test_looks"] == {"this_router": 0, "all_routers": 0}
+    assert not list(unseen.folder.rglob(LOG))
 
 
-def test_other_folds_are_no_look(place: Path, hierrouter: Run) -> None:
-    for command in (
-        ["report", "--split", "validation"],
-        ["explain", "--worst", "1"],
-        ["off-policy", "--simulate", "uniform"],
-    ):
-        _, said = asked(hierrouter, place, *command)
-        assert "test fold" not in said
-    assert not list(place.rglob(LOG))
+def test_single_queries_of_the_test_fold_are_looks(unseen: Place) -> None:
+    what = "SELECT dataset || '/' || id AS name FROM queries WHERE split = 'test' LIMIT 1"
+    query = unseen.tells("cache sql", what)["name"]
+    for count, flags in ((1, "--worst 2 --split test"), (2, query)):
+        for _ in range(2):
+            _, said = asked(unseen, f"explain {flags}")
+            assert "explain: the test fold; what is changed after a look at it is tuned" in said
+            assert len(looks(unseen)) == count
+        look = looks(unseen)[-1]
+        assert look["command"] == "explain"
+        assert [name.split()[0] for name in look["routers"]] == ["router"]
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["explain", "--worst", "2", "--split", "test"],
-        ["explain"],
-        ["off-policy", "--simulate", "uniform", "--split", "test"],
-    ],
-    ids=["worst", "a query", "off-policy"],
-)
-def test_single_queries_and_logs_of_the_test_fold_are_looks(
-    flags: list[str], place: Path, hierrouter: Run
-) -> None:
-    if flags == ["explain"]:
-        what = "SELECT dataset || '/' || id AS name FROM queries WHERE split = 'test' LIMIT 1"
-        found = hierrouter("cache", "sql", what, *JSON, cwd=place).stdout
-        flags = ["explain", json.loads(found)["name"]]
-    _, said = asked(hierrouter, place, *flags)
-    warned = f"{flags[0]}: the test fold; what is changed after a look at it is tuned on it"
-    assert warned in said
-    [look] = looks(place)
-    assert look["command"] == flags[0]
-    assert [name.split()[0] for name in look["routers"]] == ["router"]
-    _, said = asked(hierrouter, place, *flags)
-    assert looks(place) == [look] and warned in said
-
-
-def test_a_log_of_test_questions_is_a_look(place: Path, hierrouter: Run) -> None:
+def test_a_log_of_test_questions_is_a_look(unseen: Place) -> None:
     for split, count in (("validation", 0), ("test", 1)):
-        name = f"{split}.jsonl"
-        flags = ["--simulate", "uniform", "--split", split, "--keep", name]
-        asked(hierrouter, place, "off-policy", *flags)
-        (place / "runs" / "router" / LOG).unlink(missing_ok=True)
-        asked(hierrouter, place, "off-policy", "--log", name)
-        assert [look["log"] for look in looks(place)] == [name] * count
+        name, step = f"{split}.jsonl", {"model": "calc", "propensity": 0.5, "cost": 1}
+        what = f"SELECT id AS query, dataset FROM queries WHERE split = '{split}' LIMIT 5"
+        rows = unseen.does("cache sql --format json", what).stdout.splitlines()
+        episodes = [json.loads(row) | {"quality": 1, "steps": [step, step]} for row in rows]
+        (unseen / name).write_text("\n".join(map(json.dumps, episodes)))
+        _, said = asked(unseen, f"off-policy --log {name}")
+        assert [look["log"] for look in looks(unseen)] == [name] * count
+        assert ("off-policy: the test fold; what is changed after" in said) == bool(count)
 
 
-def test_a_log_that_cannot_be_written_is_a_warning(place: Path, hierrouter: Run) -> None:
-    (place / "runs" / "router" / LOG).mkdir()
-    found, said = asked(hierrouter, place, "report")
+def test_a_log_that_cannot_be_written_is_a_warning(unseen: Place) -> None:
+    (unseen / "runs/router" / LOG).mkdir()
+    found, said = asked(unseen, "report")
     told = "report: this look at the test fold is not logged: runs/router/test_looks.jsonl: "
     [line] = [line for line in said.splitlines() if "not logged" in line]
     assert line.startswith(told)
     assert found["provenance"]["test_looks"]["this_router"] == 0
 
 
-def test_without_a_router_nothing_is_logged(place: Path, hierrouter: Run) -> None:
-    shutil.rmtree(place / "runs")
-    found, _ = asked(hierrouter, place, "report")
-    assert found["provenance"]["test_looks"] == {"this_router": 0, "all_routers": 0}
-    assert not list(place.rglob(LOG))
-
-
-def test_a_look_at_a_copy_is_the_same_look(place: Path, hierrouter: Run) -> None:
-    flags = ["--worst", "2", "--split", "test", "--checkpoint"]
-    asked(hierrouter, place, "explain", *flags, "runs/router")
-    copy = shutil.copytree(place / "runs" / "router", place / "elsewhere" / "router")
+def test_a_look_at_a_copy_is_the_same_look(unseen: Place) -> None:
+    flags = "--worst 2 --split test --checkpoint"
+    asked(unseen, f"explain {flags} runs/router")
+    copy = shutil.copytree(unseen / "runs/router", unseen / "elsewhere/router")
     before = (copy / LOG).read_bytes()
-    asked(hierrouter, place, "explain", *flags, "elsewhere/router")
+    asked(unseen, f"explain {flags} elsewhere/router")
     assert (copy / LOG).read_bytes() == before

@@ -1,6 +1,5 @@
 """`hierrouter pools`: what comes with the package, and what a person's own pool says."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Run, environment, works
+from hierrouter.pools.files import load_pool
+from hierrouter.reports.plans import listed
+from tests.cli.conftest import Place
+from tests.conftest import environment
 
 POOL = """
 [pool]
@@ -31,8 +33,8 @@ parameters = "70B"
 CONFIG = '{"max_position_embeddings": 4096}'
 
 
-def hub_with(folder: Path, files: dict[str, str]) -> dict[str, str]:
-    """An environment whose hub cache holds these files of org/far-7B."""
+def hub_with(folder: Path, files: dict[str, str]) -> None:
+    """A hub cache with these files of org/far-7B."""
     saved = folder / "models--org--far-7B"
     snapshot = saved / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
@@ -40,31 +42,16 @@ def hub_with(folder: Path, files: dict[str, str]) -> dict[str, str]:
     (saved / "refs" / "main").write_text("abc")
     for name, text in files.items():
         (snapshot / name).write_text(text)
-    return {**environment(), "HF_HUB_CACHE": str(folder)}
 
 
-def listing(cwd: Path, env: dict[str, str]) -> dict[str, dict[str, object]]:
-    (cwd / "p.toml").write_text(POOL)
-    done = subprocess.run(
-        [*COMMAND, "pools", "--pool", "p.toml", "--format", "json"],
-        cwd=cwd,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return {model["name"]: model for model in json.loads(done.stdout)["p.toml"]["listing"]}
-
-
-def test_the_shipped_pools_are_listed(tmp_path: Path, hierrouter: Run) -> None:
-    done = hierrouter("pools", "--format", "json", cwd=tmp_path)
-    found = json.loads(done.stdout)
+def test_the_shipped_pools_are_listed(place: Place) -> None:
+    found = place.tells("pools")
     assert list(found) == ["cpu", "paper", "testbed"]
     assert [model["weights"] for model in found["testbed"]["listing"]] == ["here"] * 3
     assert [model["role"] for model in found["paper"]["listing"]].count("reference") == 2
     sizes = [model["parameters"] for model in found["cpu"]["listing"]]
     assert 4 * sum(sizes) < 6e9  # bytes in float32: 8 GB of memory hold them and their batches
-    text = hierrouter("pools", cwd=tmp_path).stdout
+    text = place.does("pools").stdout
     for pool in found.values():
         for model in pool["listing"]:
             assert model["model"] in text
@@ -89,18 +76,25 @@ def test_the_shipped_pools_are_listed(tmp_path: Path, hierrouter: Run) -> None:
     ],
 )
 def test_what_of_a_hub_model_is_here(
-    tmp_path: Path, files: dict[str, str], weights: str, window: int | None
+    tmp_path: Path,
+    files: dict[str, str],
+    weights: str,
+    window: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    far = listing(tmp_path, hub_with(tmp_path / "hub", files))["far"]
-    assert (far["weights"], far["window"]) == (weights, window)
-    assert (far["rate_in"], far["rate_out"], far["parameters"]) == (0.1, 0.3, 7e9)
-
-
-def test_a_pool_of_yours_is_shown_with_its_instructions(tmp_path: Path, hierrouter: Run) -> None:
+    hub_with(tmp_path / "hub", files)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "p.toml").write_text(POOL)
-    done = works(hierrouter("pools", "--pool", "p.toml", cwd=tmp_path))
+    far = {model.name: model for model in listed(load_pool(str(tmp_path / "p.toml")))}["far"]
+    assert (far.weights, far.window) == (weights, window)
+    assert (far.rate_in, far.rate_out, far.parameters) == (0.1, 0.3, 7e9)
+
+
+def test_a_pool_of_yours_is_shown_with_its_instructions(place: Place) -> None:
+    (place / "p.toml").write_text(POOL)
+    shown = place.does("pools --pool p.toml").stdout
     for word in ("near", "0.1/0.3", "70B", "hop 1: Solve it.", "references"):
-        assert word in done.stdout
+        assert word in shown
 
 
 @pytest.mark.parametrize(
@@ -110,13 +104,9 @@ def test_a_pool_of_yours_is_shown_with_its_instructions(tmp_path: Path, hierrout
         (("testbed:calc", "./nowhere"), "model folder not found: nowhere"),
     ],
 )
-def test_a_pool_of_yours_is_checked(
-    tmp_path: Path, hierrouter: Run, change: tuple[str, str], message: str
-) -> None:
-    (tmp_path / "p.toml").write_text(POOL.replace(*change, 1))
-    done = hierrouter("pools", "--pool", "p.toml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
+def test_a_pool_of_yours_is_checked(place: Place, change: tuple[str, str], message: str) -> None:
+    (place / "p.toml").write_text(POOL.replace(*change, 1))
+    assert message in place.refuses("pools --pool p.toml")
 
 
 def test_no_network_is_asked(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Run, Start, environment
+from tests.cli.conftest import Place
+from tests.conftest import Start, environment
 from tests.warm import Warm
 
 # The command's own progress with a shorter interval.
@@ -20,20 +21,16 @@ from hierrouter.questions.datasets import load_queries
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.files import load_pool
 from hierrouter_cli.collect import progress
-with progress(0, every_s={every_s}) as report:
+with progress(0, every_s=0.05) as report:
     fill_cache(load_pool("testbed"), load_queries(["story"], 60, 42, Path()), Path("cache"), report)
 """
 KEYS = ["progress", "done", "of", "failed", "tokens_per_s", "eta_s", "spent"]
 
 
-def said(warm: Warm, cwd: Path, every_s: float) -> list[str]:
-    done = warm.start("-c", SHORT.format(every_s=every_s), cwd=cwd, env=environment()).result()
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    return done.stderr.splitlines()
-
-
 def test_a_line_of_json_now_and_then(tmp_path: Path, warm: Warm) -> None:
-    lines = [json.loads(line) for line in said(warm, tmp_path, 0.05)]
+    done = warm.start("-c", SHORT, cwd=tmp_path, env=environment()).result()
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert lines
     assert all(list(line) == KEYS for line in lines)
     assert {line["progress"] for line in lines} <= {
@@ -46,9 +43,8 @@ def test_a_line_of_json_now_and_then(tmp_path: Path, warm: Warm) -> None:
     assert any(line["tokens_per_s"] > 0 for line in lines)
 
 
-def test_a_short_collection_is_quiet(tmp_path: Path, warm: Warm, hierrouter: Run) -> None:
-    assert said(warm, tmp_path, 1000) == []
-    done = hierrouter("collect", "--datasets", "story", "--limit", "3", cwd=tmp_path)
+def test_a_short_collection_is_quiet(place: Place) -> None:
+    done = place.does("collect --datasets story --limit 3")
     assert "progress" not in done.stdout + done.stderr
 
 
@@ -57,8 +53,8 @@ def test_a_terminal_gets_a_bar(tmp_path: Path, start: Start) -> None:
     master, slave = pty.openpty()
     shown = b""
     env = {**environment(), "TERM": "xterm", "COLUMNS": "120"}
-    command = ["collect", "--datasets", "story", "--limit", "40"]
-    process = start(*command, cwd=tmp_path, env=env, stderr=slave)
+    command = "collect --datasets story --limit 40"
+    process = start(*command.split(), cwd=tmp_path, env=env, stderr=slave)
     os.close(slave)
     while True:
         try:

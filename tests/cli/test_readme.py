@@ -1,7 +1,6 @@
 """What the README and the pages show, runs."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter.questions.testbed import world
 from hierrouter_cli import options
+from tests.cli.conftest import Place
 from tests.cli.pages import (
     DOCS,
     PAGES,
@@ -40,17 +40,15 @@ def test_the_two_marked_commands_are_there() -> None:
 
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_run(
-    page: Path, home: Path, tmp_path: Path, hierrouter: Run
-) -> None:
-    follow(page, shutil.copytree(home, tmp_path / "work"), hierrouter)
+def test_the_commands_of_a_page_run(page: Path, own: Place) -> None:
+    follow(page, own)
 
 
 def test_the_commands_of_the_readme_give_the_answers_it_promises(
-    home: Path, tmp_path: Path, hierrouter: Run
+    own: Place, hierrouter: Run
 ) -> None:
-    """In order, in one folder, after `hierrouter quickstart`."""
-    done = follow(README, shutil.copytree(home, tmp_path / "work"), hierrouter)
+    """In order, in one folder, after `hierrouter quickstart`, with trainings as long as shown."""
+    done = follow(README, Place(own.folder, hierrouter))
     [capital] = [place.capital for place in world().places if place.name == "kanen"]
     routed = [each for each in done if each.args[0] == "route"]
     answers = [each.stdout.strip() for each in routed]
@@ -82,31 +80,28 @@ def test_commands_that_are_only_shown_can_be_typed() -> None:
         context(path, words[len(path.split()) :])
 
 
-def test_the_python_examples_of_the_readme_and_of_training_run(home: Path, tmp_path: Path) -> None:
-    work = shutil.copytree(home, tmp_path / "work")  # a run that is newer changes what others see
+def test_the_python_examples_of_the_readme_and_of_training_run(own: Place) -> None:
     (example,) = blocks("python", README)
-    told = run_python(example, work)
+    told = run_python(example, own.folder)
     ruled, learned = map(float, re.findall(r"^(-?[\d.]+) (-?[\d.]+)$", told, re.M)[0])
     assert ruled < learned
     assert f"R {learned:.3f} on validation" in told
     assert "Quality Q (token_f1), higher is better" in told
     assert told.splitlines()[-1] == "19"
     (example,) = blocks("python", DOCS / "train.md")
-    assert float(run_python(example, work)) > -3
+    assert float(run_python(example, own.folder)) > -3
 
 
-def test_the_examples_of_the_environment_run_from_top_to_bottom(home: Path, tmp_path: Path) -> None:
-    work = shutil.copytree(home, tmp_path / "work")
-    told = run_python("".join(blocks("python", DOCS / "env.md")), work)
+def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place) -> None:
+    told = run_python("".join(blocks("python", DOCS / "env.md")), own.folder)
     exact = {name: float(value) for value, name in re.findall(r"exact, test: (\S+) (.+)", told)}
     fixed, learned, best = exact.values()
     assert list(exact)[1:] == ["own loop", "oracle"]
     assert fixed < learned < best
 
 
-def test_the_examples_beyond_the_pool_run_from_top_to_bottom(home: Path, tmp_path: Path) -> None:
-    work = shutil.copytree(home, tmp_path / "work")
-    told = run_python("".join(blocks("python", DOCS / "beyond.md")), work)
+def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place) -> None:
+    told = run_python("".join(blocks("python", DOCS / "beyond.md")), own.folder)
     helped = re.search(r"test: alone (\S+), helped (\S+)", told)
     joined = re.search(r"without facts (\S+), with (\S+)", told)
     assert helped

@@ -1,9 +1,10 @@
-"""The report: what a router was trained for, a model to hand over to, runs that are not shown."""
+"""The report: what a router was trained for, a model to hand over to, other views and prices."""
 
-from __future__ import annotations
-
+import csv
+import io
 import json
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.report import FinishedReport, ReportRequest
 from hierrouter.reports.values import SCHEMA
 from hierrouter_cli.report import show
-from tests.conftest import Run, refused, works
+from tests.cli.conftest import Place, over_all
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
+
+PRICES = {
+    "cheap": "calc = 0.002\nfacts = { in = 0.001, out = 0.004 }\n",
+    "dear": "calc = 0.2\ntext = 0.3\nfacts = 0.1\n",
+}
 
 
 def reported(objective: Objective, folder: Path) -> dict[str, Any]:
@@ -68,102 +74,148 @@ def test_a_report_says_what_the_router_was_trained_for(
 
 
 @pytest.fixture(scope="module")
-def place(bare: Path, hierrouter: Run) -> Path:
-    """The same with a router, and a sweep that reads the question alone."""
-    short = ("--algo", "exact", "--epochs", "2", "--out")
-    for flags in (["train", *short, "runs/router"], ["sweep-alpha", *short, "runs/sweep"]):
-        view = ["--state", "query"] if flags[0] == "sweep-alpha" else []
-        works(hierrouter(*flags, *view, cwd=bare))
+def routed(bare: Place) -> Place:
+    """A folder with a cache, a router, and a sweep that reads the question alone."""
+    short = "--algo exact --epochs 2 --out runs"
+    bare.does(f"train {short}/router")
+    bare.does(f"sweep-alpha {short}/sweep --state query")
     return bare
 
 
-def test_nothing_is_handed_over_where_there_is_no_router(bare: Path, hierrouter: Run) -> None:
-    empty = bare / "empty"
-    empty.mkdir()
-    asked = ["report", "--cache", "../caches/default", "--defer-to", "facts"]
-    done = hierrouter(*asked, cwd=empty)
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = done.stderr.splitlines()
+def test_what_cannot_be_handed_over_is_refused(routed: Place) -> None:
+    line = routed.refuses("report --defer-to fcats")
+    assert line.startswith("error: no direct call of this model: fcats; did you mean facts")
+    (routed / "empty").mkdir()
+    empty = Place(routed / "empty", routed.run)
+    line = empty.refuses("report --cache ../caches/default --defer-to facts")
     assert line.startswith("error: no router that could hand over to facts: ")
 
 
-def test_a_model_without_direct_calls_is_refused(place: Path, hierrouter: Run) -> None:
-    line = refused(hierrouter("report", "--defer-to", "fcats", cwd=place))
-    assert line.startswith("error: no direct call of this model: fcats; did you mean facts")
-
-
-def test_a_report_of_a_router_that_hands_over(place: Path, hierrouter: Run) -> None:
-    asked = ["--defer-to", "facts", "--defer-share", "0.5", "--out", "page"]
-    done = works(hierrouter("report", *asked, cwd=place))
+def test_a_report_of_a_router_that_hands_over_with_figures(routed: Place) -> None:
+    files = "--figures pdf,svg --out page"
+    done = routed.does(f"report --defer-to facts --defer-share 0.5 {files}")
     assert "Deferral to facts" in done.stdout
-    assert "Deferral: what handing" in (place / "page" / "report.html").read_text()
-    found = json.loads((place / "page" / "report.json").read_text())
-    deferral, rows = found["deferral"], {}
-    for row in found["rows"]:
-        rows[row["kind"], row["policy"], row["dataset"]] = row
+    assert "Deferral: what handing" in (routed / "page/report.html").read_text()
+    found = json.loads((routed / "page/report.json").read_text())
+    deferral, rows = found["deferral"], over_all(found["rows"])
     assert (deferral["stronger"], deferral["share_allowed"]) == ("facts", 0.5)
-    assert deferral["curve"][-1]["reward"] == rows["single", "facts", "all"]["reward"]
-    both = rows["baseline", "hierrouter, else facts", "all"]
+    assert deferral["curve"][-1]["reward"] == rows["facts"]["reward"]
+    both = rows["hierrouter, else facts"]
     assert both["reward"] == deferral["chosen"]["reward"]
     assert both["reward_low"] <= both["reward"] <= both["reward_high"]
     assert both["difference"] is not None
+    drawn = [sorted((routed / "page").glob(f"*.{suffix}")) for suffix in ("pdf", "svg")]
+    assert len(drawn[0]) == len(drawn[1]) > 0
+    assert len(list((routed / "page").iterdir())) == 2 * len(drawn[0]) + 2  # page and JSON
+    assert all(file.read_bytes().startswith(b"%PDF") for file in drawn[0])
+    assert f"report: {2 * len(drawn[0])} figures in page" in done.stderr
 
 
-def test_a_sweep_that_reads_another_view_is_named_and_can_be_shown(
-    place: Path, hierrouter: Run
-) -> None:
-    done = hierrouter("report", "--format", "csv", cwd=place)
+def test_a_sweep_that_reads_another_view_is_named_and_can_be_shown(routed: Place) -> None:
+    shown = {}
+    for flags in ("", "--all"):
+        done = routed.does(f"report --format md {flags}")
+        shown[flags] = re.findall(r"^### (Table \d+\. .*)$", done.stdout, re.MULTILINE)
+    few, all_of_them = shown.values()
+    assert all_of_them[: len(few)] == few and len(all_of_them) > len(few) >= 5
     [line] = [line for line in done.stderr.splitlines() if "is not shown" in line]
     assert line.startswith("report: runs/sweep is not shown: it learned from this tree, ")
     assert line.endswith("add --state query to see it")
-    done = hierrouter("report", "--state", "query", "--format", "json", cwd=place)
+    done = routed.does("report --state query --format json")
     assert json.loads(done.stdout)["provenance"]["sweep"] == "runs/sweep"
     [line] = [line for line in done.stderr.splitlines() if "is not shown" in line]
     assert "runs/router" in line and line.endswith("add --state context to see it")
 
 
-def test_all_shows_the_tables_that_only_page_and_json_hold_otherwise(
-    place: Path, hierrouter: Run
-) -> None:
-    shown = {}
-    for flags in ((), ("--all",)):
-        done = works(hierrouter("report", "--format", "md", *flags, cwd=place))
-        shown[flags] = re.findall(r"^### (Table \d+\. .*)$", done.stdout, re.MULTILINE)
-    few, all_of_them = shown.values()
-    assert all_of_them[: len(few)] == few and len(all_of_them) > len(few) >= 5
-
-
-def test_figures_are_files_of_the_formats_asked_for(place: Path, hierrouter: Run) -> None:
-    flags = ["--format", "json", "--figures", "pdf,svg", "--out", "drawn"]
-    done = works(hierrouter("report", *flags, cwd=place))
-    files = sorted(path.name for path in (place / "drawn").iterdir())
-    drawn = {
-        suffix: [name for name in files if name.endswith(suffix)] for suffix in (".pdf", ".svg")
-    }
-    assert len(drawn[".pdf"]) == len(drawn[".svg"]) > 0
-    assert len(files) == 2 * len(drawn[".pdf"]) + 2  # and the page and its JSON
-    assert all((place / "drawn" / name).read_bytes().startswith(b"%PDF") for name in drawn[".pdf"])
-    assert f"report: {2 * len(drawn['.pdf'])} figures in drawn" in done.stderr
-
-
-def test_an_unknown_format_of_figures_is_refused_before_any_work(
-    tmp_path: Path, hierrouter: Run
-) -> None:
-    done = hierrouter("report", "--figures", "svg,gif", cwd=tmp_path)  # where no cache is
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = done.stderr.splitlines()
+def test_an_unknown_format_of_figures_is_refused_before_any_work(place: Place) -> None:
+    line = place.refuses("report --figures svg,gif")  # where no cache is
     assert line == "error: unknown format of figures: 'gif'; choose of svg, pdf, png"
 
 
-def test_the_page_has_the_report_under_every_price_list(place: Path, hierrouter: Run) -> None:
-    for name, price in (("cheap", 0.001), ("dear", 0.5)):
-        (place / f"{name}.toml").write_text(f"[prices]\ncalc = {price}\n")
-    flags = ["--alpha", "0.1", "--prices", "cheap.toml", "--prices", "dear.toml"]
-    works(hierrouter("report", *flags, "--out", "several", cwd=place))
-    page = (place / "several" / "report.html").read_text("utf-8")
-    assert page.count("Net reward R of HierRouter") == 2
-    for name in ("cheap", "dear"):
-        flags = ["--alpha", "0.1", "--prices", f"{name}.toml", "--format", "json"]
-        rows = json.loads(hierrouter("report", *flags, cwd=place).stdout)["rows"]
-        [router] = [row for row in rows if (row["kind"], row["dataset"]) == ("router", "all")]
-        assert f"<strong>{router['reward']:.3f}</strong>" in page
+def test_two_price_lists_stand_side_by_side(routed: Place) -> None:
+    for name, text in PRICES.items():
+        (routed / f"{name}.toml").write_text(f"[prices]\n{text}")
+    flags = "--prices cheap.toml --prices dear.toml"
+    done = routed.does(f"report {flags} --out several")
+    assert "C, cheap" in done.stdout and "R, dear" in done.stdout
+    assert "the router was trained under other prices than shown here" in done.stderr
+    page = (routed / "several/report.html").read_text("utf-8")
+    assert page.count("Net reward R of HierRouter") == 2 and "Table 6." in page
+    both = json.loads((routed / "several/report.json").read_text())
+    assert both["cost_unit"] == "price*token"
+    assert both["notes"] == ["HierRouter was trained under other prices than cheap, dear."]
+    cheap, dear = (over_all(prices["rows"]) for prices in both["price_lists"])
+    assert "hierrouter" in cheap
+    assert all(cheap[policy]["cost"] < dear[policy]["cost"] for policy in cheap)
+    assert figures(over_all(both["rows"])) == figures(cheap)
+    for prices, name in zip(both["price_lists"], PRICES, strict=True):
+        alone = routed.tells(f"report --prices {name}.toml")
+        assert prices["name"] == name
+        assert figures(over_all(prices["rows"])) == figures(over_all(alone["rows"]))
+        assert prices["gap_closed"] == alone["gap_closed"]
+        assert alone["price_lists"] == []
+        reward = over_all(alone["rows"])["hierrouter"]["reward"]
+        assert f"<strong>{reward:.3f}</strong>" in page
+    done = routed.does(f"report --format csv {flags}")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert {row["prices"] for row in rows} == {*PRICES}
+    oracle = {row["policy"]: row for row in rows if row["prices"] == "dear"}["oracle"]
+    assert float(oracle["reward"]) == dear["oracle"]["reward"]
+    assert (oracle["dataset"], oracle["quality"]) == ("all", "")
+    assert float(oracle["reward_low"]) < float(oracle["reward"])
+
+
+def figures(rows: dict[str, dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    return {policy: (row["cost"], row["reward"]) for policy, row in rows.items()}
+
+
+def test_provenance_says_who_gave_a_price(routed: Place) -> None:
+    (routed / "given.toml").write_text(f"[prices]\n{PRICES['cheap']}")
+    found = routed.tells("report --prices given.toml --price calc=1:2")
+    assert found["provenance"]["prices"] == {
+        "calc": {"in": 1.0, "out": 2.0, "source": "--price"},
+        "text": {"in": 0.02, "out": 0.02, "source": "pool"},
+        "facts": {"in": 0.001, "out": 0.004, "source": "price file given.toml"},
+    }
+    found = routed.tells("report")
+    assert found["cost_unit"] == "base_rate*token"
+    assert found["notes"] == []
+    assert found["provenance"]["trained_on"] == found["provenance"]["tree"]
+    assert "hierrouter" in over_all(found["rows"])
+
+
+def test_a_price_by_size_is_said_aloud(routed: Place) -> None:
+    text = (resources.files("hierrouter.pools") / "testbed.toml").read_text()
+    sized = text.replace(
+        'parameters = "0.377M"\ndtype = "float32"\nbase_rate = 0.02\n',
+        'parameters = "3B"\ndtype = "float32"\n',
+    )
+    assert sized != text
+    (routed / "sized.toml").write_text(sized)
+    done = routed.does("report --pool sized.toml --format json")
+    said = "price of text unknown: 0.003 per token by its size (3B); give base_rate or --price"
+    assert said in done.stderr.splitlines()
+    given = json.loads(done.stdout)["provenance"]["prices"]
+    assert given["text"] == {"in": 0.003, "out": 0.003, "source": "size (3B)"}
+    done = routed.does("report --pool sized.toml --price text=1 --format json")
+    assert "unknown" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--price clac=1", "unknown model.*clac.*did you mean calc"),
+        ("--price calc", "not a price.*calc=0.003"),
+        ("--price calc=x", "number.*'x'"),
+        ("--price calc=-1", ">= 0"),
+        ("--price calc=nan", "finite"),
+        ("--price calc=1:inf", "finite"),
+        ("--price calc=1 --price calc=2", "duplicate price.*calc"),
+        ("--prices bad.toml", "not TOML.*bad.toml"),
+        ("--prices good.toml --prices good.toml", "two price files.*good"),
+    ],
+)
+def test_a_bad_price_is_one_line(bare: Place, flags: str, said: str) -> None:
+    (bare / "bad.toml").write_text("[prices]\ncalc = 1\ncalc = 2\n")
+    (bare / "good.toml").write_text("[prices]\ncalc = 1\n")
+    assert re.search(said, bare.refuses(f"report {flags}"))

@@ -1,13 +1,17 @@
 """`hierrouter route` and `serve`: answers from the models themselves."""
 
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import httpx2
 import pytest
@@ -17,78 +21,68 @@ from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
+from hierrouter.serving.messages import piped_lines
+from hierrouter_cache.errors import InputError
+from tests.cli.conftest import Place
 from tests.cli.pages import blocks, run_python
-from tests.conftest import SOURCES, Run, Start, works
+from tests.conftest import COMMAND, SOURCES, Start, environment
+from tests.security.world import served_pool
+from tests.servers import Server, good, late
+from tests.servers import serving as serving_models
+from tests.warm import Running
 
 QUESTION = "compute 12+7"
+ASK = f"route '{QUESTION}'"
 TRAIN, SWEEP = "runs/quickstart-train", "runs/quickstart-sweep-alpha/seed-42"
+MANY = 300
 
 
-def refused(home: Path, hierrouter: Run, *arguments: str, code: int = 2) -> str:
-    """The one line of a command that must fail."""
-    done = hierrouter(*arguments, cwd=home)
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.splitlines()[-1]
-
-
-def test_an_answer_and_its_way(home: Path, hierrouter: Run) -> None:
-    done = works(hierrouter("route", QUESTION, cwd=home))
+def test_an_answer_and_its_way(home: Place) -> None:
+    done = home.does(ASK)
     assert done.stdout == "19\n"
     assert re.search(r"route: \w+>\w+ at alpha 0.005, \d+ \+ \d+ tokens, C ", done.stderr)
-    whole = hierrouter("route", QUESTION, "--format", "json", cwd=home)
-    found = json.loads(whole.stdout)
+    found = home.tells(ASK)
     assert found["answer"] == "19"
     assert found["route"] in done.stderr
 
 
-def test_what_it_would_do_first(home: Path, hierrouter: Run) -> None:
-    done = hierrouter("route", QUESTION, "--dry-run", cwd=home)
-    chances = [line.split() for line in done.stdout.splitlines()]
+def test_what_it_would_do_first(home: Place) -> None:
+    chances = [line.split() for line in home.does(f"{ASK} --dry-run").stdout.splitlines()]
     assert sorted(name for _, name in chances) == ["calc", "facts", "text"]
     assert sum(float(chance) for chance, _ in chances) == pytest.approx(1, abs=1e-3)
-    found = json.loads(
-        hierrouter("route", QUESTION, "--dry-run", "--format", "json", cwd=home).stdout
-    )
-    assert found["first"] == chances[0][1]
+    assert home.tells(f"{ASK} --dry-run")["first"] == chances[0][1]
 
 
 def test_what_it_would_do_first_within_the_limit_that_it_was_trained_with(
-    testbed_cache: Path, tmp_path: Path, hierrouter: Run
+    testbed_cache: Path, place: Place
 ) -> None:
     tree, config = open_tree(testbed_cache), training_config("default", "exact", 2)
-    save_checkpoint(train(tree, Objective(0.1, max_cost=5.0), config, seed=1), tmp_path / "run")
-    save_bundle(bundle_of(testbed_cache, tree), tmp_path / "run")
-    flags = ["--dry-run", "--checkpoint", "run"]
-    done = works(hierrouter("route", QUESTION, *flags, cwd=tmp_path))
-    assert len(done.stdout.splitlines()) == 3
+    save_checkpoint(train(tree, Objective(0.1, max_cost=5.0), config, seed=1), place / "run")
+    save_bundle(bundle_of(testbed_cache, tree), place / "run")
+    assert len(place.does(f"{ASK} --dry-run --checkpoint run").stdout.splitlines()) == 3
 
 
-def test_lines_in_lines_out(home: Path, hierrouter: Run) -> None:
-    rows = [{"id": n, "question": f"compute {n}+{n}"} for n in range(1, 25)]
-    rows.append({"messages": [{"role": "user", "content": QUESTION}]})
-    (home / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = works(hierrouter("route", "--file", "asked.jsonl", cwd=home))
+def asked(place: Place, rows: list[dict[str, object]]) -> str:
+    """A file of questions; its name."""
+    (place / "asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "asked.jsonl"
+
+
+def test_lines_in_lines_out(work: Place) -> None:
+    rows: list[dict[str, object]] = [{"id": n, "question": f"compute {n}+{n}"} for n in range(24)]
+    messages = [{"role": "user", "content": QUESTION}]
+    done = work.does("route --file", asked(work, [*rows, {"messages": messages}]))
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line.get("id") for line in found] == [*range(1, 25), None]
-    assert [line["question"] for line in found[:24]] == [row["question"] for row in rows[:24]]
+    assert [line.get("id") for line in found] == [*range(24), None]
+    assert [line["question"] for line in found[:24]] == [row["question"] for row in rows]
     assert found[-1]["answer"] == "19"
 
 
-def test_lines_from_stdin_end_at_a_bad_one(home: Path, start: Start) -> None:
-    lines = f'{{"question": "{QUESTION}"}}\n{{"quest": 1}}\n{{"question": "never"}}\n'
-    done = start("route", "--file", "-", cwd=home, stdin=lines).result()
-    assert done.returncode == 2
-    assert [json.loads(line)["answer"] for line in done.stdout.splitlines()] == ["19"]
-    assert "stdin:2" in done.stderr.splitlines()[-1]
-
-
-def test_a_question_that_no_model_takes_costs_the_others_nothing(
-    home: Path, hierrouter: Run
-) -> None:
-    rows = [{"question": QUESTION}, {"question": "word " * 600}, {"question": "compute 3+4"}]
-    (home / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = hierrouter("route", "--file", "long.jsonl", cwd=home)
+def test_a_question_that_no_model_takes_costs_the_others_nothing(work: Place) -> None:
+    rows: list[dict[str, object]] = [
+        {"question": text} for text in (QUESTION, "word " * 600, "compute 3+4")
+    ]
+    done = work.asks("route --file", asked(work, rows))
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1
     assert [line.get("answer") for line in found] == ["19", None, "7"]
@@ -97,74 +91,66 @@ def test_a_question_that_no_model_takes_costs_the_others_nothing(
     assert "1 question has no answer" in done.stderr.splitlines()[-1]
 
 
-def test_a_sweeps_policy_takes_any_alpha(home: Path, hierrouter: Run) -> None:
-    for alpha in ("0.0123", "3"):
-        flags = ["--checkpoint", SWEEP, "--alpha", alpha, "--format", "json"]
-        done = works(hierrouter("route", QUESTION, *flags, cwd=home))
-        assert json.loads(done.stdout)["alpha"] == float(alpha)
+def test_a_sweeps_policy_takes_any_alpha(home: Place) -> None:
+    done = home.does(f"{ASK} --checkpoint {SWEEP} --alpha 3")
+    assert "at alpha 3, " in done.stderr
     # Of the runs, the one that can be asked for it is found.
-    done = works(hierrouter("route", QUESTION, "--alpha", "0.0123", cwd=home))
-    assert "sweep" in done.stderr
+    done = home.does(f"{ASK} --alpha 0.0123")
+    assert "sweep" in done.stderr and "at alpha 0.0123, " in done.stderr
 
 
-def test_a_limit_on_cost(home: Path, hierrouter: Run) -> None:
-    flags = ["--format", "json", "--max-cost"]
-    wide = json.loads(hierrouter("route", QUESTION, *flags, "100", cwd=home).stdout)
-    tight = json.loads(hierrouter("route", QUESTION, *flags, "0.01", cwd=home).stdout)
-    assert tight["cost"] <= wide["cost"] <= 100
-    said = hierrouter("route", QUESTION, "--max-cost", "0.01", cwd=home).stderr
-    assert "above the limit of 0.01" in said
+def test_a_limit_on_cost(home: Place) -> None:
+    assert home.tells(f"{ASK} --max-cost 100")["cost"] <= 100
+    assert "above the limit of 0.01" in home.does(f"{ASK} --max-cost 0.01").stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "said"),
     [
-        ([], "no question; give QUESTION or --file"),
-        ([QUESTION, "--file", "x.jsonl"], "contradict"),
-        (["--file", "x.jsonl"], "no such file: x.jsonl"),
-        (["--file", "/dev/null"], "no such file: /dev/null"),
-        (["--file", "x.jsonl", "--dry-run"], "--dry-run is for one question"),
-        ([""], "empty question"),
-        ([QUESTION, "--alpha", "x"], "alpha"),
-        ([QUESTION, "--max-cost", "-1"], "--max-cost"),
-        ([QUESTION, "--format", "xml"], "format"),
-        ([QUESTION, "--checkpoint", "nowhere"], "nowhere"),
-        ([QUESTION, "--checkpoint", TRAIN, "--alpha", "0.7"], "alpha 0.005 alone"),
-        ([QUESTION, "--pool", "nowhere.toml"], "nowhere.toml"),
+        ("route", "no question; give QUESTION or --file"),
+        (f"{ASK} --file x.jsonl", "contradict"),
+        ("route --file /dev/null", "no such file: /dev/null"),
+        ("route --file x.jsonl --dry-run", "--dry-run is for one question"),
+        ("route ''", "empty question"),
+        (f"{ASK} --checkpoint nowhere", "nowhere"),
+        (f"{ASK} --checkpoint {TRAIN} --alpha 0.7", "alpha 0.005 alone"),
+        ("serve --host 0.0.0.0", "everybody could connect: --host 0.0.0.0; give --api-key-env"),
+        ("serve --api-key-env HR_NO_SUCH", "HR_NO_SUCH is not set"),
+        ("serve --name fast", "not NAME=ALPHA: --name fast"),
+        ("serve --name fast=1 --name fast=2", "name given twice: --name fast=2"),
+        ("serve --name fast=-1", "not negative: --name fast -1"),
+        (f"serve --port 0 --alpha 0.7 --checkpoint {TRAIN}", "alpha 0.005 alone"),
+        ("serve --port 0 --checkpoint nowhere", "nowhere"),
     ],
 )
-def test_what_cannot_be_asked(home: Path, hierrouter: Run, arguments: list[str], said: str) -> None:
-    assert said in refused(home, hierrouter, "route", *arguments)
+def test_what_cannot_be_asked_or_served(home: Place, words: str, said: str) -> None:
+    assert said in home.refuses(words)
 
 
-def test_there_is_no_router_yet(tmp_path: Path, hierrouter: Run) -> None:
-    assert "no trained router: runs; `hierrouter train`" in refused(
-        tmp_path, hierrouter, "route", QUESTION
-    )
+def test_there_is_no_router_yet(place: Place) -> None:
+    assert "no trained router: runs; `hierrouter train`" in place.refuses(ASK)
 
 
 @contextmanager
-def serving(home: Path, start: Start, *flags: str) -> Iterator[str]:
+def serving(place: Place, start: Start, *flags: str) -> Iterator[str]:
     """The command, and the address that it says."""
-    process = start("serve", "--port", "0", *flags, cwd=home)
+    process = start("serve", "--port", "0", *flags, cwd=place.folder)
     try:
-        yield process.wait_for(r"(http://127.0.0.1:\d+)/v1")
+        address = process.wait_for(r"(http://127.0.0.1:\d+)/v1 as [^\n]*\n")
+        before = process.said()
+        yield address
     finally:
         process.send_signal(signal.SIGINT)
         done = process.result(timeout=60)
-    assert (done.returncode, "Traceback" in done.stderr) == (130, False)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.removeprefix(before) == "serve: ended\n"
 
 
-def test_the_server_answers_as_route_does(home: Path, start: Start) -> None:
+def test_the_server_answers_as_route_does(home: Place, start: Start) -> None:
     with serving(home, start, "--checkpoint", SWEEP, "--name", "fast=0.5") as url:
         names = [model["id"] for model in httpx2.get(f"{url}/v1/models").json()["data"]]
-        assert names == [
-            "hierrouter",
-            "hierrouter:best",
-            "hierrouter:balanced",
-            "hierrouter:cheap",
-            "hierrouter:fast",
-        ]
+        named = ("best", "balanced", "cheap", "fast")
+        assert names == ["hierrouter", *(f"hierrouter:{name}" for name in named)]
         for name, alpha in (("hierrouter:fast", 0.5), ("hierrouter@0.07", 0.07)):
             body = {"model": name, "messages": [{"role": "user", "content": QUESTION}]}
             found = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
@@ -172,38 +158,12 @@ def test_the_server_answers_as_route_does(home: Path, start: Start) -> None:
             assert found["hierrouter"]["alpha"] == alpha
 
 
-def test_the_examples_of_the_page_run(home: Path, start: Start) -> None:
+def test_the_examples_of_the_page_run(home: Place, start: Start) -> None:
     client, api = blocks("python", SOURCES / "docs" / "live.md")
     with serving(home, start) as url:
-        assert run_python(client.replace("http://127.0.0.1:8100", url), home).startswith("19 ")
-    assert run_python(api, home).startswith("19 ")
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--host", "0.0.0.0"], "everybody could connect: --host 0.0.0.0; give --api-key-env"),
-        (["--api-key-env", "HR_NO_SUCH"], "HR_NO_SUCH is not set"),
-        (["--name", "fast"], "not NAME=ALPHA: --name fast"),
-        (["--name", "fast=1", "--name", "fast=2"], "name given twice: --name fast=2"),
-        (["--name", "fast=-1"], "not negative: --name fast -1"),
-        (["--alpha", "0.7", "--checkpoint", TRAIN], "alpha 0.005 alone"),
-        (["--checkpoint", "nowhere"], "nowhere"),
-    ],
-)
-def test_a_server_that_cannot_start(
-    home: Path, hierrouter: Run, flags: list[str], said: str
-) -> None:
-    assert said in refused(home, hierrouter, "serve", "--port", "0", *flags)
-
-
-def test_a_server_that_is_ended_says_so_in_one_line(live_run: Path, start: Start) -> None:
-    process = start("serve", "--port", "0", "--checkpoint", live_run, cwd=live_run)
-    before = process.wait_for(r"(?s)\A.*?http://127.0.0.1:\d+/v1 as hierrouter\n")
-    process.send_signal(signal.SIGINT)
-    done = process.result(timeout=60)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.removeprefix(before) == "serve: ended\n"
+        both = f"{client.replace('http://127.0.0.1:8100', url)}\n{api}"
+        answers = [line.split()[0] for line in run_python(both, home.folder).splitlines()]
+    assert answers == ["19", "19"]
 
 
 def test_an_address_taken_meanwhile_is_said_without_the_names(
@@ -225,8 +185,93 @@ def test_an_address_taken_meanwhile_is_said_without_the_names(
     assert done.stderr.splitlines()[-1] == f"{said}give another --port"
 
 
-def test_a_taken_address_is_said_before_anything_is_loaded(home: Path, hierrouter: Run) -> None:
+def test_a_taken_address_is_said_before_anything_is_loaded(home: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        said = refused(home, hierrouter, "serve", "--port", port, code=1)
+        port = taken.getsockname()[1]
+        said = home.refuses(f"serve --port {port}", code=1)
     assert f"cannot listen on 127.0.0.1:{port}" in said
+
+
+@contextmanager
+def piped(run: Path, start: Start, cwd: Path, *flags: str) -> Iterator[tuple[Any, Any, Running]]:
+    """`route --file` between pipes: one to write questions into, one to read answers from."""
+    given, asking = os.pipe()
+    answers, said = os.pipe()
+    words = ("route", "--checkpoint", run, "--file", *flags)
+    process = start(*words, cwd=cwd, stdin=given, stdout=said)
+    for taken in (given, said):
+        os.close(taken)
+    with os.fdopen(asking, "w", 1) as questions, os.fdopen(answers) as lines:
+        try:
+            yield questions, lines, process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def test_ctrl_c_ends_it_while_the_pipe_is_silent(
+    live_run: Path, tmp_path: Path, start: Start
+) -> None:
+    with piped(live_run, start, tmp_path, "-") as (questions, lines, process):
+        questions.write(json.dumps({"question": QUESTION}) + "\n")
+        assert json.loads(lines.readline())["question"] == QUESTION
+        process.send_signal(signal.SIGINT)
+        done = process.result(60)  # with the pipe still open
+    assert done.returncode == 130
+    assert done.stderr.splitlines()[-1].startswith("error: interrupted")
+
+
+def test_lines_from_stdin_end_at_a_bad_one(live_run: Path, tmp_path: Path, start: Start) -> None:
+    with piped(live_run, start, tmp_path, "-") as (questions, lines, process):
+        for row in ({"question": QUESTION}, {"quest": 1}, {"question": "never"}):
+            questions.write(json.dumps(row) + "\n")
+        done = process.result(60)
+        assert [json.loads(line)["question"] for line in lines] == [QUESTION]
+    assert done.returncode == 2
+    assert "stdin:2" in done.stderr.splitlines()[-1]
+
+
+def test_nothing_is_asked_that_nobody_reads(live_run: Path, tmp_path: Path, start: Start) -> None:
+    rows = [json.dumps({"question": f"compute {n}+1"}) for n in range(MANY)]
+    (tmp_path / "asked.jsonl").write_text("\n".join(rows))
+    with serving_models(Server(lambda prompt, before: late(good(prompt), 0.05))) as server:
+        (tmp_path / "pool.toml").write_text(served_pool(server.url))
+        flags = ("asked.jsonl", "--pool", "pool.toml")
+        with piped(live_run, start, tmp_path, *flags) as (_, lines, process):
+            assert "answer" in json.loads(lines.readline())
+            lines.close()
+            done = process.result(60)
+    assert done.returncode == 0, done.stderr
+    assert 0 < sum(server.asked.values()) < MANY
+
+
+def test_a_stdin_that_is_closed_is_said(tmp_path: Path) -> None:
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "route", "--file", "-"]
+    done = subprocess.run(
+        shell, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: stdin is closed: --file -")
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        (b"", []),
+        (b"one", [b"one"]),
+        (b"one\n\ntwo\n", [b"one", b"", b"two"]),
+        (b"x" * 200_000 + b"\ny", [b"x" * 200_000, b"y"]),
+    ],
+)
+def test_the_lines_of_a_pipe(tmp_path: Path, written: bytes, lines: list[bytes]) -> None:
+    (tmp_path / "lines").write_bytes(written)
+    with subprocess.Popen(["cat", tmp_path / "lines"], stdout=subprocess.PIPE) as cat:
+        assert cat.stdout
+        found = list(piped_lines(cat.stdout.fileno(), Event(), "stdin"))
+    assert found == list(enumerate(lines, start=1))
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(InputError, match="cannot be read: stdin: Is a directory"):
+        next(piped_lines(folder, Event(), "stdin"))
+    os.close(folder)

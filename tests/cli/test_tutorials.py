@@ -1,12 +1,12 @@
 """What the tutorials show, runs; servers answer where a page has some."""
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Place
 from tests.cli.pages import DOCS, follow
 from tests.conftest import Run
 from tests.servers import Reply, Server, completion, serving
@@ -16,17 +16,16 @@ WITHOUT_SERVERS = ("own_dataset", "prices_and_budgets", "add_a_model", "own_base
 
 
 @pytest.mark.parametrize("name", WITHOUT_SERVERS)
-def test_a_tutorial_runs(name: str, home: Path, tmp_path: Path, hierrouter: Run) -> None:
-    work = shutil.copytree(home, tmp_path / "work")
-    follow(DOCS / "tutorials" / f"{name}.md", work, hierrouter)
+def test_a_tutorial_runs(name: str, own: Place) -> None:
+    follow(DOCS / "tutorials" / f"{name}.md", own)
 
 
-def test_the_tutorial_of_endpoints_runs(tmp_path: Path, hierrouter: Run) -> None:
+def test_the_tutorial_of_endpoints_runs(tmp_path: Path, brief: Run) -> None:
     small = speaking("small-3b", lambda prompt: "I do not know.")
     large = speaking("large-14b", total)
-    page = DOCS / "tutorials" / "own_models.md"
     with serving(small), serving(large):
-        follow(page, tmp_path, hierrouter, _8000=small.url, _8001=large.url)
+        page = DOCS / "tutorials" / "own_models.md"
+        follow(page, Place(tmp_path, brief), _8000=small.url, _8001=large.url)
     assert len(small.asked) == len(large.asked) > 40
     assert max([*small.asked.values(), *large.asked.values()]) == 1  # the pilot is not paid twice
 
