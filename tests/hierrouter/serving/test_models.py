@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,36 +28,28 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_client, "FIRST_BACKOFF_S", 0.005)
 
 
-def served_model(spec: ModelSpec) -> ServedModel:
-    return ServedModel(spec, Caller(spec, endpoint_of(spec)))
+def ask(
+    model: BatchedModel | ServedModel, prompts: Sequence[str], texts: list[str] | None = None
+) -> list[Response]:
+    """The answers to prompts that are asked at the same time, followed where there is a list."""
 
-
-async def all_of(model: BatchedModel | ServedModel, prompts: list[str]) -> list[Response]:
-    """The answers to prompts that are asked at the same time."""
-    try:
-        return list(await asyncio.gather(*(model.answer(prompt) for prompt in prompts)))
-    finally:
-        await model.close()
-
-
-def test_local_answers_are_those_of_the_engine() -> None:
-    generator = backend("transformers").load(CALC)
-    wanted = answers_in_order(generator, PROMPTS)
-    assert asyncio.run(all_of(BatchedModel("calc", generator), PROMPTS)) == wanted
-
-
-def test_a_local_answer_grows_token_by_token() -> None:
-    texts: list[str] = []
-
-    async def one() -> Response:
-        model = BatchedModel("calc", backend("transformers").load(CALC))
+    async def all_of() -> list[Response]:
+        on_text = None if texts is None else texts.append
         try:
-            return await model.answer(PROMPTS[7], texts.append)
+            return list(await asyncio.gather(*(model.answer(each, on_text) for each in prompts)))
         finally:
             await model.close()
 
-    answer = asyncio.run(one())
-    assert "".join(texts) == answer.text
+    return asyncio.run(all_of())
+
+
+def test_local_answers_are_those_of_the_engine_token_by_token() -> None:
+    generator = backend("transformers").load(CALC)
+    wanted = answers_in_order(generator, PROMPTS)
+    assert ask(BatchedModel("calc", generator), PROMPTS) == wanted
+    texts: list[str] = []
+    assert ask(BatchedModel("calc", generator), PROMPTS[7:8], texts) == wanted[7:8]
+    assert "".join(texts) == wanted[7].text
     assert len(texts) > 1
 
 
@@ -69,7 +61,7 @@ def test_who_waits_is_answered_in_one_batch() -> None:
             heights.append(len(prompts))
             yield from ((place, told("m", prompt)) for place, prompt in enumerate(prompts))
 
-    answers = asyncio.run(all_of(BatchedModel("m", Noting()), PROMPTS))
+    answers = ask(BatchedModel("m", Noting()), PROMPTS)
     assert answers == [told("m", prompt) for prompt in PROMPTS]
     assert sum(heights) == 20
     assert len(heights) < 5
@@ -98,32 +90,16 @@ def test_an_engine_that_breaks_fails_its_batch_and_lives_on() -> None:
 
 
 @contextmanager
-def served(script: Script, **endpoint: Any) -> Iterator[tuple[Server, ModelSpec]]:
+def served(script: Script, **endpoint: Any) -> Iterator[tuple[Server, ServedModel]]:
     with serving(Server(script)) as server:
         where = Endpoint(server.url, **endpoint)
-        yield (
-            server,
-            ModelSpec("m", MODEL, 0.1, backend="openai", generation=Generation(8), endpoint=where),
-        )
-
-
-def ask(spec: ModelSpec, prompt: str, texts: list[str] | None = None) -> Response:
-    """One answer, followed where there is a list to follow it with."""
-
-    async def one() -> Response:
-        model = served_model(spec)
-        try:
-            return await model.answer(prompt, None if texts is None else texts.append)
-        finally:
-            await model.close()
-
-    return asyncio.run(one())
+        spec = ModelSpec("m", MODEL, 0.1, "openai", generation=Generation(8), endpoint=where)
+        yield server, ServedModel(spec, Caller(spec, endpoint_of(spec)))
 
 
 def test_served_answers_are_those_of_the_server() -> None:
-    with served(lambda prompt, before: good(prompt), concurrency=4) as (server, spec):
-        answers = asyncio.run(all_of(served_model(spec), PROMPTS))
-        assert answers == [told(MODEL, prompt) for prompt in PROMPTS]
+    with served(lambda prompt, before: good(prompt), concurrency=4) as (server, model):
+        assert ask(model, PROMPTS) == [told(MODEL, prompt) for prompt in PROMPTS]
         assert set(server.asked.values()) == {1}
         assert server.widest <= 4
 
@@ -131,19 +107,20 @@ def test_served_answers_are_those_of_the_server() -> None:
 def test_a_served_answer_grows_word_by_word() -> None:
     texts: list[str] = []
     words = Reply(completion("one two three"))
-    with served(lambda prompt, before: words) as (server, spec):
-        answer = ask(spec, "count", texts)
+    with served(lambda prompt, before: words) as (server, model):
+        assert ask(model, ["count"], texts) == [Response("one two three", 7, 3, "stop")]
         assert server.requests[-1]["stream_options"] == {"include_usage": True}
-    assert answer == Response("one two three", 7, 3, "stop")
     assert texts == ["one ", "two ", "three "]
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("fault", [refusal(500), refusal(429), refusal(503)])
-def test_a_passing_fault_is_tried_again(fault: Reply, streams: bool) -> None:
-    with served(lambda prompt, before: good(prompt) if before else fault) as (server, spec):
-        answer = ask(spec, "hello", [] if streams else None)
-        assert answer == told(MODEL, "hello")
+@pytest.mark.parametrize("texts", [None, []])
+@pytest.mark.parametrize("status", [500, 429, 503])
+def test_a_passing_fault_is_tried_again(status: int, texts: list[str] | None) -> None:
+    with served(lambda prompt, before: good(prompt) if before else refusal(status)) as (
+        server,
+        model,
+    ):
+        assert ask(model, ["hello"], texts) == [told(MODEL, "hello")]
         assert server.asked["hello"] == 2
 
 
@@ -161,17 +138,17 @@ def test_a_passing_fault_is_tried_again(fault: Reply, streams: bool) -> None:
 )
 def test_a_lasting_fault_is_the_calls_failure(fault: Reply, said: str) -> None:
     with (
-        served(lambda prompt, before: fault, timeout_s=0.5, attempts=2) as (_, spec),
+        served(lambda prompt, before: fault, timeout_s=0.5, attempts=2) as (_, model),
         pytest.raises(CallFailed, match=f"m gave no answer: .*{re.escape(said)}"),
     ):
-        ask(spec, "hello")
+        ask(model, ["hello"])
 
 
 def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
     broken = Reply(completion("one two three four"), cut=True)
     texts: list[str] = []
-    with served(lambda prompt, before: broken) as (server, spec):
+    with served(lambda prompt, before: broken) as (server, model):
         with pytest.raises(CallFailed, match="the answer broke off"):
-            ask(spec, "hello", texts)
+            ask(model, ["hello"], texts)
         assert server.asked["hello"] == 1
     assert texts[0] == "one "

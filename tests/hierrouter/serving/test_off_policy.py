@@ -14,8 +14,7 @@ from benchmarks.off_policy import Setting, lines_of, logging_table
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.serving.estimators import Log
 from hierrouter.serving.logs import Episode, LogShape, Step, from_texts, in_cache, read_log
 from hierrouter.serving.off_policy import as_json, long_table, result_tables, value_from_log

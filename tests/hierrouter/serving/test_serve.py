@@ -6,10 +6,11 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -38,6 +39,7 @@ from tests.hierrouter.serving.serving import (
 from tests.servers import Reply, Server, completion, good, late, refusal, serving
 
 KEY = "sk-CANARY-1234"
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -266,73 +268,110 @@ def test_an_upstream_fault_is_502_and_no_other_model_answers(
     assert re.search(f"calc gave no answer: .*({said})", error["message"])
 
 
-def test_another_model_answers_where_it_is_asked_for_and_says_so(live_run: Path) -> None:
-    with serving(Server(lambda prompt, before: refusal(400, "no"))) as upstream:
-        pool = with_server(live_run, upstream, "calc", attempts=1)
-        with served(Router(live_run, pool), reroute=True) as url:
-            found = ask(url).json()
-    assert "calc" not in found["hierrouter"]["route"].split(">")
-    [failed] = found["hierrouter"]["steps"][0]["instead_of"]
-    assert failed["model"] == "calc"
-    assert "no" in failed["reason"]
+def test_models_that_fail_are_counted_logged_and_named(live_run: Path, tmp_path: Path) -> None:
+    log, broken = tmp_path / "requests.jsonl", {"calc"}
 
+    def script(model: str, prompt: str) -> Response | Failure:
+        return Failure("error", f"no {model}") if model in broken else told(model, prompt)
 
-def test_every_model_that_failed_is_counted_and_logged(live_run: Path, tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    engines = Scripted(lambda model, prompt: Failure("error", f"no {model}"))
+    engines = Scripted(script)
     with served(Router(live_run, engines=engines), reroute=True, log=log) as url:
-        found = ask(url)
-        assert failed_calls(url) == dict.fromkeys(MODELS, 1.0)
-    assert found.status_code == 502
-    [line] = lines_of(log)
+        rerouted = ask(url).json()["hierrouter"]
+        assert "calc" not in rerouted["route"].split(">")
+        assert rerouted["steps"][0]["instead_of"] == [{"model": "calc", "reason": "no calc"}]
+        before = failed_calls(url)["calc"]
+        broken |= set(MODELS)
+        engines.asked.clear()
+        assert ask(url).status_code == 502
+        assert failed_calls(url) == {**dict.fromkeys(MODELS, 1.0), "calc": before + 1}
+    line = lines_of(log)[-1]
     *earlier, last = [model for model, _ in engines.asked]
     assert line["instead_of"] == [{"model": name, "reason": f"no {name}"} for name in earlier]
     assert line["error"] == f"{last} gave no answer: no {last}"
+
+
+@contextmanager
+def streaming(
+    run: Path, first: Hop, reply: Callable[[int], Reply], *names: str, **settings: Any
+) -> Iterator[str]:
+    """A server where a stream, so the last call, gets this reply, by its number.
+
+    Args:
+        first: the call before it; it is answered as here.
+        names: of the models that a server has; without any all of them.
+    """
+
+    def script(prompt: str, before: int) -> Reply:
+        streams = sum(request.get("stream", False) for request in upstream.requests)
+        is_last = upstream.requests[-1].get("stream", False)
+        return reply(streams) if is_last else Reply(completion(first.response))
+
+    with serving(Server(script)) as upstream:
+        pool = with_server(run, upstream, *names, attempts=1)
+        with served(Router(run, pool), **settings) as url:
+            yield url
+
+
+def events(found: httpx2.Response) -> list[Any]:
+    """Of a stream that does not end well."""
+    assert "[DONE]" not in found.text
+    return [json.loads(line[6:]) for line in found.text.splitlines() if line.startswith("data: ")]
 
 
 @pytest.mark.parametrize("reroute", [False, True])
 def test_an_answer_that_was_begun_is_not_gone_on_with_by_another_model(
     live_run: Path, hops: tuple[Hop, ...], reroute: bool
 ) -> None:
+    broken = Reply(completion("one two three four"), cut=True)
     first, last = hops
-
-    def script(prompt: str, before: int) -> Reply:
-        streams = upstream.requests[-1].get("stream", False)
-        broken = Reply(completion("one two three four"), cut=True)
-        return broken if streams else Reply(completion(first.response))
-
-    with serving(Server(script)) as upstream:
-        pool = with_server(live_run, upstream, last.model, attempts=1)
-        with served(Router(live_run, pool), reroute=reroute) as url:
-            found = ask(url, stream=True)
-    events = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
+    with streaming(live_run, first, lambda _: broken, last.model, reroute=reroute) as url:
+        found = ask(url, stream=True)
     assert found.status_code == 200  # its first words were out by then
-    assert json.loads(events[1])["choices"][0]["delta"]["content"] == "one "
-    assert "the answer broke off" in json.loads(events[-1])["error"]["message"]
-    assert "[DONE]" not in found.text
+    assert events(found)[1]["choices"][0]["delta"]["content"] == "one "
+    assert "the answer broke off" in events(found)[-1]["error"]["message"]
 
 
 def test_an_answer_that_broke_off_hides_no_failure_before_it(
     live_run: Path, tmp_path: Path, hops: tuple[Hop, ...]
 ) -> None:
     """The last hop: one model refuses, the next breaks off after its first words."""
-    log = tmp_path / "requests.jsonl"
-
-    def script(prompt: str, before: int) -> Reply:
-        if not upstream.requests[-1].get("stream", False):
-            return Reply(completion(hops[0].response))
-        streams = sum(request.get("stream", False) for request in upstream.requests)
-        return refusal(400) if streams == 1 else Reply(completion("one two three"), cut=True)
-
-    with serving(Server(script)) as upstream:
-        pool = with_server(live_run, upstream, attempts=1)
-        with served(Router(live_run, pool), reroute=True, log=log) as url:
-            ask(url, stream=True)
-            counted = failed_calls(url)
+    log, broken = tmp_path / "requests.jsonl", Reply(completion("one two three"), cut=True)
+    replies = {1: refusal(400), 2: broken}
+    with streaming(live_run, hops[0], replies.__getitem__, reroute=True, log=log) as url:
+        ask(url, stream=True)
+        counted = failed_calls(url)
     [line] = lines_of(log)
     [refused] = line["instead_of"]
     assert "broke off" in line["error"]
     assert (len(counted), counted[refused["model"]]) == (2, 1)
+
+
+JUNK_STREAMS = (
+    "{oops",
+    '{"model": "served", "choices": [null]}',
+    '{"model": "served", "choices": [{"delta": "x"}]}',
+    "[1]",
+    '{"model": "other", "choices": [{"delta": {"content": "x"}}]}',
+)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_server_that_streams_junk_ends_in_an_error(
+    live_run: Path, hops: tuple[Hop, ...], begun: bool
+) -> None:
+    start = 'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n' * begun
+    first, last = hops
+
+    def reply(number: int) -> Reply:
+        body = f"{start}data: {JUNK_STREAMS[number - 1]}\n\n"
+        return Reply(body, headers={"Content-Type": "text/event-stream"})
+
+    with streaming(live_run, first, reply, last.model) as url:
+        for junk in JUNK_STREAMS:
+            found = ask(url, stream=True)
+            assert found.status_code == (200 if begun else 502), (junk, found.text)
+            error = (events(found)[-1] if begun else found.json())["error"]
+            assert error["type"] == "upstream_error", junk
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -348,66 +387,6 @@ def test_calls_before_an_error_that_nobody_expected_are_logged(
     [line] = lines_of(log)
     assert (line["status"], len(line["steps"])) == (500, 1)
     assert line["error"].startswith("unexpected: ")
-
-
-JUNK_STREAMS = {
-    "no json": b"data: {oops\n\n",
-    "no choice": b'data: {"model": "served", "choices": [null]}\n\n',
-    "no delta": b'data: {"model": "served", "choices": [{"delta": "x"}]}\n\n',
-    "a list": b"data: [1]\n\n",
-    "another model": b'data: {"model": "other", "choices": [{"delta": {"content": "x"}}]}\n\n',
-}
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_server_that_streams_junk_ends_in_an_error(
-    live_run: Path, hops: tuple[Hop, ...], begun: bool
-) -> None:
-    first, last = hops
-    start = b'data: {"model": "served", "choices": [{"delta": {"content": "one "}}]}\n\n'
-    junk = b""
-
-    def script(prompt: str, before: int) -> Reply:
-        if not upstream.requests[-1].get("stream", False):
-            return Reply(completion(first.response))
-        body = (start if begun else b"") + junk
-        return Reply(body.decode(), headers={"Content-Type": "text/event-stream"})
-
-    with serving(Server(script)) as upstream:
-        pool = with_server(live_run, upstream, last.model, attempts=2)
-        with served(Router(live_run, pool)) as url:
-            for name, junk in JUNK_STREAMS.items():  # noqa: B007  read by the script
-                found = ask(url, stream=True)
-                assert found.status_code == (200 if begun else 502), (name, found.text)
-                lines = [line[6:] for line in found.text.splitlines() if line.startswith("data: ")]
-                error = json.loads(lines[-1] if begun else found.text)["error"]
-                assert error["type"] == "upstream_error", name
-                assert "[DONE]" not in found.text
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool) -> None:
-    """The first call is answered after its caller has left, so the second one is not made."""
-    go = threading.Event()
-
-    def held(prompt: str, before: int) -> Reply:
-        assert go.wait(60)
-        return good(prompt)
-
-    left = 'hierrouter_requests_total{status="499"} 1.0'
-    with (
-        serving(Server(held)) as upstream,
-        served(Router(live_run, with_server(live_run, upstream))) as url,
-    ):
-        with pytest.raises(httpx2.ReadTimeout):
-            ask(url, timeout=0.4, stream=stream)
-        while left not in httpx2.get(f"{url}/metrics").text:
-            time.sleep(0.01)
-        go.set()
-        other = ask(url, messages=user("compute 1+1"))  # as much time as the second call would take
-    assert other.status_code == 200
-    assert sum(QUESTION in prompt for prompt in upstream.asked) <= 1
-    assert len(upstream.asked) <= 3
 
 
 @pytest.mark.parametrize(
@@ -431,66 +410,72 @@ def test_a_disk_that_is_full_takes_no_answer_away(live_run: Path) -> None:
         assert ask(url).status_code == 200
 
 
+class Gate:
+    """Holds whoever comes until it is opened."""
+
+    def __init__(self) -> None:
+        self.come, self.open = threading.Event(), threading.Event()
+
+    def through(self, value: T) -> T:
+        self.come.set()
+        assert self.open.wait(60)
+        return value
+
+
 @pytest.fixture
-def gate() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Set by who comes, and waited for by him; nobody is left waiting."""
-    come, go = threading.Event(), threading.Event()
-    yield come, go
-    go.set()
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open.set()  # nobody is left waiting
 
 
-Gate = tuple[threading.Event, threading.Event]
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool, gate: Gate) -> None:
+    """The first call is answered after its caller has left, so the second one is not made."""
+    left = 'hierrouter_requests_total{status="499"} 1.0'
+    with (
+        serving(Server(lambda prompt, before: gate.through(good(prompt)))) as upstream,
+        served(Router(live_run, with_server(live_run, upstream))) as url,
+    ):
+        with pytest.raises(httpx2.ReadTimeout):
+            ask(url, timeout=0.4, stream=stream)
+        while left not in httpx2.get(f"{url}/metrics").text:
+            time.sleep(0.01)
+        gate.open.set()
+        other = ask(url, messages=user("compute 1+1"))  # takes as long as the second call would
+    assert other.status_code == 200
+    assert sum(QUESTION in prompt for prompt in upstream.asked) <= 1
 
 
 def test_counting_the_tokens_of_a_long_question_stops_nobody_else(
     live_run: Path, gate: Gate
 ) -> None:
-    come, go = gate
-
-    def counts(prompt: str) -> int:
-        come.set()
-        assert go.wait(60)
-        return 1
-
-    router = over(live_run, Double(counts=counts))
+    router = over(live_run, Double(counts=lambda prompt: gate.through(1)))
     with served(router) as url, ThreadPoolExecutor(1) as other:
         counted = other.submit(ask, url, hierrouter={"max_cost": 5.0})
-        assert come.wait(60)
+        assert gate.come.wait(60)
         assert httpx2.get(f"{url}/health").status_code == 200
-        go.set()
+        gate.open.set()
         assert counted.result().status_code == 200
 
 
 def test_who_comes_when_all_places_are_taken_is_told_to_come_again(
     live_run: Path, gate: Gate
 ) -> None:
-    come, go = gate
-
-    def held(prompt: str, before: int) -> Reply:
-        come.set()
-        assert go.wait(60)
-        return good(prompt)
-
     with (
-        serving(Server(held)) as upstream,
+        serving(Server(lambda prompt, before: gate.through(good(prompt)))) as upstream,
         served(Router(live_run, with_server(live_run, upstream)), max_requests=1) as url,
         ThreadPoolExecutor(1) as other,
     ):
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
-
-        def said() -> str | None:
-            found = client.chat.completions.create(model="hierrouter", messages=user(QUESTION))
-            return found.choices[0].message.content
-
-        first = other.submit(said)
-        assert come.wait(60)
-        with pytest.raises(openai.InternalServerError, match="1 requests are under way") as busy:
-            said()
-        assert (busy.value.status_code, busy.value.code) == (503, "overloaded")
-        assert busy.value.response.headers["Retry-After"] == "1"
+        first = other.submit(ask, url)
+        assert gate.come.wait(60)
+        busy = ask(url)
+        assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
+        assert busy.json()["error"]["code"] == "overloaded"
+        assert "1 requests are under way" in busy.json()["error"]["message"]
         assert httpx2.get(f"{url}/health").status_code == 200
-        go.set()
-        assert first.result() == said()
+        gate.open.set()
+        assert first.result().json()["choices"] == ask(url).json()["choices"]
 
 
 def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Run) -> None:
