@@ -35,8 +35,7 @@ from hierrouter.evaluation.outcome import Outcome, fixed_routes, mean_points
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder, save_checkpoint
 from hierrouter.learning.config import SWEEP, Objective, TrainConfig, training_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
-from hierrouter.learning.trained import Origin, TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter.replay.opening import open_tree
 from hierrouter_cache.tree import RouteTree
 

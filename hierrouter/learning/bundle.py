@@ -13,7 +13,7 @@ import numpy as np
 from hierrouter.engines import IMPORTED
 from hierrouter.engines.generator import Engines
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.learning.trained import Origin
+from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import OPENAI, Identity, Pool, keys_sent
 from hierrouter.replay.stored_pool import opened_pool

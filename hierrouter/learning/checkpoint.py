@@ -21,7 +21,7 @@ from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Router, RouterShape
 from hierrouter.learning.run_folders import differences, remove
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
-from hierrouter.learning.trained import Origin, TrainedRouter
+from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hierrouter.paper import PAPER_PPO
 from hierrouter_cache.errors import InputError
 
 MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
@@ -147,32 +148,7 @@ class ExactConfig(TrainConfig):
 PRESETS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
-    # "8 iterations, 128 rollouts per iteration" and "200 epochs" are both the paper's; we read
-    # an epoch as 8 iterations. Its "batch size of 96" contradicts 16 mini-batches of 128 two-hop
-    # episodes (16 transitions each); the mini-batches are what PPO is configured by.
-    ("paper", "ppo"): PPOConfig(
-        preset="paper",
-        epochs=200,
-        iterations=8,
-        rollouts=128,
-        minibatches=16,
-        update_epochs=4,
-        gamma=0.99,
-        value_coefficient=0.5,
-        entropy_coefficient=0.01,
-        entropy_end=0.01,
-        max_grad_norm=0.3,
-        learning_rate=1e-4,
-        adam_eps=1e-4,
-        warmup_steps=100,
-        decay=False,
-        evaluate_every=3,
-        hidden=256,
-        scale_embedding=False,
-        plain_start=True,
-        embedding_noise=0.0,
-        standardise_reward=False,
-    ),
+    ("paper", "ppo"): PPOConfig(preset="paper", **PAPER_PPO),
 }
 # One network for every alpha learns more, and is valued at every alpha of a grid.
 SWEEP = ExactConfig(epochs=30, evaluate_every=5)
@@ -229,7 +205,7 @@ def training_config(
     Raises:
         InputError: an unknown preset or algorithm, or fewer than 1 epoch.
     """
-    config = preset(name, algo)
+    config = preset(name, algo)  # refuses a wrong name even where it is not taken
     if every_alpha:
         config = SWEEP
     if epochs is None:

@@ -18,7 +18,7 @@ from hierrouter.evaluation.deferral import (
 from hierrouter.evaluation.outcome import Outcome, ending, greedy, single_calls
 from hierrouter.learning.loop import choosing_fold, training_folds
 from hierrouter.learning.network import action_values, in_chunks, live_states, state_table
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 

@@ -26,7 +26,7 @@ from hierrouter_cache.tree import RouteTree
 if TYPE_CHECKING:
     import pandas
 
-    from hierrouter.learning.trained import TrainedRouter
+    from hierrouter.learning.training import TrainedRouter
 
 DEFAULT_FOLD = "validation"
 

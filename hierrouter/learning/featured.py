@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, greedy, policy_outcome
 from hierrouter.learning.config import ExactConfig, Objective
+from hierrouter.learning.exact import Enumeration
 from hierrouter.learning.loop import Snapshot, TrainingFold, Watch, best_iterate, training_folds
 from hierrouter.learning.network import NEVER, States, best_and_random_values, state_table
-from hierrouter.learning.trained import Origin
-from hierrouter.learning.training import Enumeration
+from hierrouter.learning.training import Origin
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, sub_pool
 
@@ -65,23 +65,8 @@ class Examples:
 
 SHARPNESS = 10.0  # at the start: how much more the most similar questions count
 FEATURES = 4  # of an action: with the best and with random choices afterwards; less the pool's best
-
-
-@dataclass(frozen=True)
-class FeaturedShape:
-    """What must be known to build the network; the size of the pool is not part of it.
-
-    Attributes:
-        hops: L.
-        dim: length of an embedding.
-        rank: length of the vectors that are compared.
-        hidden: width of the scorer.
-    """
-
-    hops: int
-    dim: int
-    rank: int = 64
-    hidden: int = 32
+RANK = 64  # length of the vectors that are compared
+HIDDEN = 32  # width of the scorer
 
 
 class FeaturedRouter(nn.Module):
@@ -89,19 +74,21 @@ class FeaturedRouter(nn.Module):
 
     Two states are alike by the cosine of their embeddings, after a learned linear map. At each
     state only the train questions at the same node are looked at: those that have been asked of
-    the same models in the same order.
+    the same models in the same order. The size of the pool is not part of its shape.
+
+    Args:
+        hops: L.
+        dim: length of an embedding.
     """
 
-    def __init__(self, shape: FeaturedShape) -> None:
+    def __init__(self, hops: int, dim: int) -> None:
         super().__init__()
-        self.shape = shape
-        self.projection = nn.Parameter(torch.empty(shape.rank, shape.dim))
+        self.hops, self.dim = hops, dim
+        self.projection = nn.Parameter(torch.empty(RANK, dim))
         nn.init.orthogonal_(self.projection)
-        self.sharpness = nn.Parameter(torch.full((shape.hops,), math.log(SHARPNESS)))
+        self.sharpness = nn.Parameter(torch.full((hops,), math.log(SHARPNESS)))
         self.scorer = nn.Sequential(
-            nn.Linear(FEATURES + shape.hops, shape.hidden),
-            nn.Tanh(),
-            nn.Linear(shape.hidden, 1),
+            nn.Linear(FEATURES + hops, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)
         )
 
     def forward(self, states: States, examples: Examples, itself: Tensor | None = None) -> Tensor:
@@ -134,7 +121,7 @@ class FeaturedRouter(nn.Module):
         attention = self._attention(embedding, examples.embedding[state], stage, itself)
         expected = torch.einsum("nq,qaf->naf", attention, examples.values[state])
         to_best = expected - expected.amax(dim=1, keepdim=True)
-        stage_bits = torch.eye(self.shape.hops)[stage].expand(*expected.shape[:2], -1)
+        stage_bits = torch.eye(self.hops)[stage].expand(*expected.shape[:2], -1)
         logits: Tensor = self.scorer(torch.cat([expected, to_best, stage_bits], dim=2))[..., 0]
         return logits
 
@@ -189,7 +176,7 @@ class TrainedFeatured:
                 f"{', '.join(tree.models)}; give the train fold of the same pool"
             )
         for fold in (tree, examples):
-            replace(self.origin, models=tree.models).check_matches(fold, self.network.shape.dim)
+            replace(self.origin, models=tree.models).check_matches(fold, self.network.dim)
         return _probabilities(
             self.network, tree, Examples.of(examples, self.objective), self.objective
         )
@@ -253,7 +240,7 @@ def train_featured(
         return float(outcome.reward(objective.alpha).mean())
 
     def start() -> FeaturedLearner:
-        network = FeaturedRouter(FeaturedShape(tree.hops, tree.dim))
+        network = FeaturedRouter(tree.hops, tree.dim)
         return FeaturedLearner(network, pools, config, np.random.default_rng(seed))
 
     network, best = best_iterate(start, value, folds, config, seed, watch, resumed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,15 +18,8 @@ from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from hierrouter.learning import loop
 from hierrouter.learning.config import PPOConfig
-from hierrouter.learning.loop import (
-    TrainingFold,
-    adam_tensors,
-    make_adam,
-    part_of,
-    restore_adam,
-    steps_made,
-)
 from hierrouter.learning.network import NoisyTable, Router
 from hierrouter.replay.env import QueryStream, Rollouts, walk
 
@@ -150,69 +143,42 @@ class EpisodePPO(PPO):  # type: ignore[misc]
         same weights but for rounding. Tianshou's own calls the trunk once for each head, draws
         actions that nobody takes, and cuts whole batches where a few tensors do.
         """
-        rows = Transitions(
-            torch.as_tensor(batch.obs), batch.act.long(), batch.logp_old, batch.adv, batch.returns
-        )
-        size, weights = batch_size or len(batch), self._weights()
+        states, actions = torch.as_tensor(batch.obs), batch.act.long()
+        columns = states, actions, batch.logp_old, batch.adv, batch.returns
+        size, weights = batch_size or len(batch), torch.tensor([1.0, self.vf_coef, -self.ent_coef])
         made = []
         for _ in range(repeat):
             order = self._shuffle.permutation(len(batch))
             for part in np.split(order, np.arange(1, len(batch) // size) * size):
-                terms = self._terms(rows.take(torch.from_numpy(part)))
+                row = torch.from_numpy(part)
+                terms = self._terms(*(column[row] for column in columns))
                 self.optim.step(terms @ weights)
                 made.append(terms.detach())
-        return _statistics(torch.stack(made), weights)
+        losses = torch.stack(made)
+        told = [SequenceSummaryStats.from_sequence(term) for term in losses.T.numpy()]
+        loss = SequenceSummaryStats.from_sequence((losses @ weights).numpy())
+        return A2CTrainingStats(
+            loss=loss,
+            actor_loss=told[0],
+            vf_loss=told[1],
+            ent_loss=told[2],
+            gradient_steps=len(made),
+        )
 
-    def _weights(self) -> Tensor:
-        """float32[3]: of the terms in the loss."""
-        return torch.tensor([1.0, self.vf_coef, -self.ent_coef])
-
-    def _terms(self, rows: Transitions) -> Tensor:
+    def _terms(
+        self, state: Tensor, action: Tensor, log_prob: Tensor, advantage: Tensor, returns: Tensor
+    ) -> Tensor:
         """float32[3]: clipped surrogate, value loss and entropy, each its mean over the rows."""
         trunk = cast(SharedTrunk, self.policy.actor.trunk)
-        features, legal = trunk(rows.state)
+        features, legal = trunk(state)
         log_policy = torch.log_softmax(trunk.router.logits(features, legal), dim=1)
-        ratio = (log_policy.gather(1, rows.action[:, None])[:, 0] - rows.log_prob).exp()
-        advantage = (rows.advantage - rows.advantage.mean()) / (rows.advantage.std() + self._eps)
+        ratio = (log_policy.gather(1, action[:, None])[:, 0] - log_prob).exp()
+        advantage = (advantage - advantage.mean()) / (advantage.std() + self._eps)
         clipped = ratio.clamp(1 - self.eps_clip, 1 + self.eps_clip)
         surrogate = torch.min(ratio * advantage, clipped * advantage)
-        error = rows.returns - trunk.router.value(features)[:, 0]
+        error = returns - trunk.router.value(features)[:, 0]
         entropy = -(log_policy.exp() * log_policy).sum(dim=1)
         return torch.stack([-surrogate.mean(), error.square().mean(), entropy.mean()])
-
-
-class Transitions(NamedTuple):
-    """What a gradient step reads, a row each.
-
-    Attributes:
-        state: int64[n].
-        action: int64[n].
-        log_prob: float32[n], log-probability of the action when it was taken.
-        advantage: float32[n].
-        returns: float32[n].
-    """
-
-    state: Tensor
-    action: Tensor
-    log_prob: Tensor
-    advantage: Tensor
-    returns: Tensor
-
-    def take(self, row: Tensor) -> Transitions:
-        """Some rows, int64[n]."""
-        return Transitions(*(column[row] for column in self))
-
-
-def _statistics(terms: Tensor, weights: Tensor) -> A2CTrainingStats:
-    """What Tianshou tells of an update, from the terms of each step, float32[steps, 3]."""
-    surrogate, value, entropy = terms.T.numpy()
-    return A2CTrainingStats(
-        loss=SequenceSummaryStats.from_sequence((terms @ weights).numpy()),
-        actor_loss=SequenceSummaryStats.from_sequence(surrogate),
-        vf_loss=SequenceSummaryStats.from_sequence(value),
-        ent_loss=SequenceSummaryStats.from_sequence(entropy),
-        gradient_steps=len(terms),
-    )
 
 
 class AdamFactory(OptimizerFactory):  # type: ignore[misc]
@@ -224,7 +190,7 @@ class AdamFactory(OptimizerFactory):  # type: ignore[misc]
         self.steps = steps
 
     def _create_optimizer_for_params(self, params: ParamsType) -> torch.optim.Optimizer:
-        return make_adam(cast(Iterable[nn.Parameter], params), self.config, self.steps)
+        return loop.make_adam(cast(Iterable[nn.Parameter], params), self.config, self.steps)
 
 
 def build_algorithm(
@@ -270,7 +236,7 @@ class PPOLearner:
     def __init__(
         self,
         router: Router,
-        fold: TrainingFold,
+        fold: loop.TrainingFold,
         alpha: float,
         config: PPOConfig,
         rng: np.random.Generator,
@@ -294,22 +260,17 @@ class PPOLearner:
         Raises:
             FloatingPointError: logits are not finite.
         """
-        for _ in range(self._config.iterations):
-            self._iterate()
-
-    def _iterate(self) -> None:
-        config = self._config
-        self._seen.begin()
-        query = self._queries.draw(config.rollouts)
-        buffer = to_buffer(walk(self._fold.actions, self._reward, query, self._act))
-        self._algorithm.ent_coef = self._entropy_coefficient()
-        minibatch = max(2, len(buffer) // config.minibatches)
-        with policy_within_training_step(self._algorithm.policy):
-            self._algorithm.update(buffer, minibatch, config.update_epochs)
-
-    def _entropy_coefficient(self) -> float:
-        done, config = steps_made(self._adam) / self._steps, self._config
-        return (1 - done) * config.entropy_coefficient + done * config.entropy_end
+        config, algorithm = self._config, self._algorithm
+        for _ in range(config.iterations):
+            self._seen.begin()
+            query = self._queries.draw(config.rollouts)
+            buffer = to_buffer(walk(self._fold.actions, self._reward, query, self._act))
+            done = loop.steps_made(self._adam) / self._steps
+            start, end = config.entropy_coefficient, config.entropy_end
+            algorithm.ent_coef = (1 - done) * start + done * end
+            minibatch = max(2, len(buffer) // config.minibatches)
+            with policy_within_training_step(algorithm.policy):
+                algorithm.update(buffer, minibatch, config.update_epochs)
 
     @torch.no_grad()
     def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -324,7 +285,7 @@ class PPOLearner:
     def tensors(self) -> dict[str, Tensor]:
         """Adam's moments, the queries still to be drawn, and the state of the shuffles."""
         return {
-            **{f"adam.{name}": value for name, value in adam_tensors(self._adam).items()},
+            **{f"adam.{name}": value for name, value in loop.adam_tensors(self._adam).items()},
             "queries.waiting": torch.from_numpy(self._queries.waiting),
             "random.numpy": torch.from_numpy(self._shuffle.get_state(legacy=False)["state"]["key"]),
         }
@@ -338,7 +299,7 @@ class PPOLearner:
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
         """Put everything back."""
-        restore_adam(self._adam, part_of(tensors, "adam"))
+        loop.restore_adam(self._adam, loop.part_of(tensors, "adam"))
         self._queries.waiting = tensors["queries.waiting"].numpy()
         held = {"key": tensors["random.numpy"].numpy(), "pos": counters["numpy.position"]}
         self._shuffle.set_state({**self._shuffle.get_state(legacy=False), "state": held})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.budget import optimum_at_mean_cost
+from hierrouter.evaluation.budget import optimum_at_mean_cost, within
 from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
 from hierrouter.learning import checkpoint
 from hierrouter.learning.bundle import bundle_of, save_bundle
@@ -26,13 +26,7 @@ from hierrouter.learning.config import (
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
 from hierrouter.learning.run_folders import resumable
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.trained import (
-    Origin,
-    TrainedRouter,
-    UnderLimit,
-    require_reachable,
-    under_limit,
-)
+from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.replay.opening import training_tree
@@ -293,10 +287,15 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     Raises:
         InputError: with what is possible.
     """
-    fold = tree.split("validation")
+    fold, limit = tree.split("validation"), objective.max_cost
     if budget is not None:
         optimum_at_mean_cost(fold, budget, objective.allow_stop)
-    require_reachable(fold, objective)
+    cost = fold.cost[:, Actions(fold.routes, objective.allow_stop).endings]
+    if limit is not None and not within(cost, limit).any():
+        raise InputError(
+            f"no query can be answered that cheaply: a limit of {limit:g}; "
+            f"the cheapest route of all costs {cost.min():.4g}"
+        )
 
 
 def train_run(
@@ -324,8 +323,21 @@ def train_run(
         if budget is None:
             trained = train_router(tree, objective, config, seed, folder, watch)
         else:
-            trained = within_budget(tree, budget, objective, config, seed, folder, watch)
+            grid = alpha_grid(tree, allow_stop=objective.allow_stop)
+            every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
+            trained = meet_budget(every, tree, budget)
+            checkpoint.save_checkpoint(trained, folder)
+            watch.on_note(_bought(trained, tree.split("validation"), budget))
     return Run(folder, trained, Reached.by(trained, tree))
+
+
+def _bought(trained: TrainedRouter, fold: RouteTree, budget: float) -> str:
+    best = optimum_at_mean_cost(fold, budget, trained.objective.allow_stop)
+    reached = trained.outcome(fold)
+    return (
+        f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
+        f"at C {reached.cost.mean():.3f}; with hindsight at most Q {best.quality.mean():.3f}"
+    )
 
 
 def sweep_run(
@@ -372,12 +384,13 @@ def train_alphas(
     tree: RouteTree,
     alphas: tuple[float, ...],
     objective: Objective,
-    config: ExactConfig,
+    config: TrainConfig,
     seed: int,
     folder: Path,
     watch: RunWatch,
 ) -> TrainedSweep:
     """Train one network for every alpha and save it; what is there is not done again."""
+    assert isinstance(config, ExactConfig)
     named = training_named(Origin.of(tree, config, seed), objective, alphas)
     start = partial(train_sweep, tree, alphas, objective, config, seed)
     return _once(f"train seed {seed}", named, folder, start, watch)
@@ -407,31 +420,6 @@ def _once(
         trained = start(Watch(on_epoch, on_snapshot), resumed)
     checkpoint.save_checkpoint(trained, folder)
     checkpoint.forget_snapshot(folder)
-    return trained
-
-
-def within_budget(
-    tree: RouteTree,
-    budget: float,
-    objective: Objective,
-    config: TrainConfig,
-    seed: int,
-    folder: Path,
-    watch: RunWatch,
-) -> TrainedRouter:
-    """Train for every alpha, keep the router of the smallest one that meets the budget."""
-    assert isinstance(config, ExactConfig)
-    fold = tree.split("validation")
-    best = optimum_at_mean_cost(fold, budget, objective.allow_stop)
-    grid = alpha_grid(tree, allow_stop=objective.allow_stop)
-    every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
-    trained = meet_budget(every, tree, budget)
-    checkpoint.save_checkpoint(trained, folder)
-    reached = trained.outcome(fold)
-    watch.on_note(
-        f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
-        f"at C {reached.cost.mean():.3f}; with hindsight at most Q {best.quality.mean():.3f}"
-    )
     return trained
 
 

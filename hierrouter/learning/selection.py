@@ -14,16 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
-from hierrouter.learning.checkpoint import (
-    DESCRIPTION,
-    SUMMARY,
-    description_of,
-    load_sweep,
-    router_at,
-)
+from hierrouter.learning.checkpoint import description_of, load_sweep, router_at
 from hierrouter.learning.run_folders import DONE, RUNS, finished_runs
 from hierrouter.learning.sweep import Sweep
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
 from hierrouter_cache.errors import InputError
@@ -301,7 +295,7 @@ def _folder(run: Path) -> Path:
 
 def _name(folder: Path) -> str:
     """The folder's own name and a digest of what it holds: it may move, and be copied."""
-    for name in (DESCRIPTION, SUMMARY):
+    for name in DONE.values():
         try:
             digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
             return f"{folder.resolve().name} {digest[:12]}"

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from hierrouter.evaluation.budget import oracle_break_points, within
 from hierrouter.learning import loop
 from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
+from hierrouter.learning.exact import Enumeration
 from hierrouter.learning.loop import Snapshot, TrainingFold, Watch
 from hierrouter.learning.network import Router, RouterShape, States, shape_for
-from hierrouter.learning.trained import Origin, TrainedRouter
-from hierrouter.learning.training import Enumeration
+from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree

@@ -1,30 +1,25 @@
-"""Train a router for one alpha on the cached tree: by PPO, or by enumeration of every route.
-
-PPO samples episodes and is in `ppo`. Enumeration samples nothing: it reads the exact value of
-every action off the tree, moves the policy towards the better ones, and at last climbs on the
-expected return itself.
-"""
+"""Train a router for one alpha, and what a trained router is: its weights, origin and decisions."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from hierrouter import __version__
+from hierrouter.evaluation import budget
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, ending, from_endings, greedy
 from hierrouter.learning import loop, network
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
-from hierrouter.learning.network import Router, States
-from hierrouter.learning.trained import Origin, TrainedRouter
-from hierrouter_cache.tree import RouteTree
+from hierrouter.learning.network import Router
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes, RouteTree
 
 
 def train(
@@ -81,141 +76,272 @@ def train(
     )
 
 
-class Enumeration(ABC):
-    """Policy improvement on whole trees: what all learning by enumeration shares.
+@dataclass(frozen=True)
+class Origin:
+    """Where a policy comes from: what it reads, calls, and was trained with.
 
-    An epoch goes over the train fold once, or as often as its least number of steps takes.
-
-    Args:
-        parameters: trained in place.
-        queries: size of the train fold.
-        config: the numbers.
-        rng: source of everything random.
+    Attributes:
+        models: M names; action a calls `models[a % M]`.
+        hops: L.
+        rate: M pairs, cost of a token in and of a token out at the time of training.
+        encoder: name of the encoder whose embeddings are read.
+        view: which texts these are of, see `hierrouter.replay.opening`.
+        config: settings of the training.
+        seed: seed of the training.
+        fingerprint: of the tree it was trained on.
+        version: of hierrouter, at the time of training.
     """
 
-    def __init__(
+    models: tuple[str, ...]
+    hops: int
+    rate: tuple[tuple[float, float], ...]
+    encoder: str
+    view: str
+    config: TrainConfig
+    seed: int
+    fingerprint: str
+    version: str
+
+    @classmethod
+    def of(cls, tree: RouteTree, config: TrainConfig, seed: int) -> Origin:
+        """A training on `tree`, today."""
+        return cls(
+            models=tree.models,
+            hops=tree.hops,
+            rate=tuple((tokens_in, tokens_out) for tokens_in, tokens_out in tree.rate.tolist()),
+            encoder=tree.encoder,
+            view=tree.view,
+            config=config,
+            seed=seed,
+            fingerprint=tree.fingerprint,
+            version=__version__,
+        )
+
+    @property
+    def routes(self) -> Routes:
+        """The shape of the trees that the policy walks."""
+        return Routes(len(self.models), self.hops)
+
+    @property
+    def base_rate(self) -> NDArray[np.float64]:
+        """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
+        mean: NDArray[np.float64] = np.array(self.rate).mean(axis=1)
+        return mean
+
+    def check_matches(self, tree: RouteTree, dim: int) -> None:
+        """Make sure that a policy of this origin can read the states of `tree`.
+
+        Args:
+            dim: length of the embeddings that it reads.
+
+        Raises:
+            InputError: other models, hops, view, encoder or length of embedding.
+        """
+        remedy = "train again on this cache, or give the checkpoint that belongs to it"
+        if self.models != tree.models:
+            raise InputError(
+                f"checkpoint is for other models: {len(self.models)} models"
+                f" ({', '.join(self.models)}), the cache has {len(tree.models)}"
+                f" ({', '.join(tree.models)}); {remedy}"
+            )
+        if self.hops != tree.hops:
+            raise InputError(
+                f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
+            )
+        if self.view != tree.view:
+            raise InputError(
+                f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
+                f" open it with --state {self.view}"
+            )
+        if dim != tree.dim:
+            raise InputError(
+                f"checkpoint reads embeddings of {dim} numbers"
+                f" ({self.encoder}), the cache has {tree.dim}; {remedy}"
+            )
+        if self.encoder != tree.encoder:
+            raise InputError(
+                f"checkpoint reads another encoder: {self.encoder}, opened was {tree.encoder};"
+                f" open it with --encoder {self.encoder}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainedRouter:
+    """The weights of the best iterate and everything needed to use and to reproduce them.
+
+    Attributes:
+        router: the network, frozen.
+        objective: what it was trained for.
+        origin: where it comes from.
+        history: exact greedy R on the validation fold at each evaluation; empty for a router that
+            was read off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
+        ceilings: what calls may cost at most, where the objective limits the cost of a query.
+        budget: mean cost of a query, in price * token, that alpha was chosen to keep within; None
+            where alpha was given.
+        kept: index in `history` of the iterate that was kept; None where it is not known.
+    """
+
+    router: Router
+    objective: Objective
+    origin: Origin
+    history: tuple[float, ...]
+    ceilings: Ceilings | None = None
+    budget: float | None = None
+    kept: int | None = None
+
+    @property
+    def alpha(self) -> float:
+        """The cost penalty it was trained for."""
+        return self.objective.alpha
+
+    @property
+    def actions(self) -> Actions:
+        """What it chooses from."""
+        return Actions(self.origin.routes, self.objective.allow_stop)
+
+    def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, states, A]: the stochastic policy at every state.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        self.origin.check_matches(tree, self.router.shape.dim)
+        table = network.state_table(tree, self.objective, self.ceilings)
+        probabilities = network.action_probabilities(self.router, table)
+        return probabilities.reshape(len(tree), tree.routes.states, -1)
+
+    def outcome(self, tree: RouteTree) -> Outcome:
+        """The exact outcome of the greedy policy on every query of `tree`.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        return from_endings(tree, self.endings(tree), ROUTER, "router")
+
+    def endings(self, tree: RouteTree) -> NDArray[np.float64]:
+        """float64[queries, nodes]: where the greedy policy ends, 1 at one node of each query.
+
+        Raises:
+            InputError: the tree is not one this router can read.
+        """
+        return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
+
+    @torch.no_grad()
+    def decide_each(
         self,
-        parameters: Iterable[nn.Parameter],
-        queries: int,
-        config: ExactConfig,
-        rng: np.random.Generator,
-    ) -> None:
-        self._queries = queries
-        self._config = config
-        self._rng = rng
-        self._passes = math.ceil(config.steps * config.queries / queries)
-        self._steps = config.epochs * math.ceil(self._passes * queries / config.queries)
-        self._adam = loop.make_adam(parameters, config, self._steps)
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+        prompts: Sequence[NDArray[np.int64] | None],
+    ) -> NDArray[np.float64]:
+        """float64[n, A]: the stochastic policy at some live states, worked out together.
 
-    def epoch(self) -> None:
-        """One gradient step on each batch of queries."""
-        for query in self._batches():
-            self._step(torch.from_numpy(query))
+        Args:
+            embedding: float32[n, dim], the encoder's vectors of the view.
+            paths: of each state, as `decide` has it.
+            costs: of each state.
+            prompts: of each state.
 
-    @abstractmethod
-    def _step(self, query: Tensor) -> None:
-        """One gradient step on some queries, int64[n]."""
+        Raises:
+            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
+                are none.
+        """
+        known = zip(paths, costs, prompts, strict=True)
+        legal = np.stack([self._legal(*one) for one in known])
+        states = network.live_states(embedding, [len(path) for path in paths], costs, legal)
+        logits, _ = self.router(states)
+        chances: NDArray[np.float64] = torch.softmax(logits.double(), dim=1).numpy()
+        return chances
 
-    def _batches(self) -> list[NDArray[np.int64]]:
-        """The queries of each gradient step of an epoch, by position; each pass in random order."""
-        passes = [self._rng.permutation(self._queries) for _ in range(self._passes)]
-        order, size = np.concatenate(passes), self._config.queries
-        return np.split(order, np.arange(size, len(order), size))
-
-    def _visit(self, fold: TrainingFold, query: Tensor) -> States:
-        """All states of some queries, int64[n], with noise on the embeddings."""
-        states = fold.table.trees(query)
-        noise = self._config.embedding_noise
-        return states._replace(embedding=network.noisy(states.embedding, noise, self._rng))
-
-    def _descend(self, actions: Actions, logits: Tensor, legal: Tensor, reward: Tensor) -> None:
-        """One gradient step on `exact_loss`, see there."""
-        progress = loop.steps_made(self._adam) / self._steps
-        loss = exact_loss(actions, logits, legal, reward, self._config, progress)
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Adam's moments."""
-        return loop.adam_tensors(self._adam)
-
-    def counters(self) -> dict[str, Any]:
-        """The state of the generator."""
-        return {"random": self._rng.bit_generator.state}
-
-    def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
-        """Put both back."""
-        loop.restore_adam(self._adam, tensors)
-        self._rng.bit_generator.state = counters["random"]
-
-
-class ExactLearner(Enumeration):
-    """Learns the paper's router for one alpha.
-
-    Args:
-        router: trained in place.
-        fold: what it learns from.
-        alpha: cost penalty of the reward.
-        config: the numbers.
-        rng: source of the order of the queries and of the noise.
-    """
-
-    def __init__(
+    def decide(
         self,
-        router: Router,
-        fold: TrainingFold,
-        alpha: float,
-        config: ExactConfig,
-        rng: np.random.Generator,
-    ) -> None:
-        super().__init__(router.parameters(), len(fold.tree), config, rng)
-        self.router = router
-        self._fold = fold
-        reward = fold.episode_reward(alpha, config.standardise_reward)
-        self._reward = torch.from_numpy(reward.astype(np.float32))
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.float64]:
+        """float64[A]: the stochastic policy at one live state.
 
-    def _step(self, query: Tensor) -> None:
-        actions, states = self._fold.actions, self._visit(self._fold, query)
-        logits = self.router(states)[0].reshape(len(query), -1, actions.count)
-        self._descend(actions, logits, states.legal.reshape(logits.shape), self._reward[query])
+        Args:
+            embedding: float32[dim], the encoder's vectors of the view.
+            path: the models called so far, by number; fewer than L.
+            cost: C so far, in price * token.
+            prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
+                counts them; needed, and read, only where the objective limits the cost of a query.
+                Calls are priced as at the time of training.
+
+        Raises:
+            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
+                are none.
+        """
+        found: NDArray[np.float64] = self.decide_each(embedding[None], [path], [cost], [prompts])[0]
+        return found
+
+    def choose(
+        self,
+        embedding: NDArray[np.float32],
+        path: tuple[int, ...],
+        cost: float,
+        prompts: NDArray[np.int64] | None = None,
+    ) -> int:
+        """The action to take next: the greedy policy at one live state; see `decide`."""
+        probabilities = self.decide(embedding, path, cost, prompts)
+        return int(greedy(probabilities, self.origin.base_rate).argmax())
+
+    def _legal(
+        self, path: tuple[int, ...], cost: float, prompts: NDArray[np.int64] | None
+    ) -> NDArray[np.bool_]:
+        """bool[A]: what may be chosen at one live state."""
+        limit, actions = self.objective.max_cost, self.actions
+        if limit is None:
+            legal: NDArray[np.bool_] = actions.legal()[actions.routes.node(path)]
+            return legal
+        if self.ceilings is None:
+            raise ValueError("a limit on the cost of a query needs `ceilings` of the router")
+        if prompts is None:
+            raise ValueError("a limit on the cost of a query needs `prompts`, the tokens of each")
+        rate = np.array(self.origin.rate)
+        return budget.affordable_at(self.ceilings, actions, rate, limit, path, prompts, cost)
 
 
-def exact_loss(
-    actions: Actions,
-    logits: Tensor,
-    legal: Tensor,
-    reward: Tensor,
-    config: ExactConfig,
-    progress: float,
-) -> Tensor:
-    """What a step of the training makes smaller.
+@dataclass(frozen=True)
+class UnderLimit:
+    """What a limit on each query does to a router.
+
+    Attributes:
+        limit: greatest C of a query, in price * token.
+        share_over: share of queries that cost more; the limit rests on the longest answers of the
+            train fold, and new ones can be longer.
+        impossible: share of queries without any route within it.
+        bound: mean R of the best routes within the limit, knowing all answers; of the cheapest
+            route where none is.
+        masked: the same among the calls that the mask leaves, which are not within the limit where
+            no call is sure to be.
+    """
+
+    limit: float
+    share_over: float
+    impossible: float
+    bound: float
+    masked: float
+
+
+def under_limit(trained: TrainedRouter, fold: RouteTree) -> UnderLimit:
+    """Value a limited router on a fold, exactly.
 
     Args:
-        actions: what may be done.
-        logits: float32[queries, states, A], `NEVER` where an action is not legal.
-        legal: bool[queries, states, A].
-        reward: float32[queries, nodes], paid where an episode ends.
-        config: the numbers.
-        progress: share of the training that is over, in [0, 1].
+        trained: its objective has a `max_cost`.
     """
-    log_policy = torch.log_softmax(logits, dim=2)
-    improvement = improvement_loss(actions, log_policy, legal, reward, config.temperature)
-    value = network.expected_return(actions, log_policy.exp(), reward).mean()
-    return (1 - progress) * improvement - progress * config.return_weight * value
-
-
-def improvement_loss(
-    actions: Actions, log_policy: Tensor, legal: Tensor, reward: Tensor, temperature: float
-) -> Tensor:
-    """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
-
-    Args:
-        log_policy: float32[queries, states, A], log-probabilities of the present policy.
-        legal: bool[queries, states, A].
-        reward: float32[queries, nodes].
-    """
-    with torch.no_grad():
-        values = network.action_values(actions, log_policy.exp(), reward)
-        target = torch.softmax((values / temperature).masked_fill(~legal, network.NEVER), dim=2)
-    return -(target * log_policy).sum(dim=2).mean()
+    objective, actions, ceilings = trained.objective, trained.actions, trained.ceilings
+    if objective.max_cost is None or ceilings is None:
+        raise ValueError("the router was trained without a limit on the cost of a query")
+    limit, alpha = objective.max_cost, objective.alpha
+    allowed = budget.affordable(ceilings, fold, limit, actions)
+    best = budget.optimum_under_budget(fold, limit, alpha, objective.allow_stop)
+    return UnderLimit(
+        limit=limit,
+        share_over=budget.share_over(fold, trained.endings(fold), limit),
+        impossible=float((~budget.within(fold.cost[:, actions.endings], limit).any(axis=1)).mean()),
+        bound=float(best.reward(alpha).mean()),
+        masked=float(budget.masked_optimum(fold, actions, allowed, alpha).reward(alpha).mean()),
+    )

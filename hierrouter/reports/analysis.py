@@ -47,7 +47,7 @@ from hierrouter.evaluation.outcome import (
     mean_points,
     single_calls,
 )
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import CostRange
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, finite

@@ -34,7 +34,7 @@ from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_ot
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
 from hierrouter.learning.loop import choosing_fold
 from hierrouter.learning.sweep import Sweep
-from hierrouter.learning.trained import Origin, TrainedRouter, under_limit
+from hierrouter.learning.training import Origin, TrainedRouter, under_limit
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings

@@ -33,7 +33,7 @@ from hierrouter.tables import as_markdown as table_as_markdown
 from hierrouter_cache.tree import RouteTree
 
 if TYPE_CHECKING:
-    from hierrouter.learning.trained import TrainedRouter
+    from hierrouter.learning.training import TrainedRouter
 
 NOTHING = 1e-9  # a regret below it is rounding
 ROUTER, BEST, FIXED = "HierRouter", "best in hindsight", "best fixed route"

@@ -19,7 +19,7 @@ from hierrouter.evaluation.policies import OwnPolicy, policy_endings
 from hierrouter.learning.config import MAX_ALPHA
 from hierrouter.learning.selection import SelectedRun, training_remarks
 from hierrouter.learning.sweep import Sweep
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, load_texts

@@ -22,7 +22,7 @@ from hierrouter.tables import json_text
 from hierrouter_cache.tree import RouteTree
 
 if TYPE_CHECKING:
-    from hierrouter.learning.trained import TrainedRouter
+    from hierrouter.learning.training import TrainedRouter
 
 COST_UNIT = "base_rate*token"
 COST_UNIT_IN_OUT = "price*token"  # where tokens in and tokens out have prices of their own

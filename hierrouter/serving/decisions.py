@@ -18,7 +18,7 @@ from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.sweep import Policy
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.opening import state_texts
 from hierrouter_cache.errors import InputError
 

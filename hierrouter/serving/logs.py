@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.outcome import Actions, greedy
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.files import json_lines
 from hierrouter.replay.opening import state_texts
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states

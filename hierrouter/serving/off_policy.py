@@ -10,7 +10,7 @@ from typing import Any
 
 from hierrouter.engines.encoders import load_encoder
 from hierrouter.evaluation.outcome import greedy, policy_outcome
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving.estimators import LEVEL, Evaluation, NeverTaken, evaluate
 from hierrouter.serving.logs import Episode, from_texts, in_cache, states_in_tree
 from hierrouter.tables import Column, Line, Table, interval, json_text

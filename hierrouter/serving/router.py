@@ -26,7 +26,7 @@ from hierrouter.engines.generator import Engines, prompt_text
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import DESCRIPTION, description_of, load_checkpoint
 from hierrouter.learning.run_folders import finished_runs
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
 from hierrouter.serving.decisions import Decision, DecisionBatcher, LivePolicy, LiveState
 from hierrouter.serving.messages import Question, question_of

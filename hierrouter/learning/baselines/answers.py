@@ -81,7 +81,7 @@ def _last_direct(tree: RouteTree, spec: TreeSpec, forest: Forest) -> LastCalls:
 
 def _last_of_routes(tree: RouteTree, spec: TreeSpec, forest: Forest) -> LastCalls:
     leaves = tree.routes.leaves
-    return _keys(forest.tree.columns(leaves)), tree.tokens_out[:, leaves]
+    return _keys(forest.tree.at((slice(None), leaves))), tree.tokens_out[:, leaves]
 
 
 LAST_CALLS = {"A": _last_direct, "B": _last_of_routes}

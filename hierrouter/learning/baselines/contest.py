@@ -14,18 +14,11 @@ import numpy as np
 from hierrouter.evaluation.bounds import ONE_HOP, direct_oracle, oracle
 from hierrouter.evaluation.outcome import ROUTER, Outcome, from_endings
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
-from hierrouter.learning.baselines.arms import (
-    DIGITS,
-    SETS,
-    Answers,
-    Arms,
-    Baseline,
-    left_out,
-    usable_sets,
-)
+from hierrouter.learning.baselines import arms
+from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.selection import training_remarks
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.inspection import data_notes
 from hierrouter_cache.errors import InputError
@@ -125,20 +118,20 @@ def contest(
     _require_enough(tree, split)
     taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
     require_other_names(policies, taken)
-    usable, fold = usable_sets(tree, sets), tree.split(split)
+    usable, fold = arms.usable_sets(tree, sets), tree.split(split)
     unread = [one for one in baselines if answers is None and one.reads_answers]
     taking_part = [one for one in baselines if one not in unread]
     learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
     stop = trained is not None and trained.objective.allow_stop
     brought = [_brought(one, tree, split, alpha, stop) for one in policies]
 
-    def arms(name: str, fold: str) -> Arms:
+    def arms_of(name: str, fold: str) -> Arms:
         rows = np.flatnonzero(np.array(tree.splits) == fold)
         return SETS[name](tree.select(rows), answers[name].select(rows) if answers else None)
 
     entries: list[Entry] = []
     for name in usable:
-        folds = (arms(name, "train"), arms(name, "validation"), arms(name, split))
+        folds = (arms_of(name, "train"), arms_of(name, "validation"), arms_of(name, split))
         for one in taking_part:
             entries.append(_fitted(one, name, folds, alpha, seed))
             on_fitted(len(entries), len(usable) * len(taking_part), f"{one.name} on {name}")
@@ -254,7 +247,7 @@ def _notes_on_sides(tree: RouteTree, split: str, sets: Sequence[str]) -> list[st
         notes.append("Shown on the fold that everybody was fitted on: this is memory, not skill.")
     if split == "validation":
         notes.append("Shown on the fold that chose the settings: all that is tuned looks better.")
-    lacking = left_out(tree, sets)
+    lacking = arms.left_out(tree, sets)
     return [*notes, *(f"Set {name} is left out: {why}." for name, why in lacking.items())]
 
 
@@ -303,5 +296,5 @@ def look_details(
 def _digest(held: Contest, name: str) -> str:
     """Of a baseline's R on each query, on all its sets."""
     rewards = [one.outcome.reward(held.alpha) for one in held.entries if one.outcome.name == name]
-    values = np.round(np.array(rewards, dtype="<f8"), DIGITS) + 0.0  # no sign on zeros
+    values = np.round(np.array(rewards, dtype="<f8"), arms.DIGITS) + 0.0  # no sign on zeros
     return hashlib.sha256(values.tobytes()).hexdigest()[:16]

@@ -11,16 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines.arms import (
-    Arms,
-    Candidates,
-    GridSearch,
-    Play,
-    Seen,
-    Tuned,
-    strongest,
-    unit,
-)
+from hierrouter.learning.baselines import arms
+from hierrouter.learning.baselines.arms import Arms, Candidates, GridSearch, Play, Seen, Tuned
 
 
 @dataclass(frozen=True)
@@ -153,10 +145,10 @@ def wins(reward: NDArray[np.float64], draw: float) -> NDArray[np.float64]:
 
 
 def _most_wins(train: Arms, won: NDArray[np.float64], base: float, seen: Seen) -> Play:
-    cosine = (unit(seen.question) @ unit(train.seen.question).T).astype(np.float64)
+    cosine = (arms.unit(seen.question) @ arms.unit(train.seen.question).T).astype(np.float64)
     weight = base ** (cosine - cosine.max(axis=1, keepdims=True))
     strength = (weight @ won) / weight.sum(axis=1, keepdims=True)
-    return strongest(seen, strength, train.cost.mean(axis=0))
+    return arms.strongest(seen, strength, train.cost.mean(axis=0))
 
 
 @dataclass(frozen=True)
@@ -176,7 +168,7 @@ class LinUCB(GridSearch):
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
         """One pass over `train` for each setting."""
         order = rng.permutation(len(train))
-        mean, axes = principal_axes(unit(train.seen.question), max(self.features))
+        mean, axes = principal_axes(arms.unit(train.seen.question), max(self.features))
         reward, features = train.reward(alpha)[order], _features(train.seen, mean, axes)[order]
         for width, count in product(self.width, self.features):
             theta = explore(features[:, : count + 1], reward, train.rate, width)
@@ -215,7 +207,7 @@ def explore(
 def principal_axes(
     vectors: NDArray[np.float32], most: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean float64[dim] and axes float64[dim, count] on which the vectors have unit variance.
+    """Mean float64[dim] and axes float64[dim, count] on which the vectors have arms.unit variance.
 
     Args:
         vectors: float32[n, dim].
@@ -232,7 +224,7 @@ def _features(
     seen: Seen, mean: NDArray[np.float64], axes: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """float64[queries, 1 + axes]: a constant and the place on each axis."""
-    return np.hstack([np.ones((len(seen), 1)), (unit(seen.question) - mean) @ axes])
+    return np.hstack([np.ones((len(seen), 1)), (arms.unit(seen.question) - mean) @ axes])
 
 
 def _highest_mean(
@@ -242,4 +234,4 @@ def _highest_mean(
     rate: NDArray[np.float64],
     seen: Seen,
 ) -> Play:
-    return strongest(seen, _features(seen, mean, axes) @ theta.T, rate)
+    return arms.strongest(seen, _features(seen, mean, axes) @ theta.T, rate)

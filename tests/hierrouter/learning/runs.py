@@ -10,8 +10,7 @@ from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 

@@ -8,6 +8,7 @@ from hierrouter.learning.config import (
     ALGORITHMS,
     PRESETS,
     SWEEP,
+    Objective,
     PPOConfig,
     preset,
     training_config,
@@ -38,22 +39,17 @@ def test_a_preset_says_its_name_and_algorithm() -> None:
         assert type(config) is ALGORITHMS[algo]
 
 
-@pytest.mark.parametrize(
-    ("name", "algo", "message"),
-    [
-        ("papper", "ppo", "unknown preset: papper; known for ppo: default, paper"),
-        ("paper", "exact", "unknown preset: paper; known for exact: default"),
-        ("default", "dqn", "unknown algorithm: dqn; known: exact, ppo"),
-    ],
-)
-def test_an_unknown_name_comes_with_the_known_ones(name: str, algo: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        preset(name, algo)
-
-
 def test_a_training_takes_one_epoch_or_more() -> None:
     assert training_config("default", "exact") is preset("default", "exact")
     assert training_config("default", "exact", every_alpha=True) is SWEEP
     assert training_config("default", "exact", 1).epochs == 1
     with pytest.raises(InputError, match="epochs must be at least 1, got 0"):
         training_config("default", "ppo", 0)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_an_objective_has_finite_numbers(value: float) -> None:
+    with pytest.raises(InputError, match="alpha must be a finite number >= 0"):
+        Objective(value)
+    with pytest.raises(InputError, match="max_cost must be a finite number >= 0"):
+        Objective(0.0, max_cost=value)

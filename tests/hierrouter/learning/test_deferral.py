@@ -10,8 +10,7 @@ import pytest
 from hierrouter.evaluation.outcome import single_calls
 from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.deferral import Deferral, calibrated, fit_head, gain_of_going_on
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import ALPHA, glimpse, small_tree
@@ -41,6 +40,8 @@ def test_handing_over_in_doubt_beats_both_models_and_chance(
     assert deferral.outcome(test).reward(ALPHA).mean() > max(alone, large) + 0.05
     assert deferral.point is not None
     assert deferral.point.reward > deferral.point.chance + 0.05
+    shown = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
+    assert calibrated(router, shown, LARGE, head=head).point == deferral.point
 
 
 def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head(
@@ -56,14 +57,6 @@ def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head
         for head in (True, False)
     )
     assert by_head.mean() > by_probability.mean() + 0.02
-
-
-@BOTH
-def test_the_test_fold_chooses_nothing(tree: RouteTree, router: TrainedRouter, head: bool) -> None:
-    seen = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
-    assert calibrated(router, seen, LARGE, head=head).point == (
-        calibrated(router, tree, LARGE, head=head).point
-    )
 
 
 @BOTH
@@ -88,6 +81,8 @@ def test_a_target_share_is_kept_on_validation(
     deferral = calibrated(router, tree, LARGE, share=share)
     reached = deferral.on(tree.split("validation")).share(deferral.threshold)
     assert share - 0.02 < reached <= share + 1e-9
+    if not share:
+        assert deferral.outcome(tree).quality == pytest.approx(router.outcome(tree).quality)
 
 
 def test_the_gain_at_the_root_is_what_the_whole_policy_gains() -> None:
@@ -134,10 +129,3 @@ def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     assert not deferral.on(tree).deciding[:, 1:].any()
     assert np.isfinite(deferral.on(tree).confidence).all()
     assert 0 < deferral.on(tree.split("validation")).share(deferral.threshold) <= 0.5
-
-
-def test_no_threshold_hands_over_nothing() -> None:
-    tree = small_tree()
-    router = glimpse(tree)
-    kept = Deferral(router, LARGE, None, -np.inf).outcome(tree)
-    assert kept.quality == pytest.approx(router.outcome(tree).quality)

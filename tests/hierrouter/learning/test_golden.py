@@ -1,21 +1,43 @@
 """What a training computes stays what it was.
 
-A refactor that changes a trace changes what is learned: it must say so, and write the trace anew
-(`traces`). Values are compared to 1e-6 and lengths of weights to 1e-4, not to the bit: processors
-with other vector units, and other releases of torch, add up float32 in another order. With three
-instruction sets of one machine the weights differed by 2e-6 at most, and no value did. Bits are
-compared between runs on one machine, in `test_training`.
+`python -m tests.hierrouter.learning.test_golden` writes the traces anew into tests/golden: only
+where a change of what is learned is meant, and said in the commit. Values are compared to 1e-6 and
+lengths of weights to 1e-4, not to the bit: processors with other vector units, and other releases
+of torch, add up float32 in another order. With three instruction sets of one machine the weights
+differed by 2e-6 at most, and no value did. Bits are compared on one machine, in `test_training`.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hierrouter.learning.config import PPOConfig
-from tests.hierrouter.learning.traces import CONFIGS, GOLDEN, trace
+from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
+from hierrouter.learning.loop import Watch
+from hierrouter.learning.training import train
+from tests.conftest import SOURCES
+from tests.hierrouter.learning.runs import OBJECTIVE
+from tests.hierrouter.trees import planted_tree
+
+GOLDEN = SOURCES / "tests" / "golden"
+SAMPLED = PPOConfig(epochs=8, rollouts=512, update_epochs=4, hidden=32, warmup_steps=8)
+CONFIGS = {"ppo": SAMPLED, "exact": ExactConfig(epochs=8, queries=8, hidden=32)}
+
+
+def trace(config: TrainConfig) -> dict[str, Any]:
+    """Exact values on both folds at each evaluation, and the length of each weight at the end."""
+    values: list[tuple[float, float]] = []
+    watch = Watch(on_epoch=lambda done, total, *both: values.append(both))
+    tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
+    router = train(tree, OBJECTIVE, config, 0, watch).router
+    return {
+        "train": [train for train, _ in values],
+        "validation": [validation for _, validation in values],
+        "weights": {name: value.norm().item() for name, value in router.state_dict().items()},
+    }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -29,8 +51,13 @@ def test_a_training_takes_the_course_it_took(name: str) -> None:
 
 
 def test_a_small_change_shows() -> None:
-    config = CONFIGS["ppo"]
-    assert isinstance(config, PPOConfig)
     kept = json.loads((GOLDEN / "ppo_trace.json").read_text())
-    found = trace(replace(config, gae_lambda=0.94))
+    found = trace(replace(SAMPLED, gae_lambda=0.94))
     assert found["weights"] != pytest.approx(kept["weights"], rel=1e-4, abs=1e-9)
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for name, config in CONFIGS.items():
+        text = json.dumps(trace(config), sort_keys=True, indent=2)
+        (GOLDEN / f"{name}_trace.json").write_text(f"{text}\n")

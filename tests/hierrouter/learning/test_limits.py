@@ -11,11 +11,10 @@ import pytest
 
 from hierrouter.evaluation.budget import Ceilings, optimum_at_mean_cost
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
-from hierrouter.learning.config import Objective, preset
+from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.deferral import Deferral
 from hierrouter.learning.sweep import TrainedSweep, meet_budget
-from hierrouter.learning.trained import TrainedRouter, under_limit
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train, under_limit
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -40,13 +39,7 @@ def test_a_budget_is_met_and_made_use_of(
     assert 0.8 * best <= reached.quality.mean() <= best
 
 
-def test_a_budget_for_everything_buys_the_best(
-    planted: RouteTree, every_alpha: TrainedSweep
-) -> None:
-    assert meet_budget(every_alpha, planted, 1e9).alpha == 0
-
-
-def test_an_impossible_budget_is_refused_with_what_is_possible(
+def test_the_least_budget_is_told_and_the_greatest_buys_the_best(
     planted: RouteTree, every_alpha: TrainedSweep
 ) -> None:
     message = r"no router is that cheap: --budget 0.1; at .* costs (\S+) per query, allow at least"
@@ -57,6 +50,7 @@ def test_an_impossible_budget_is_refused_with_what_is_possible(
     cheapest = 1.001 * float(told[1])  # it is told with four digits
     trained = meet_budget(every_alpha, planted, cheapest)
     assert cost_of(trained, planted.split("validation")) <= cheapest
+    assert meet_budget(every_alpha, planted, 1e9).alpha == 0
 
 
 def sure_limit(fold: RouteTree) -> float:
@@ -75,30 +69,23 @@ def sure_limit(fold: RouteTree) -> float:
 @pytest.fixture(scope="module")
 def limited(planted: RouteTree) -> TrainedRouter:
     limit = 1.5 * sure_limit(planted.split("train"))
-    return train(planted, Objective(0.0, max_cost=limit), preset("default", "exact"), seed=0)
+    return train(planted, Objective(0.0, max_cost=limit), ExactConfig(epochs=8), seed=0)
 
 
-def test_no_query_of_the_train_fold_costs_more_than_the_limit(
-    planted: RouteTree, limited: TrainedRouter
+def test_a_router_keeps_to_its_limit_and_is_near_the_best_within_it(
+    planted: RouteTree, every_alpha: TrainedSweep, limited: TrainedRouter
 ) -> None:
-    fold, limit = planted.split("train"), limited.objective.max_cost
+    limit, free = limited.objective.max_cost, every_alpha.at(0.0)
     assert limit is not None
-    found = under_limit(limited, fold)
-    assert (found.limit, found.share_over) == (limit, 0)
-    assert limited.outcome(fold).cost.max() <= limit * (1 + 1e-9)
-    free = train(planted, Objective(0.0), preset("default", "exact"), seed=0)
-    assert (free.outcome(fold).cost > limit).mean() > 0.2  # the limit is felt
-
-
-def test_a_limited_router_is_near_the_best_within_its_limit(
-    planted: RouteTree, limited: TrainedRouter
-) -> None:
-    for name in ("train", "test"):
+    for name, most in (("train", 0.0), ("test", 0.01)):
         fold = planted.split(name)
-        found = under_limit(limited, fold)
-        reached = limited.outcome(fold).reward(0.0).mean()
-        assert 0.9 * found.masked <= reached <= found.masked + 1e-9
-        assert found.share_over <= 0.01
+        found, reached = under_limit(limited, fold), limited.outcome(fold)
+        assert found.limit == limit and found.share_over <= most
+        assert 0.9 * found.masked <= reached.quality.mean() <= found.masked + 1e-9
+        assert name == "test" or reached.cost.max() <= limit * (1 + 1e-9)
+        assert (free.outcome(fold).cost > limit).mean() > 0.2  # the limit is felt
+    with pytest.raises(ValueError, match="without a limit"):
+        under_limit(free, fold)
 
 
 def test_a_limit_is_kept_in_the_checkpoint(
@@ -130,21 +117,13 @@ def test_live_choices_are_those_of_the_fold(planted: RouteTree, limited: Trained
     assert masked
 
 
-def test_a_live_choice_within_a_limit_needs_the_prompts(
-    planted: RouteTree, limited: TrainedRouter
-) -> None:
+def test_a_limit_needs_prompts_and_ceilings(planted: RouteTree, limited: TrainedRouter) -> None:
     embedding = planted.embedding_at(np.array([0]), np.array([0]))[0]
     with pytest.raises(ValueError, match="needs `prompts`"):
         limited.choose(embedding, (), 0.0)
-
-
-def test_a_limit_without_ceilings_is_not_taken_for_none(
-    planted: RouteTree, limited: TrainedRouter
-) -> None:
     lost = replace(limited, ceilings=None)
     with pytest.raises(ValueError, match="needs `ceilings`"):
         lost.probabilities(planted)
-    embedding = planted.embedding_at(np.array([0]), np.array([0]))[0]
     with pytest.raises(ValueError, match="needs `ceilings`"):
         lost.choose(embedding, (), 0.0)
 
@@ -161,10 +140,3 @@ def test_a_doubt_within_a_limit_is_that_of_the_fold(
         assert deferral.hands_over(embedding, (), 0.0, prompts) == expected[query]
     with pytest.raises(ValueError, match="needs `prompts`"):
         deferral.hands_over(embedding, (), 0.0)
-
-
-def test_there_is_nothing_to_say_of_a_limit_that_is_not_there(
-    planted: RouteTree, every_alpha: TrainedSweep
-) -> None:
-    with pytest.raises(ValueError, match="without a limit"):
-        under_limit(every_alpha.at(0.0), planted)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,9 @@ import pytest
 from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.selection import LOG, count_test_looks, log_test_look, read_test_looks
 from hierrouter_cache.tree import Rate, repriced
+from tests.conftest import environment
 from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
+from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("place")
 LOOK = {"tree": "t", "alpha": 0.5}
@@ -30,18 +30,13 @@ def lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / LOG).read_text().splitlines()]
 
 
-def test_a_look_says_when_and_at_what() -> None:
+def test_a_look_says_when_and_at_what_and_the_same_again_is_no_new_one() -> None:
     run = folder()
     assert log_test_look([run], "report", LOOK) == []
     [line] = lines(run)
     assert line.keys() == {"alpha", "command", "routers", "time", "tree", "version"}
     assert (line["command"], line["routers"], line["tree"]) == ("report", ["a"], "t")
     assert line["time"].endswith("+00:00")
-
-
-def test_the_same_look_again_is_no_new_one() -> None:
-    run = folder()
-    log_test_look([run], "report", LOOK)
     before = (run / LOG).read_bytes()
     log_test_look([run], "report", LOOK)
     assert (run / LOG).read_bytes() == before
@@ -110,14 +105,13 @@ def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(kind: str, place
     assert kind != "link" or (place / "precious").read_text() == "kept\n"
 
 
-def test_processes_that_log_at_once_lose_nothing() -> None:
+def test_processes_that_log_at_once_lose_nothing(place: Path, warm: Warm) -> None:
     run = folder()
     code = (
         "import sys; from pathlib import Path\n"
         "from hierrouter.learning.selection import log_test_look\n"
-        "for n in range(100): log_test_look([Path('runs/a')], sys.argv[1], {'n': n})"
+        "for n in range(50): log_test_look([Path('runs/a')], sys.argv[1], {'n': n})"
     )
-    asked = [[sys.executable, "-c", code, name] for name in "xy"]
-    started = [subprocess.Popen(command) for command in asked]
-    assert [process.wait(timeout=300) for process in started] == [0, 0]
-    assert len(lines(run)) == len(read_test_looks(run)) == 200
+    started = [warm.start("-c", code, name, cwd=place, env=environment()) for name in "xy"]
+    assert [process.result().returncode for process in started] == [0, 0]
+    assert len(lines(run)) == len(read_test_looks(run)) == 100

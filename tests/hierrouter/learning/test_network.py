@@ -13,20 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Actions, policy_outcome
-from hierrouter.learning.network import (
-    CHUNK,
-    Router,
-    action_probabilities,
-    action_values,
-    best_and_random_values,
-    cost_scale,
-    expected_return,
-    in_chunks,
-    shape_for,
-    state_table,
-)
+from hierrouter.learning import network
+from hierrouter.learning.config import TrainConfig
+from hierrouter.learning.network import Router, in_chunks, state_table
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.evaluation.test_outcome import every_episode, random_table
+from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.learning.runs import GLIMPSE, OBJECTIVE, glimpse, small_tree
 from tests.hierrouter.trees import random_tree, two_step_tree
 
@@ -38,22 +29,16 @@ def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
     states = table.rows(torch.tensor([query * tree.routes.states + node]))
     embedding, stage, cost, legal = states
     np.testing.assert_array_equal(embedding[0], tree.embedding[query, node])
-    assert stage.tolist() == [1]
+    assert (stage.tolist(), legal.tolist()) == ([1], [[True] * 3])
     np.testing.assert_allclose(cost, tree.cost[query, [node]])
-    assert legal.tolist() == [[True] * 3]
-
-
-def test_the_states_of_a_query_stand_together() -> None:
-    tree = random_tree(Routes(3, 2), 5, seed=0)
-    table = state_table(tree, OBJECTIVE)
     found = table.trees(torch.tensor([3, 1]))
     expected = table.rows(torch.tensor([12, 13, 14, 15, 4, 5, 6, 7]))
     assert all(torch.equal(*columns) for columns in zip(found, expected, strict=True))
 
 
 def test_chunks_are_put_together_in_order() -> None:
-    table = state_table(random_tree(Routes(3, 2), CHUNK // 2, seed=0), OBJECTIVE)
-    assert len(table) == 2 * CHUNK
+    table = state_table(random_tree(Routes(3, 2), network.CHUNK // 2, seed=0), OBJECTIVE)
+    assert len(table) == 2 * network.CHUNK
     found = in_chunks(lambda states: states.cost[:, None], table)
     assert torch.equal(found[:, 0], table.cost)
     some = torch.arange(0, len(table), 3).flip(0)
@@ -70,10 +55,14 @@ def test_a_live_state_gets_the_answer_of_the_table() -> None:
         assert trained.choose(*live) == table[query, node].argmax()
 
 
+def new_router(tree: RouteTree, config: TrainConfig) -> Router:
+    torch.manual_seed(0)
+    return Router(network.shape_for(tree, Actions(tree.routes), config))
+
+
 def test_the_first_layer_is_one_map_of_the_concatenation() -> None:
     tree = small_tree()
-    torch.manual_seed(0)
-    router = Router(shape_for(tree, Actions(tree.routes), GLIMPSE))
+    router = new_router(tree, GLIMPSE)
     states = state_table(tree, OBJECTIVE).rows(slice(0, 7))
     embedding, stage, cost, _ = states
     scale, per_cost = router.shape.embedding_scale, router.shape.cost_scale
@@ -84,21 +73,11 @@ def test_the_first_layer_is_one_map_of_the_concatenation() -> None:
     torch.testing.assert_close(router(states)[0], expected)
 
 
-def test_a_new_router_has_no_favourite() -> None:
-    tree = small_tree()
-    torch.manual_seed(0)
-    probabilities = action_probabilities(
-        Router(shape_for(tree, Actions(tree.routes), GLIMPSE)), state_table(tree, OBJECTIVE)
-    )
-    np.testing.assert_allclose(probabilities, 1 / 3, atol=0.02)
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_plain_start_is_as_torch_makes_one_map(scaled: bool) -> None:
     tree = small_tree()
     config = replace(GLIMPSE, hidden=64, scale_embedding=scaled, plain_start=True)
-    torch.manual_seed(0)
-    router = Router(shape_for(tree, Actions(tree.routes), config))
+    router = new_router(tree, config)
     inputs = tree.dim + config.stage_dim + 1
     layers = {router.context: inputs, router.progress: inputs, router.policy: 64, router.value: 64}
     for layer, read in layers.items():
@@ -107,17 +86,18 @@ def test_a_plain_start_is_as_torch_makes_one_map(scaled: bool) -> None:
     assert router.policy.bias.any()
 
 
-def test_without_a_plain_start_the_heads_start_orthogonal() -> None:
+def test_without_a_plain_start_the_heads_start_orthogonal_and_have_no_favourite() -> None:
     tree = small_tree()
-    config = replace(GLIMPSE, scale_embedding=False)
-    router = Router(shape_for(tree, Actions(tree.routes), config))
+    router = new_router(tree, replace(GLIMPSE, scale_embedding=False))
     weight = router.policy.weight
     torch.testing.assert_close(weight @ weight.T, 1e-4 * torch.eye(3))
     assert not router.policy.bias.any()
+    probabilities = network.action_probabilities(router, state_table(tree, OBJECTIVE))
+    np.testing.assert_allclose(probabilities, 1 / 3, atol=0.02)
 
 
 def test_a_tree_without_costs_is_not_divided_by_zero() -> None:
-    assert cost_scale(random_tree(Routes(2, 1), 3, seed=0)) == 1.0
+    assert network.cost_scale(random_tree(Routes(2, 1), 3, seed=0)) == 1.0
 
 
 def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
@@ -125,7 +105,7 @@ def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
     assert tree.dim == 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        router = Router(shape_for(tree, Actions(tree.routes), GLIMPSE))
+        router = new_router(tree, GLIMPSE)
     states = state_table(tree, OBJECTIVE).rows(slice(0, 8))
     assert states.embedding.shape == (8, 0)
     assert router(states)[0].shape == (8, 3)
@@ -134,35 +114,6 @@ def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
 PAYS = 0.05  # alpha
 shapes = st.builds(Routes, st.integers(1, 3), st.integers(1, 3))
 trees = st.builds(random_tree, shapes, st.integers(1, 4), st.integers(0, 2**16))
-
-
-def after(actions: Actions, table: np.ndarray, reward: np.ndarray, state: int, action: int):
-    """float64[queries]: the sum over all episodes that go through this action at this state."""
-    routes, value = actions.routes, np.zeros(len(reward))
-    begun = (*routes.path(state), action)
-    for made, node in every_episode(actions):
-        if tuple(made[: len(begun)]) == begun:
-            hops = range(len(begun), len(made))
-            path = routes.path(node)
-            later = [table[:, routes.node(path[:hop]), made[hop]] for hop in hops]
-            chance = np.prod(later, axis=0)
-            value += chance * reward[:, node]
-    return value
-
-
-@given(trees, st.booleans(), st.integers(0, 2**16))
-def test_an_actions_value_is_the_mean_over_all_that_may_follow(
-    tree: RouteTree, allow_stop: bool, seed: int
-) -> None:
-    actions = Actions(tree.routes, allow_stop)
-    table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
-    reward = tree.node_reward(PAYS)
-    found = action_values(actions, torch.from_numpy(table), torch.from_numpy(reward)).numpy()
-    assert found.shape == table.shape
-    for state in range(tree.routes.states):
-        for action in range(actions.count):
-            expected = after(actions, table, reward, state, action)
-            np.testing.assert_allclose(found[:, state, action], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -175,27 +126,31 @@ def test_the_expected_return_is_that_of_the_exact_evaluation(actions: Actions) -
     legal = actions.legal()
     chances = np.random.default_rng(0).random((4, *legal.shape)) * legal
     chances /= chances.sum(axis=2, keepdims=True)
-    found = expected_return(
+    found = network.expected_return(
         actions, torch.from_numpy(chances), torch.from_numpy(tree.node_reward(PAYS))
     )
     expected = policy_outcome(tree, actions, chances, "", "router").reward(PAYS)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@given(trees, st.booleans())
-def test_the_best_and_the_mean_are_those_of_all_that_may_follow(
-    tree: RouteTree, allow_stop: bool
+@given(trees, st.booleans(), st.integers(0, 2**16))
+def test_values_of_an_action_are_those_of_all_that_may_follow(
+    tree: RouteTree, allow_stop: bool, seed: int
 ) -> None:
-    actions = Actions(tree.routes, allow_stop)
-    pays = tree.node_reward(PAYS)
+    """By recursion: where the best, a random, or a policy's actions are taken afterwards."""
+    actions, pays = Actions(tree.routes, allow_stop), tree.node_reward(PAYS)
+    table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
 
-    def value(query: int, node: int, action: int) -> tuple[float, float]:
+    def value(query: int, node: int, action: int) -> tuple[float, float, float]:
         child = tree.routes.child(node, int(actions.model(action)))
         if actions.ends(child, action):
-            return pays[query, child], pays[query, child]
+            return (pays[query, child],) * 3
         below = [value(query, child, after) for after in range(actions.count)]
-        return max(best for best, _ in below), float(np.mean([mean for _, mean in below]))
+        best, mean, followed = zip(*below, strict=True)
+        return max(best), float(np.mean(mean)), float(table[query, child] @ followed)
 
-    found = best_and_random_values(actions, torch.from_numpy(pays)).numpy()
-    for query, node, action in np.ndindex(*found.shape[:3]):
-        assert tuple(found[query, node, action]) == pytest.approx(value(query, node, action))
+    reward = torch.from_numpy(pays)
+    ours = network.best_and_random_values(actions, reward).numpy()
+    policy = network.action_values(actions, torch.from_numpy(table), reward).numpy()
+    for place in np.ndindex(*policy.shape):
+        assert (*ours[place], policy[place]) == pytest.approx(value(*place))

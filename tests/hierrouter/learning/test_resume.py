@@ -1,4 +1,4 @@
-"""A training taken up again is the training that was never interrupted."""
+"""A training taken up again is the training that was never interrupted; folders of runs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,27 @@ from typing import Any
 import pytest
 import torch
 
-from hierrouter.learning.checkpoint import (
-    UNFINISHED,
-    finished,
-    forget_snapshot,
-    load_snapshot,
-    save_snapshot,
-    training_named,
-)
+from hierrouter.learning import checkpoint
+from hierrouter.learning.checkpoint import finished, load_snapshot, save_snapshot, training_named
 from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
-from hierrouter.learning.run_folders import remove_drafts
+from hierrouter.learning.run_folders import new_run, remove_drafts
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.trained import Origin, TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
-from tests.hierrouter.learning.runs import (
-    EXACT_GLIMPSE,
-    GLIMPSE,
-    GRID,
-    OBJECTIVE,
-    digest,
-    small_tree,
-    sweep_glimpse,
-)
+from tests.hierrouter.learning import runs
+from tests.hierrouter.learning.runs import OBJECTIVE, digest, small_tree
 from tests.warm import Warm
 
 Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
 
 OFTEN = {"epochs": 5, "evaluate_every": 2, "checkpoint_every": 1}
 # 20 episodes an iteration on 15 queries: what is left of a shuffle waits for the next iteration.
-SAMPLED: PPOConfig = replace(GLIMPSE, **OFTEN, iterations=2, rollouts=20, entropy_end=0.0)
+SAMPLED: PPOConfig = replace(runs.GLIMPSE, **OFTEN, iterations=2, rollouts=20, entropy_end=0.0)
 PAPERS: PPOConfig = replace(SAMPLED, warmup_steps=40, decay=False, embedding_noise=0.0)
-ENUMERATED = replace(EXACT_GLIMPSE, **OFTEN, queries=4)
+ENUMERATED = replace(runs.EXACT_GLIMPSE, **OFTEN, queries=4)
 
 
 def one_alpha(config: TrainConfig, objective: Objective = OBJECTIVE) -> Start:
@@ -61,7 +47,7 @@ STARTS: dict[str, Start] = {
         replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
     ),
     "exact": one_alpha(ENUMERATED),
-    "every alpha": lambda watch, resumed: sweep_glimpse(
+    "every alpha": lambda watch, resumed: runs.sweep_glimpse(
         small_tree(), 3, ENUMERATED, watch, resumed
     ),
 }
@@ -98,17 +84,9 @@ def test_going_on_leaves_the_moment_as_it_was(tmp_path: Path) -> None:
     whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path)
     for _ in range(2):
         assert digest(start(Watch(), offered[2]), tmp_path) == whole
-
-
-def test_a_file_of_before_goes_on_too(tmp_path: Path) -> None:
-    """It also held the state of torch's generator, which decided nothing."""
-    offered: list[Snapshot] = []
-    start = STARTS["ppo"]
-    whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path / "whole")
-    more = {**offered[1].tensors, "learner.random.torch": torch.get_rng_state()}
-    save_snapshot(replace(offered[1], tensors=more), NAMED, tmp_path)
-    again = start(Watch(), load_snapshot(tmp_path, NAMED))
-    assert digest(again, tmp_path / "again") == whole
+    # Files of before also held the state of torch's generator, which decided nothing.
+    more = {**offered[2].tensors, "learner.random.torch": torch.get_rng_state()}
+    assert digest(start(Watch(), replace(offered[2], tensors=more)), tmp_path) == whole
 
 
 @pytest.fixture
@@ -123,9 +101,9 @@ def interrupted(tmp_path: Path) -> Path:
 def test_where_nothing_was_interrupted_there_is_nothing(interrupted: Path) -> None:
     found = load_snapshot(interrupted, NAMED)
     assert found and found.epoch == 3
-    forget_snapshot(interrupted)
-    assert load_snapshot(interrupted, NAMED) is None
-    forget_snapshot(interrupted)
+    for _ in range(2):
+        checkpoint.forget_snapshot(interrupted)
+        assert load_snapshot(interrupted, NAMED) is None
 
 
 def named(
@@ -142,14 +120,12 @@ def named(
     ("asked", "words"),
     [
         (named(seed=4), "seed differ"),
-        (named(objective=Objective(0.1)), "alpha differ"),
-        (named(objective=replace(OBJECTIVE, allow_stop=True)), "allow_stop differ"),
-        (named(objective=replace(OBJECTIVE, max_cost=2.0)), "max_cost differ"),
+        (named(objective=Objective(0.1, True, 2.0)), "allow_stop, alpha, max_cost differ"),
         (named(config=replace(SAMPLED, epochs=9, clip=0.3)), "clip, epochs differ"),
         (named(tree=replace(small_tree(), view="query")), "view differ"),
         (named(tree=replace(small_tree(), encoder="paper")), "encoder differ"),
         (named(tree=replace(small_tree(), content="0" * 32)), "fingerprint differ"),
-        (named(alphas=GRID), "alphas differ"),
+        (named(alphas=runs.GRID), "alphas differ"),
         (named(config=ENUMERATED), "algo differ"),
     ],
 )
@@ -160,22 +136,10 @@ def test_another_training_is_refused_with_what_differs(
         load_snapshot(interrupted, asked)
 
 
-def cut(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-def emptied(data: bytes) -> bytes:
-    return b""
-
-
-def replaced(data: bytes) -> bytes:
-    return b"version https://git-lfs.github.com/spec/v1\n"
-
-
-@pytest.mark.parametrize("damage", [cut, emptied, replaced])
-def test_a_damaged_file_is_named(interrupted: Path, damage: Callable[[bytes], bytes]) -> None:
-    file = interrupted / UNFINISHED
-    file.write_bytes(damage(file.read_bytes()))
+@pytest.mark.parametrize("held", [None, b"", b"version https://git-lfs.github.com/spec/v1\n"])
+def test_a_damaged_file_is_named(interrupted: Path, held: bytes | None) -> None:
+    file = interrupted / checkpoint.UNFINISHED
+    file.write_bytes(file.read_bytes()[:-9] if held is None else held)
     with pytest.raises(InputError, match="interrupted training is truncated or damaged") as caught:
         load_snapshot(interrupted, NAMED)
     assert f"{file}; remove it" in str(caught.value)
@@ -189,10 +153,10 @@ def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
     assert finished(tmp_path, named(seed=4)) is None
     digest(STARTS["every alpha"](Watch(), None), tmp_path)
     assert finished(tmp_path, NAMED) is None
-    assert finished(tmp_path, named(config=ENUMERATED, alphas=GRID)) is not None
+    assert finished(tmp_path, named(config=ENUMERATED, alphas=runs.GRID)) is not None
 
 
-def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path, warm: Warm) -> None:
+def test_the_draft_of_a_killed_save_is_removed_and_nothing_else(tmp_path: Path, warm: Warm) -> None:
     member = tmp_path / "seed-0"
     digest(STARTS["ppo"](Watch(), None), member)
     whole = set(tmp_path.rglob("*"))
@@ -200,15 +164,15 @@ def test_the_draft_of_a_killed_save_is_removed(tmp_path: Path, warm: Warm) -> No
     killed = warm.start(*command, cwd=SOURCES, env=environment()).result()
     assert killed.returncode == -signal.SIGKILL
     [draft] = set(tmp_path.rglob("*")) - whole
-    assert draft.name.startswith(f".{UNFINISHED}.")
+    assert draft.name.startswith(f".{checkpoint.UNFINISHED}.")
+    others = [tmp_path / name for name in (".mine.tmp", "mine.0123abcd.tmp")]
+    for other in others:
+        other.touch()
     remove_drafts(tmp_path)
-    assert set(tmp_path.rglob("*")) == whole
+    assert set(tmp_path.rglob("*")) == whole.union(others)
 
 
-def test_nothing_but_drafts_is_removed(tmp_path: Path) -> None:
-    for name in (".mine.tmp", "mine.0123abcd.tmp", "policy.json"):
-        (tmp_path / name).touch()
-    kept = set(tmp_path.iterdir())
-    (tmp_path / ".run.json.0123abcd.tmp").touch()
-    remove_drafts(tmp_path)
-    assert set(tmp_path.iterdir()) == kept
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(place: Path) -> None:
+    found = [new_run("report", None) for _ in range(5)]
+    assert len(set(found)) == 5
+    assert all(run.is_dir() for run in found)

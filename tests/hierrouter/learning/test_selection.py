@@ -9,27 +9,35 @@ from pathlib import Path
 import pytest
 
 from hierrouter.learning.checkpoint import finish_sweep, member_folder, save_checkpoint
+from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import latest_run, overlooked_run, select_run
-from hierrouter.learning.sweep import Sweep
+from hierrouter.learning.sweep import Sweep, train_sweep
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, glimpse, small_tree
-from tests.hierrouter.learning.runs import sweep_glimpse as glimpse_of_all
+from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, small_tree
 
 pytestmark = pytest.mark.usefixtures("place")
 
 
-def trained(tree: RouteTree, name: str = "router", age: int = 0, alpha: float = ALPHA) -> Path:
+def trained(
+    tree: RouteTree,
+    name: str = "router",
+    age: int = 0,
+    alpha: float = ALPHA,
+    objective: Objective | None = None,
+) -> Path:
     """A finished run of `train` that is so many seconds old."""
     folder = Path("runs") / name
-    save_checkpoint(glimpse(tree, alpha=alpha, config=EXACT_GLIMPSE), folder)
+    save_checkpoint(train(tree, objective or Objective(alpha), EXACT_GLIMPSE, 0), folder)
     os.utime(folder / "policy.json", (1e9 - age, 1e9 - age))
     return folder
 
 
-def swept(tree: RouteTree) -> Path:
-    folder = Path("runs/sweep")
-    network = glimpse_of_all(tree)
+def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
+    """A finished run of `sweep-alpha`."""
+    folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
+    network = train_sweep(tree, GRID, objective, EXACT_GLIMPSE, seed=0)
     save_checkpoint(network, member_folder(folder, 0))
     finish_sweep(folder, Sweep(GRID, (network,)), [0])
     return folder
@@ -42,34 +50,49 @@ def dear(tree: RouteTree) -> RouteTree:
 def test_without_a_router_that_is_said() -> None:
     shown = select_run(small_tree(), 0.5)
     assert (shown.run, shown.trained, shown.alpha) == (None, None, 0.5)
-    [said] = shown.remarks
-    assert said == "no router trained on this tree; baselines only (`hierrouter train`)"
+    assert shown.remarks == ("no router trained on this tree; baselines only (`hierrouter train`)",)
 
 
 def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
-    tree = small_tree()
-    run = trained(tree)
-    shown = select_run(tree, None)
-    assert (shown.run, shown.alpha, shown.remarks) == (run, ALPHA, ())
-    assert shown.sweep is None
+    run = trained(small_tree())
+    shown = select_run(small_tree(), None)
+    assert (shown.run, shown.alpha, shown.remarks, shown.sweep) == (run, ALPHA, (), None)
 
 
+@pytest.mark.parametrize("allow_stop", [False, True], ids=["", "which may stop early"])
 @pytest.mark.parametrize("alpha", [0.2, 0.05], ids=["between", "of the grid"])
-def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(alpha: float) -> None:
+def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(
+    alpha: float, allow_stop: bool
+) -> None:
     tree = small_tree()
     trained(tree)
-    run = swept(tree)
+    run = swept(tree, allow_stop)
     shown = select_run(tree, alpha)
-    assert shown.run == run and shown.trained and shown.trained.alpha == alpha
-    [said] = shown.remarks
-    assert said == (
+    assert shown.run == run and shown.trained
+    assert shown.trained.objective == Objective(alpha, allow_stop)
+    assert shown.remarks == (
         f"no run of `train` for alpha {alpha:g} on this tree; the sweep's network is shown, seed 0"
+        + ", which may stop early" * allow_stop,
     )
+
+
+@pytest.mark.parametrize(
+    "objective", [Objective(ALPHA, allow_stop=True), Objective(ALPHA, max_cost=9.0)], ids=str
+)
+def test_a_sweep_whose_routers_may_not_do_what_the_run_may_is_not_shown(
+    objective: Objective,
+) -> None:
+    tree = small_tree()
+    run, sweep = trained(tree, objective=objective), swept(tree)
+    shown = select_run(tree, 0.2)
+    assert (shown.run, shown.sweep_run, shown.alpha) == (run, sweep, 0.2)
+    assert shown.trained and shown.trained.objective == objective
+    assert shown.remarks == (f"the router was trained at alpha {ALPHA:g}, shown at 0.2",)
 
 
 def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
     tree = small_tree()
-    run, sweep = trained(tree), swept(tree)
+    run, sweep = trained(tree), swept(tree, allow_stop=True)
     shown = select_run(tree, 0.2, run, with_sweep=True)
     assert (shown.run, shown.sweep_run) == (run, sweep)
     assert shown.remarks == (f"the router was trained at alpha {ALPHA:g}, shown at 0.2",)
@@ -104,29 +127,19 @@ def test_a_router_for_another_tree_is_refused_before_anything_is_shown() -> None
         select_run(replace(small_tree(), view="query"), None, run)
 
 
-def test_nothing_is_overlooked_where_there_is_nothing() -> None:
-    assert latest_run(small_tree(), "train") is None
-    assert overlooked_run(small_tree(), "train") is None
-
-
 @pytest.mark.parametrize(("age", "is_told"), [(1, True), (9, False)], ids=["newer", "older"])
 def test_a_run_that_reads_another_view_is_told_where_it_would_be_shown(
     age: int, is_told: bool
 ) -> None:
     tree = small_tree()
-    shown, other = trained(tree, "a", 5), trained(replace(tree, view="query"), "b", age)
-    assert latest_run(tree, "train") == shown
+    assert latest_run(tree, "train") is None and overlooked_run(tree, "train") is None
+    other = trained(replace(tree, view="query"), "b", age)
     told = overlooked_run(tree, "train")
-    assert (told.folder if told else None) == (other if is_told else None)
-    if told:
-        assert (told.view, told.encoder, told.same_tree) == ("query", "planted", True)
-
-
-def test_a_run_of_another_view_is_told_where_none_is_shown() -> None:
-    other = trained(replace(small_tree(), view="query"), "b", 1)
-    assert latest_run(small_tree(), "train") is None
-    told = overlooked_run(small_tree(), "train")
-    assert told is not None and told.folder == other
+    assert told is not None and latest_run(tree, "train") is None
+    assert (told.folder, told.view, told.encoder) == (other, "query", "planted")
+    assert told.same_tree
+    assert trained(tree, "a", 5) == latest_run(tree, "train")
+    assert (overlooked_run(tree, "train") is not None) == is_told
 
 
 def test_a_run_of_the_alpha_asked_for_hides_a_newer_one_of_another_view() -> None:
@@ -146,8 +159,5 @@ def test_of_another_encoder_nobody_can_tell_which_tree_it_learned_from() -> None
     assert told is not None and (told.folder, told.same_tree) == (other, False)
     trained(tree, "a", 5)
     assert overlooked_run(tree, "train") is None
-
-
-def test_a_run_on_other_data_is_nobodys() -> None:
-    trained(replace(small_tree(seed=1), view="query"), "b", 1)
-    assert overlooked_run(small_tree(), "train") is None
+    trained(replace(small_tree(seed=1), view="query"), "other data", 0)
+    assert overlooked_run(tree, "train") is None

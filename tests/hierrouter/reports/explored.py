@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hierrouter.learning.selection import SelectedRun
 from hierrouter.learning.sweep import Sweep
-from hierrouter.learning.trained import TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.explore import Explored, explored
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import ALPHA

@@ -12,8 +12,7 @@ import pytest
 from hierrouter.evaluation.bounds import split_regret
 from hierrouter.evaluation.outcome import Outcome, at_nodes
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports import analysis
 from hierrouter.reports.analysis import add_hulls, add_regret, static_arms
 from hierrouter.reports.build import add_depths

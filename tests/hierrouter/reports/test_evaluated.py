@@ -16,8 +16,7 @@ from hierrouter.evaluation.outcome import mean_outcome
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrated
 from hierrouter.learning.sweep import Sweep, train_sweep
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
 from hierrouter.reports.results import Report

@@ -14,8 +14,7 @@ from rich.cells import cell_len
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.reports.explain import (

@@ -19,8 +19,7 @@ from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.config import Objective
 from hierrouter.learning.loop import Watch
-from hierrouter.learning.trained import TrainedRouter
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.reports.drawing import INK, Drawing, as_svg
 from hierrouter.reports.figures import (
     DEEPEST,

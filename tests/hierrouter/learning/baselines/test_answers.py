@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.encoders import HashedNgrams
-from hierrouter.learning.baselines.answers import (
-    WIDTH,
-    AnswerScorer,
-    fit_scorer,
-    load_answers,
-)
+from hierrouter.learning.baselines.answers import WIDTH, AnswerScorer, fit_scorer, load_answers
 from hierrouter.learning.baselines.arms import Answers, Arms, macro_arms, single_models
 from hierrouter.questions.answers import exact_match
 from hierrouter.replay.inspection import ask_cache

@@ -7,21 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hierrouter.learning.baselines import cascades
 from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned, value_of
-from hierrouter.learning.baselines.cascades import (
-    BestOf,
-    Cascade,
-    CascadeRouting,
-    MajorityVote,
-    reservation,
-    vote,
-)
-from tests.hierrouter.learning.baselines.known import (
-    answered,
-    assert_reads_what_it_pays,
-    fitted,
-    folds,
-)
+from hierrouter.learning.baselines.cascades import Cascade, vote
+from tests.hierrouter.learning.baselines import known
+from tests.hierrouter.learning.baselines.known import answered
 
 ALPHA = 0.03
 COST = np.array([1.0, 10.0, 10.0])
@@ -29,8 +19,8 @@ COST = np.array([1.0, 10.0, 10.0])
 
 def tuned_on(baseline: Baseline, arms: Arms, alpha: float) -> tuple[Tuned, Arms]:
     """The baseline, and the fold to look at."""
-    train, validation, test = folds(arms)
-    return fitted(baseline, train, validation, alpha), test
+    train, validation, test = known.folds(arms)
+    return known.fitted(baseline, train, validation, alpha), test
 
 
 def crowd() -> Arms:
@@ -77,8 +67,8 @@ ONE: dict[str, Any] = {"thresholds": []}
 @pytest.mark.parametrize(
     ("baseline", "arms", "alpha", "more"),
     [
-        (MajorityVote(), crowd(), 0.2, {}),
-        (BestOf(), complementary(), 0.5, {}),
+        (cascades.MajorityVote(), crowd(), 0.2, {}),
+        (cascades.BestOf(), complementary(), 0.5, {}),
         (Cascade(), half_right(), 0.2, ONE),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -89,14 +79,14 @@ def test_one_is_asked_where_more_do_not_pay(
     assert tuned_on(baseline, arms, alpha)[0].settings == {"arms": ["arm-0"], **more}
 
 
-@pytest.mark.parametrize(("baseline", "more"), [(BestOf(), {}), (Cascade(), ONE)])
+@pytest.mark.parametrize(("baseline", "more"), [(cascades.BestOf(), {}), (Cascade(), ONE)])
 def test_of_equal_arms_the_cheapest_is_asked(baseline: Baseline, more: dict[str, Any]) -> None:
     equal = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
     assert tuned_on(baseline, equal, 0.0)[0].settings == {"arms": ["arm-1"], **more}
 
 
 def test_many_are_wiser_than_one_and_all_are_paid() -> None:
-    tuned, test = tuned_on(MajorityVote(), crowd(), 0.0)
+    tuned, test = tuned_on(cascades.MajorityVote(), crowd(), 0.0)
     assert tuned.settings["arms"] == [f"arm-{number}" for number in range(5)]
     two_agree = (test.quality.sum(axis=1) >= 2).astype(float)
     one = test.quality.sum(axis=1) == 1
@@ -123,18 +113,18 @@ def test_a_call_that_several_voters_share_is_paid_once() -> None:
 
 
 def test_a_router_that_reads_for_nothing_is_found_out() -> None:
-    _, _, test = folds(crowd())
+    _, _, test = known.folds(crowd())
 
     def thief(seen: Seen) -> Play:
         best = vote((0, 1, 2), seen).answer.argmax(axis=1)
         return Play.of(seen, best)
 
     with pytest.raises(AssertionError):
-        assert_reads_what_it_pays(thief, test.seen)
+        known.assert_reads_what_it_pays(thief, test.seen)
 
 
 def test_the_best_of_several_is_the_right_answer() -> None:
-    tuned, test = tuned_on(BestOf(), complementary(), 0.05)
+    tuned, test = tuned_on(cascades.BestOf(), complementary(), 0.05)
     assert tuned.settings == {"arms": ["arm-0", "arm-1"]}
     assert value_of(tuned.play, test, 0.05) == pytest.approx(1 - 0.05 * 3)
     assert np.array_equal(tuned.play(test.seen).called, np.tile([1, 1, 0], (len(test), 1)))
@@ -161,7 +151,7 @@ def test_a_call_that_two_arms_share_is_paid_once() -> None:
 
 
 def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_cannot() -> None:
-    tuned, test = tuned_on(CascadeRouting(), two_kinds(), ALPHA)
+    tuned, test = tuned_on(cascades.CascadeRouting(), two_kinds(), ALPHA)
     hopeless = test.seen.question[:, 0] > 0.5
     on = test.quality[:, 0] == 0
     best = 1 - ALPHA * (np.where(hopeless, 10, 1 + 10 * on)).mean()
@@ -173,7 +163,7 @@ def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_ca
 
 
 def test_routing_asks_one_arm_where_more_do_not_pay() -> None:
-    tuned, test = tuned_on(CascadeRouting(), two_kinds(), 0.2)
+    tuned, test = tuned_on(cascades.CascadeRouting(), two_kinds(), 0.2)
     assert (tuned.play(test.seen).called.sum(axis=1) == 1).all()
 
 
@@ -183,7 +173,7 @@ def test_routing_asks_one_arm_where_more_do_not_pay() -> None:
 def test_at_the_reservation_value_asking_gains_its_price(
     trust: float, quality: float, price: float
 ) -> None:
-    value = float(reservation(np.array(quality), np.array(price), trust))
+    value = float(cascades.reservation(np.array(quality), np.array(price), trust))
     better, worse = quality + trust * (1 - quality), quality * (1 - trust)
     gain = quality * max(0, better - value) + (1 - quality) * max(0, worse - value)
     assert gain == pytest.approx(price)
@@ -193,7 +183,9 @@ def test_what_one_answer_says_counts_for_the_others() -> None:
     """Two arms are right together or not at all, a third one otherwise; all cost the same."""
     right = np.random.default_rng(2).random(480) < 0.6
     quality = np.stack([right, right, ~right], axis=1)
-    tuned, test = tuned_on(CascadeRouting(), answered(quality, np.ones(3), looks=quality), 0.05)
+    tuned, test = tuned_on(
+        cascades.CascadeRouting(), answered(quality, np.ones(3), looks=quality), 0.05
+    )
     play = tuned.play(test.seen)
     assert (play.answer * test.quality).sum() == len(test)
     assert play.called.sum(axis=1).max() == 2

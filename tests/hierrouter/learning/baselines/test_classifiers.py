@@ -7,36 +7,27 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
 
+from hierrouter.learning.baselines import classifiers
 from hierrouter.learning.baselines.arms import value_of
-from hierrouter.learning.baselines.classifiers import (
-    Clusters,
-    LogisticPerArm,
-    Mlp,
-    NearestNeighbours,
-    QualityGap,
-    RidgePerArm,
-    Svm,
-    promising_pairs,
-)
 from hierrouter.learning.baselines.factors import DualEncoder, Factorisation
 from hierrouter.learning.baselines.simple import Elo, LinUCB
+from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
     EMPTY,
     arms_with,
     choices,
     fitted,
-    group_of,
     planted_arms,
 )
 
 ALPHA = 0.1
 LEARNED = [
-    NearestNeighbours(),
-    Clusters(sizes=(3, 6)),
-    RidgePerArm(),
-    LogisticPerArm(),
-    Mlp(steps=(300,), penalties=(0.01,), hidden=16),
-    Svm(),
+    classifiers.NearestNeighbours(),
+    classifiers.Clusters(sizes=(3, 6)),
+    classifiers.RidgePerArm(),
+    classifiers.LogisticPerArm(),
+    classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
+    classifiers.Svm(),
     Elo(),
     Factorisation(("all",), (100,), learning_rate=0.1),
     DualEncoder(positives=(1,), steps=(100,), batch=64, hidden=16, learning_rate=0.03),
@@ -49,7 +40,7 @@ each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baselin
 def test_it_finds_the_right_arm_of_each_group(baseline):
     train, validation, held_out = (planted_arms(90, seed=seed) for seed in range(3))
     tuned = fitted(baseline, train, validation)
-    assert (choices(held_out, tuned.play) == group_of(90, 3)).mean() > 0.97
+    assert (choices(held_out, tuned.play) == known.group_of(90, 3)).mean() > 0.97
 
 
 @each
@@ -70,11 +61,11 @@ def test_another_seed_gives_another_router(baseline):
 @pytest.mark.parametrize(
     ("baseline", "setting", "good"),
     [
-        (NearestNeighbours((1, 90), ("uniform",)), "neighbours", 1),
-        (Clusters((1, 3)), "clusters", 3),
-        (RidgePerArm((1e6, 0.1)), "penalty", 0.1),
-        (LogisticPerArm((1e6, 0.1)), "penalty", 0.1),
-        (Mlp((300,), (1e6, 0.01), 16), "penalty", 0.01),
+        (classifiers.NearestNeighbours((1, 90), ("uniform",)), "neighbours", 1),
+        (classifiers.Clusters((1, 3)), "clusters", 3),
+        (classifiers.RidgePerArm((1e6, 0.1)), "penalty", 0.1),
+        (classifiers.LogisticPerArm((1e6, 0.1)), "penalty", 0.1),
+        (classifiers.Mlp((300,), (1e6, 0.01), 16), "penalty", 0.01),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
@@ -88,7 +79,7 @@ def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
 
 def test_neighbours_predict_the_mean_of_the_nearest():
     train, asked = planted_arms(40), planted_arms(20, seed=1)
-    tuned = fitted(NearestNeighbours((7,), ("uniform",)), train)
+    tuned = fitted(classifiers.NearestNeighbours((7,), ("uniform",)), train)
     near = NearestNeighbors(n_neighbors=7, metric="cosine").fit(train.seen.question)
     rows = near.kneighbors(asked.seen.question, return_distance=False)
     best = train.reward(ALPHA)[rows].mean(axis=1).argmax(axis=1)
@@ -97,7 +88,7 @@ def test_neighbours_predict_the_mean_of_the_nearest():
 
 def test_a_cluster_takes_its_best_arm():
     train = planted_arms(30, noise=0.01)
-    tuned, best = fitted(Clusters((3,)), train), train.reward(ALPHA).max(axis=1)
+    tuned, best = fitted(classifiers.Clusters((3,)), train), train.reward(ALPHA).max(axis=1)
     assert value_of(tuned.play, train, ALPHA) == pytest.approx(best.mean())
 
 
@@ -105,7 +96,7 @@ def test_a_fractional_quality_is_predicted_as_such():
     questions = np.repeat(np.eye(2, dtype=np.float32), 20, axis=0)
     quality = np.repeat([[0.7, 0.6], [0.2, 0.3]], 20, axis=0)
     train = arms_with(quality, np.ones((40, 2)), questions)
-    tuned = fitted(LogisticPerArm((1e-4,)), train, alpha=0.0)
+    tuned = fitted(classifiers.LogisticPerArm((1e-4,)), train, alpha=0.0)
     assert choices(train, tuned.play).tolist() == [0] * 20 + [1] * 20
 
 
@@ -116,7 +107,7 @@ def test_a_machine_with_a_kernel_is_taken_where_no_line_parts_the_questions():
     questions = (sides + rng.normal(0, 0.2, sides.shape)).astype(np.float32)
     arms = arms_with(right, np.ones((120, 2)), questions)
     train, held_out = arms.select(np.arange(80)), arms.select(np.arange(80, 120))
-    tuned = fitted(Svm(("linear", "rbf"), (1.0,)), train, held_out)
+    tuned = fitted(classifiers.Svm(("linear", "rbf"), (1.0,)), train, held_out)
     assert tuned.settings["kernel"] == "rbf"
     assert value_of(tuned.play, held_out, 0.0) == 1.0
 
@@ -125,7 +116,7 @@ def test_a_tie_of_votes_goes_to_the_cheapest_arm():
     rng = np.random.default_rng(0)
     label, questions = rng.integers(0, 3, 60), rng.normal(size=(60, 3)).astype(np.float32)
     train = arms_with(np.eye(3)[label], np.tile([3.0, 1.0, 2.0], (60, 1)), questions)
-    tuned = fitted(Svm(("linear",), (1.0,)), train, alpha=0.0)
+    tuned = fitted(classifiers.Svm(("linear",), (1.0,)), train, alpha=0.0)
     asked = rng.normal(size=(5000, 3)).astype(np.float32)
     tied = asked[votes_of_pairs(questions, label, asked) == 1]
     assert len(tied) > 5
@@ -144,15 +135,15 @@ def votes_of_pairs(questions, label, asked):
 def _small_and_large(queries, seed):
     """Arm 1 is right always and dear; arm 0 is right in group 0 alone."""
     planted = planted_arms(queries, arms=2, seed=seed)
-    small = group_of(queries, 2) == 0
+    small = known.group_of(queries, 2) == 0
     quality = np.stack([small, np.ones(queries)], axis=1).astype(np.float64)
     return arms_with(quality, planted.cost, planted.seen.question)
 
 
 def test_it_asks_the_large_arm_only_where_the_small_one_fails_and_that_is_worth_it():
     train, validation, held_out = (_small_and_large(60, seed) for seed in range(3))
-    for alpha, expected in ((0.1, group_of(60, 2)), (100.0, 0)):
-        tuned = fitted(QualityGap(), train, validation, alpha)
+    for alpha, expected in ((0.1, known.group_of(60, 2)), (100.0, 0)):
+        tuned = fitted(classifiers.QualityGap(), train, validation, alpha)
         assert (choices(held_out, tuned.play) == expected).all()
 
 
@@ -160,19 +151,19 @@ def test_it_takes_the_pair_that_is_best_together():
     # Arms 0 and 2 complete each other; arm 1 is always half right.
     quality = np.array([[1, 0.5, 0], [0, 0.5, 1]] * 10)
     train = arms_with(quality, np.tile([1.0, 2, 3], (20, 1)), np.eye(20, 3, dtype=np.float32))
-    assert promising_pairs(quality, np.arange(3.0), 1) == [(0, 2)]
-    tuned = fitted(QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
+    assert classifiers.promising_pairs(quality, np.arange(3.0), 1) == [(0, 2)]
+    tuned = fitted(classifiers.QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
     assert (tuned.settings["small"], tuned.settings["large"]) == ("arm-0", "arm-2")
 
 
 def test_the_margin_makes_half_of_the_labels_good():
     quality = np.array([[0.0, gap] for gap in (0.1, 0.2, 0.3, 0.4)])
     train = arms_with(quality, np.tile([1.0, 2], (4, 1)), np.eye(4, dtype=np.float32))
-    tuned = fitted(QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
+    tuned = fitted(classifiers.QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
     assert tuned.settings["margin"] == 0.25
 
 
 def test_a_small_arm_that_is_always_as_good_is_always_taken():
     train = arms_with(np.ones((4, 2)), np.tile([2.0, 1], (4, 1)), np.eye(4, dtype=np.float32))
-    tuned = fitted(QualityGap(), train, alpha=0.0)
+    tuned = fitted(classifiers.QualityGap(), train, alpha=0.0)
     assert choices(train, tuned.play).tolist() == [1] * 4

@@ -7,13 +7,8 @@ import pytest
 
 from hierrouter.learning.baselines.arms import Play
 from hierrouter.learning.baselines.registry import BASELINES, BUILT_IN, fault, typed
-from tests.hierrouter.learning.baselines.known import (
-    EMPTY,
-    answered,
-    assert_reads_what_it_pays,
-    fitted,
-    folds,
-)
+from tests.hierrouter.learning.baselines import known
+from tests.hierrouter.learning.baselines.known import EMPTY, answered, fitted, folds
 
 ALPHA = 0.05
 # Two models, two hops: four routes of six calls, each first call shared by two.
@@ -54,7 +49,7 @@ def test_it_pays_for_what_it_answers_and_reads_and_plays_the_same_in_any_company
     play, again = (fitted(baseline, train, validation, ALPHA).play for _ in range(2))
     played, repeated = play(held_out.seen), again(held_out.seen)
     assert fault(played, held_out.seen) == ""
-    assert_reads_what_it_pays(play, held_out.seen)
+    known.assert_reads_what_it_pays(play, held_out.seen)
     backwards = held_out.select(np.arange(len(held_out))[::-1])
     assert np.allclose(played.answer, play(backwards.seen).answer[::-1])
     assert np.allclose(played.answer[:1], play(held_out.select(ONE).seen).answer)

@@ -10,16 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from hierrouter.evaluation.bounds import ONE_HOP, best_fixed_route, best_route_per_dataset, oracle
 from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.arms import (
-    MOST_ROUTES,
-    Answers,
-    Play,
-    Tuned,
-    best_of,
-    left_out,
-    require_sets,
-    usable_sets,
-)
+from hierrouter.learning.baselines.arms import Answers, Play, Tuned, usable_sets
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
 from hierrouter.learning.baselines.contest import ANYTIME, TREE, contest, look_details
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
@@ -92,7 +83,7 @@ class Cheat(BestStatic):
         self.seen = [train.seen, validation.seen]
         self.labels = train, validation
         honest = BestStatic().fit(train, validation, alpha, rng).play
-        return best_of(
+        return arms.best_of(
             [({"peeks": False}, honest), ({"peeks": True}, self.peek)], validation, alpha
         )
 
@@ -113,23 +104,17 @@ def telling(tree):
 
 
 @pytest.mark.parametrize("split", ["test", "validation"])
-def test_a_router_that_reads_no_answer_sees_the_same_on_every_fold(tree, split):
-    cheat = Cheat()
-    found = contest(tree, ALPHA, (cheat, BestStatic()), ["A"], split=split, answers=telling(tree))
-    assert entry(found, "cheat", "A").settings == {"peeks": False}
-    rewards = [entry(found, name, "A").outcome.reward(ALPHA) for name in ("cheat", "best static")]
+def test_nobody_sees_a_cost_and_answers_are_for_those_that_read_them(tree, split):
+    taking_part = cheat, reader, _ = Cheat(), Reader(), BestStatic()
+    found = contest(tree, 0.0, taking_part, ["A"], split=split, answers=telling(tree))
+    peeks = [entry(found, name, "A").settings["peeks"] for name in ("cheat", "reader")]
+    assert peeks == [False, True]
+    rewards = [entry(found, name, "A").outcome.reward(0.0) for name in ("cheat", "best static")]
     assert np.array_equal(*rewards)
-    for seen in cheat.seen:
+    for seen in (*cheat.seen, *reader.seen):
         assert set(vars(seen)) == {"question", "datasets", "calls", "answers"}
-        assert seen.answers is None
-
-
-def test_one_that_reads_answers_sees_them_and_no_cost_either(tree):
-    found = contest(tree, 0.0, (reader := Reader(),), ["A"], answers=telling(tree))
-    assert entry(found, "reader", "A").settings == {"peeks": True}
+    assert [seen.answers for seen in cheat.seen] == [None] * len(cheat.seen)
     assert len(reader.seen) > 3
-    for seen in reader.seen:
-        assert set(vars(seen)) == {"question", "datasets", "calls", "answers"}
 
 
 def test_costs_and_scores_of_train_and_validation_alone_are_there_to_learn_from(tree):
@@ -184,7 +169,7 @@ def test_what_cannot_be_compared_is_refused(tree, change, said):
 @pytest.mark.parametrize(("names", "said"), [(["C"], "known: A, B"), (["A", "A"], "given twice")])
 def test_wrong_sets_are_refused(names, said):
     with pytest.raises(InputError, match=said):
-        require_sets(names)
+        arms.require_sets(names)
 
 
 def test_which_sets_a_tree_has(monkeypatch):
@@ -195,11 +180,13 @@ def test_which_sets_a_tree_has(monkeypatch):
     )  # with an instruction of its own
     with pytest.raises(InputError, match="no arms to compare: --sets ; name one"):
         usable_sets(tree, [])
+    assert arms.MOST_ROUTES > 125  # five models, three hops
     monkeypatch.setattr(arms, "MOST_ROUTES", 8)
-    assert left_out(tree, BOTH) == {"B": "9 routes, more than 8; take fewer --models or --hops"}
+    assert arms.left_out(tree, BOTH) == {
+        "B": "9 routes, more than 8; take fewer --models or --hops"
+    }
     with pytest.raises(InputError, match="no arms to compare: --sets B; set B: 9 routes"):
         usable_sets(tree, ["B"])
-    assert MOST_ROUTES > 125  # five models, three hops
 
 
 def test_without_direct_calls_set_a_is_left_out(tree):

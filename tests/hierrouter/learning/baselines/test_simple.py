@@ -8,14 +8,8 @@ from sklearn.linear_model import LogisticRegression
 
 from hierrouter.learning.baselines import simple
 from hierrouter.learning.baselines.simple import Elo, LinUCB, explore, wins
-from tests.hierrouter.learning.baselines.known import (
-    EMPTY,
-    arms_with,
-    choices,
-    fitted,
-    group_of,
-    planted_arms,
-)
+from tests.hierrouter.learning.baselines import known
+from tests.hierrouter.learning.baselines.known import arms_with, choices, fitted, planted_arms
 
 QUALITY = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1]])
 COST = np.tile([2.0, 1.0, 3.0], (4, 1))
@@ -62,7 +56,7 @@ def test_the_best_of_each_dataset_and_over_all_for_an_unknown_one():
 def test_plain_elo_takes_the_arm_that_wins_most_and_not_where_questions_tell_more():
     quality = np.array([[0, 1, 0.5], [0, 1, 0.5], [1, 0, 0.5]])
     train = arms_with(quality, np.ones((3, 3)), np.eye(3, dtype=np.float32))
-    plain = fitted(Elo(base=(1.0,), draw=(0.0,)), train, train.select(EMPTY))
+    plain = fitted(Elo(base=(1.0,), draw=(0.0,)), train, train.select(known.EMPTY))
     assert choices(train, plain.play).tolist() == [1, 1, 1]
     assert fitted(Elo(), planted_arms(60), planted_arms(60, seed=1)).settings["base"] > 1
 
@@ -85,7 +79,7 @@ def test_wins_are_ordered_as_bradley_terry_strengths():
 
 def test_linucb_finds_the_right_arm_of_each_group():
     tuned = fitted(LinUCB(), planted_arms(300), planted_arms(60, seed=1))
-    assert (choices(planted_arms(60), tuned.play) == group_of(60, 3)).all()
+    assert (choices(planted_arms(60), tuned.play) == known.group_of(60, 3)).all()
 
 
 def test_an_arm_that_is_not_tried_is_not_learned():
