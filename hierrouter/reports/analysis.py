@@ -11,32 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import (
-    best_nodes,
-    cheapest_best,
-    ladder,
-    random_policy,
-    split_regret,
-)
+from hierrouter.evaluation import bounds, contribution, metrics
 from hierrouter.evaluation.budget import exact_frontier, price_mix
 from hierrouter.evaluation.calls import measurable_optimum, observations, repair_matrices
-from hierrouter.evaluation.contribution import (
-    EXACT,
-    Contribution,
-    Value,
-    contributions,
-    frontier_area,
-    oracle_reward,
-)
 from hierrouter.evaluation.intervals import expanded_tail, percentile_interval, resampled_means
-from hierrouter.evaluation.metrics import (
-    area_under,
-    call_mix,
-    cost_save,
-    frontier,
-    pareto_distance,
-    perf_gain,
-)
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Floats,
@@ -50,7 +28,15 @@ from hierrouter.evaluation.outcome import (
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import CostRange
-from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, finite
+from hierrouter.reports.values import (
+    Bootstrap,
+    Estimate,
+    Estimates,
+    Values,
+    columns_of,
+    each,
+    finite,
+)
 from hierrouter_cache.tree import Routes, RouteTree
 
 
@@ -91,8 +77,8 @@ def add_analysis(
         lost = None
         if trained is not None and split != "train" and len(train):
             ends = trained.endings(train)
-            lost = train.datasets, split_regret(train, alpha, ends, stop)
-        add_regret(found, ROUTER, split_regret(fold, alpha, endings, stop), lost)
+            lost = train.datasets, bounds.split_regret(train, alpha, ends, stop)
+        add_regret(found, ROUTER, bounds.split_regret(fold, alpha, endings, stop), lost)
     _add_calls(found, fold, alpha, endings, stop)
     routers = [mean_outcome(point.by_seed) for point in swept]
     if not routers and endings is not None:
@@ -108,11 +94,11 @@ def _add_ladder(
     found: Estimates, train: RouteTree, fold: RouteTree, alpha: float, stop: bool
 ) -> None:
     """Q, C and R of rung after rung, each by dataset."""
-    for rung, one in ladder(train, alpha, fold, stop).items():
+    for rung, one in bounds.ladder(train, alpha, fold, stop).items():
         # Oracles, chance and classifiers choose none.
         chosen = one.name if one.kind in ("single", "route") else rung
-        metrics = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
-        found.add("ladder", metrics, found.columns, rung=rung, policy=chosen)
+        worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
+        found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
 
 
 def _add_measurable(found: Estimates, fold: RouteTree, alpha: float, stop: bool) -> None:
@@ -152,8 +138,8 @@ def add_regret(
             # Streams of their own: the draws of both folds are independent.
             streams = stream, len(found.columns) + stream
             more = [*_more(shown[:, queries], lost[:, trained[dataset]], found.bootstrap, streams)]
-        metrics = {f"more_{part}": one for part, one in zip(PARTS, more, strict=True)}
-        found.state("regret", metrics, policy=policy, dataset=dataset, n=len(queries))
+        beyond = {f"more_{part}": one for part, one in zip(PARTS, more, strict=True)}
+        found.state("regret", beyond, policy=policy, dataset=dataset, n=len(queries))
 
 
 def _parts(regret: Floats) -> Floats:
@@ -171,9 +157,7 @@ def _more(
     ]
     queries = min(shown.shape[1], train.shape[1])
     low, high = percentile_interval(means[0] - means[1], queries, bootstrap.level)
-    mean = shown.mean(axis=1) - train.mean(axis=1)
-    ends = zip(mean.tolist(), low.tolist(), high.tolist(), strict=True)
-    return [Estimate(*numbers) for numbers in ends]
+    return each(shown.mean(axis=1) - train.mean(axis=1), low, high)
 
 
 def _add_calls(
@@ -188,16 +172,16 @@ def _add_calls(
     if endings is not None:
         policies = {(ROUTER, "router"): endings, **policies}
     for (policy, kind), ends in policies.items():
-        mix = call_mix(fold.routes, ends)
+        mix = metrics.call_mix(fold.routes, ends)
         for hop, (at, model) in product(range(fold.hops), enumerate(fold.models)):
-            of: dict[str, Any] = {"policy": policy, "kind": kind, "hop": hop + 1, "model": model}
-            found.add("calls", {"calls": mix[:, hop, at]}, **of)
+            calls = {"calls": mix[:, hop, at]}
+            found.add("calls", calls, policy=policy, kind=kind, hop=hop + 1, model=model)
 
 
 def _oracle_endings(fold: RouteTree, alpha: float, stop: bool) -> NDArray[np.float64]:
     """float64[queries, nodes]: 1 where the tree oracle ends."""
     endings = np.zeros((len(fold), fold.routes.nodes))
-    endings[np.arange(len(fold)), best_nodes(fold, alpha, stop)] = 1
+    endings[np.arange(len(fold)), bounds.best_nodes(fold, alpha, stop)] = 1
     return endings
 
 
@@ -206,18 +190,12 @@ def _add_repair(found: Estimates, fold: RouteTree) -> None:
     for at in repair_matrices(fold):
         right, cost = at.right.mean(axis=0), at.cost.mean(axis=0)
         for one, other in product(range(len(fold.models)), repeat=2):
-            of: dict[str, Any] = {
-                "hop": at.hop,
-                "before": fold.models[one],
-                "model": fold.models[other],
-            }
-            metrics = {
-                "repair": at.repair[:, one, other],
-                "damage": at.damage[:, one, other],
-                "quality": at.quality[:, one, other],
-            }
-            found.add("repair", metrics, **of)
-            found.state("repair", {"right": right[one], "cost": cost[one, other]}, **of)
+            of: dict[str, Any] = {"before": fold.models[one], "model": fold.models[other]}
+            changes = {"repair": at.repair, "damage": at.damage, "quality": at.quality}
+            means = {name: change[:, one, other] for name, change in changes.items()}
+            found.add("repair", means, hop=at.hop, **of)
+            known = {"right": right[one], "cost": cost[one, other]}
+            found.state("repair", known, hop=at.hop, **of)
 
 
 @dataclass(frozen=True)
@@ -250,7 +228,7 @@ def static_arms(train: RouteTree, fold: RouteTree, allow_stop: bool) -> StaticAr
         return None
     cost, quality = mean_points(_arms(train, allow_stop))
     arms = _arms(fold, allow_stop)
-    best = arms[int(cheapest_best(quality[None], cost[None])[0])]
+    best = arms[int(bounds.cheapest_best(quality[None], cost[None])[0])]
     low = float(np.min(mean_points(arms)[0]))
     return StaticArms(tuple(arms), best, allow_stop, low, float(best.cost.mean()))
 
@@ -281,22 +259,22 @@ def add_hulls(
     sets: dict[tuple[str, str], Sequence[Outcome]] = {
         (ROUTER, "router"): routers,
         ("static arms", "route"): arms.arms,
-        ("random", "baseline"): [random_policy(fold, arms.allow_stop)],
+        ("random", "baseline"): [bounds.random_policy(fold, arms.allow_stop)],
     }
     for (policy, kind), policies in sets.items():
         if not policies:
             continue
         figures = _bounded(policies, arms, drawn, found.every)
-        metrics: dict[str, Estimate | float | None] = dict(zip(HULL, figures, strict=True))
+        reached: dict[str, Estimate | float | None] = dict(zip(HULL, figures, strict=True))
         if len(policies) < 2:
-            metrics["mean_quality"] = None
+            reached["mean_quality"] = None
         distance = _distance(policies, exact, arms) if kind == "router" else None
-        metrics["pareto_distance"] = distance
-        found.state("hulls", metrics, policy=policy, kind=kind, n=len(policies))
+        reached["pareto_distance"] = distance
+        found.state("hulls", reached, policy=policy, kind=kind, n=len(policies))
     # The exact frontier's points are choices of each query: it is not resampled.
-    known = _hull_figures(exact, arms, mean_points([arms.best]))
-    metrics = {name: finite(value) for name, value in zip(HULL, known, strict=True)}
-    found.state("hulls", {**metrics, "pareto_distance": None}, policy="oracle", kind="oracle")
+    known = map(finite, _hull_figures(exact, arms, mean_points([arms.best])))
+    hindsight = {**dict(zip(HULL, known, strict=True)), "pareto_distance": None}
+    found.state("hulls", hindsight, policy="oracle", kind="oracle")
     best = mean_points([arms.best])
     return CostRange(
         low=arms.low,
@@ -337,11 +315,13 @@ def _bounded(
 def _hull_figures(points: Points, arms: StaticArms, static: Points) -> tuple[float, float, float]:
     """Mean quality over the range, CostSave, PerfGain; nan where there is none."""
     cost, quality = points
-    hull = frontier(cost, quality)
+    hull = metrics.frontier(cost, quality)
     corners = cost[hull], quality[hull]
     held_against = float(static[0][0]), float(static[1][0])
-    save, gain = cost_save(*corners, *held_against), perf_gain(*corners, *held_against)
-    mean = area_under(*corners, arms.low, arms.high) / arms.width if arms.width > 0 else math.nan
+    mean, save = math.nan, metrics.cost_save(*corners, *held_against)
+    gain = metrics.perf_gain(*corners, *held_against)
+    if arms.width > 0:
+        mean = metrics.area_under(*corners, arms.low, arms.high) / arms.width
     return mean, math.nan if save is None else save, math.nan if gain is None else gain
 
 
@@ -350,7 +330,7 @@ def _distance(policies: Sequence[Outcome], exact: Points, arms: StaticArms) -> f
     if arms.width <= 0:
         return None
     points = zip(*(figure.tolist() for figure in mean_points(policies)), strict=True)
-    return float(np.mean([pareto_distance(c, q, *exact, arms.width) for c, q in points]))
+    return float(np.mean([metrics.pareto_distance(c, q, *exact, arms.width) for c, q in points]))
 
 
 ORDERS = 50  # of joining, drawn where there are more than `EXACT` models
@@ -367,11 +347,11 @@ def _add_models(
     Args:
         arms: give the range of costs of the frontier's area; None leaves it out.
     """
-    reward, area = _contributions(fold, oracle_reward(alpha, stop)), None
+    reward, area = _contributions(fold, contribution.oracle_reward(alpha, stop)), None
     if arms and arms.width > 0:
-        value, width = frontier_area(arms.low, arms.high, arms.allow_stop), arms.width
+        value, width = contribution.frontier_area(arms.low, arms.high, arms.allow_stop), arms.width
         area = _contributions(fold, lambda tree: value(tree) / width)
-    calls = call_mix(fold.routes, _oracle_endings(fold, alpha, stop)).sum(axis=(0, 1))
+    calls = metrics.call_mix(fold.routes, _oracle_endings(fold, alpha, stop)).sum(axis=(0, 1))
     shares = calls / calls.sum()
     for at, model in enumerate(fold.models):
         mix = price_mix(fold, model, alpha, stop)
@@ -392,18 +372,18 @@ def _add_models(
         found.state("models", known, model=model)
 
 
-def _contributions(fold: RouteTree, value: Value) -> Contribution | None:
+def _contributions(fold: RouteTree, value: contribution.Value) -> contribution.Contribution | None:
     """Of each model to a value; None where the pool is too large."""
     if _nodes_valued(fold.routes) * len(fold) > LARGEST:
         return None
     rng = np.random.default_rng(SEED)
-    return contributions(fold, value, rng=rng, permutations=ORDERS)
+    return contribution.contributions(fold, value, rng=rng, permutations=ORDERS)
 
 
 def _nodes_valued(routes: Routes) -> int:
     """Nodes of all the sub-pools that are valued, about."""
     sizes = range(1, routes.models + 1)
     nodes = [Routes(size, routes.hops).nodes for size in sizes]
-    if routes.models > EXACT:
+    if routes.models > contribution.EXACT:
         return ORDERS * sum(nodes)
     return sum(math.comb(routes.models, size) * n for size, n in zip(sizes, nodes, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from hierrouter.evaluation.intervals import (
 )
 from hierrouter.evaluation.outcome import Outcome, mean_outcome
 from hierrouter.reports.results import Power, Report
-from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, finite
+from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each, finite
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -206,10 +206,8 @@ def at_once(differences: Values, found: Estimates) -> list[Estimate]:
     """
     bootstrap = found.bootstrap
     rng = bootstrap.draws(found.every)
-    low, high = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
-    means = differences.mean(axis=1)
-    numbers = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
-    return [Estimate(*one) for one in numbers]
+    ends = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
+    return each(differences.mean(axis=1), *ends)
 
 
 def _add_comparisons(found: Estimates, outcomes: Sequence[Outcome], alpha: float) -> None:
@@ -257,11 +255,7 @@ def _add_frontier_point(found: Estimates, point: FrontierPoint) -> None:
     queries.
     """
     seeds, mean = point.by_seed, mean_outcome(point.by_seed)
-    of: dict[str, Any] = {
-        "policy": seeds[0].name,
-        "kind": seeds[0].kind,
-        "alpha": float(point.alpha),
-    }
+    of: dict[str, Any] = {"policy": mean.name, "kind": mean.kind, "alpha": float(point.alpha)}
 
     def metrics(one: Outcome) -> dict[str, Values]:
         return {"quality": one.quality, "cost": one.cost, "reward": one.reward(point.alpha)}
@@ -270,17 +264,13 @@ def _add_frontier_point(found: Estimates, point: FrontierPoint) -> None:
     if len(seeds) < 2:
         return
     values = {name: np.array([metrics(one)[name] for one in seeds]) for name in metrics(mean)}
-    spread = {name: _ends(each.mean(axis=1).tolist()) for name, each in values.items()}
+    means = {name: one.mean(axis=1).tolist() for name, one in values.items()}
+    spread = {name: Estimate(None, min(one), max(one)) for name, one in means.items()}
     found.state("seeds", spread, n=len(seeds), **of)
     if len(mean.quality) > 1:
         low, high = crossed_interval(np.array(list(values.values())), found.bootstrap.level)
         ends = (Estimate(None, *both) for both in zip(low.tolist(), high.tolist(), strict=True))
         found.state("crossed", dict(zip(values, ends, strict=True)), n=len(seeds), **of)
-
-
-def _ends(values: Iterable[float]) -> Estimate:
-    low, *_, high = sorted(values)
-    return Estimate(None, low, high)
 
 
 def add_depths(
@@ -311,14 +301,10 @@ def add_depths(
         if depth.quality is not None and depth.cost is not None:
             reward = depth.quality - alpha * depth.cost
         values = (depth.share, depth.quality, depth.cost, reward)
-        ends = _depth_ends(resampled, tail)
-        metrics = {
-            name: Estimate(value, *both)
-            for name, value, both in zip(
-                ("share", "quality", "cost", "reward"), values, ends, strict=True
-            )
-        }
-        found.state("depths", metrics, hop=depth.calls)
+        pairs = zip(values, _depth_ends(resampled, tail), strict=True)
+        bounded = [Estimate(value, *ends) for value, ends in pairs]
+        names = ("share", "quality", "cost", "reward")
+        found.state("depths", dict(zip(names, bounded, strict=True)), hop=depth.calls)
 
 
 def _depth_ends(means: NDArray[np.float64], tail: float) -> list[tuple[float | None, float | None]]:
@@ -334,9 +320,7 @@ def _depth_ends(means: NDArray[np.float64], tail: float) -> list[tuple[float | N
     # A mean over no query may be anything: the lowest for one end, the highest for the other.
     low = np.quantile(np.nan_to_num(figures, nan=-np.inf), tail, axis=1, method="lower")
     high = np.quantile(np.nan_to_num(figures, nan=np.inf), 1 - tail, axis=1, method="higher")
-    return [
-        (finite(one), finite(other)) for one, other in zip(low.tolist(), high.tolist(), strict=True)
-    ]
+    return list(zip(map(finite, low.tolist()), map(finite, high.tolist()), strict=True))
 
 
 def _best_of_kind(

@@ -1,6 +1,4 @@
-"""The usual routers beside the learned one: who is better and why, as tables and for other
-programs.
-"""
+"""The usual routers beside the learned one: who is better and why, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -33,6 +31,7 @@ from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
 from hierrouter.reports.evaluated import cost_unit
+from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.report import ROWS, table_named
 from hierrouter.reports.results import COST_UNIT
 from hierrouter.reports.values import (
@@ -108,25 +107,12 @@ def compared(
     policies: Sequence[OwnPolicy] = (),
 ) -> Standings:
     """Hold the contest, and work out its intervals; see `contest` for the arguments and errors."""
-    held = contest(
-        tree,
-        shown.alpha,
-        chosen,
-        sets,
-        shown.trained,
-        split,
-        seed,
-        answers,
-        on_fitted or _nobody,
-        policies,
-    )
+    told = on_fitted or (lambda done, total, name: None)
+    trained, alpha = shown.trained, shown.alpha
+    held = contest(tree, alpha, chosen, sets, trained, split, seed, answers, told, policies)
     source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
     look = look_details(held, chosen, policies)
     return standings(held, tree.scorer, source, cost_unit=cost_unit([tree]), look=look)
-
-
-def _nobody(done: int, total: int, name: str) -> None:
-    """Whoever is not told."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,6 +182,17 @@ class Standings:
         """The comparison as one JSON object; its keys are a contract, see docs/compare.md."""
         return as_json(self)
 
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page with all tables; it is one file and loads nothing.
+
+        Raises:
+            WorldError: the disk is full or failed.
+        """
+        page, style = Path(path), template_texts(*BASE_STYLES)
+        text = render("compare.html.j2", style, found=self, shown=contest_tables(self))
+        write_atomically(page, text.encode())
+        return page
+
     def write(self, folder: Path) -> Path:
         """The JSON and the tables as Markdown in `folder`; returns the JSON."""
         tables = "\n".join(as_markdown(table) for table in contest_tables(self))
@@ -223,7 +220,8 @@ def standings(
         bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
         look: see `Standings`.
     """
-    found, reward = Estimates(contest.datasets, bootstrap), _rewards(contest)
+    found = Estimates(contest.datasets, bootstrap)
+    reward = np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
     _add_entries(found, contest, reward)
     return Standings(
         contest=contest,
@@ -238,13 +236,12 @@ def standings(
     )
 
 
-def _rewards(contest: Contest) -> Values:
-    """float64[entries, queries]: R."""
-    return np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])
-
-
 def _add_entries(found: Estimates, contest: Contest, reward: Values) -> None:
-    """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once."""
+    """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once.
+
+    Args:
+        reward: float64[entries, queries].
+    """
     router, members = contest.router, _baselines(contest, reading=True)
     together: dict[int, Estimate] = {}
     if router is not None and members and reward.shape[1] > 1:

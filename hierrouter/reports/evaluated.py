@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import (
-    best_direct_call,
-    best_nodes,
-    best_route_per_dataset,
-    oracle,
-    random_policy,
-    split_regret,
-)
+from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.calls import DepthPoint, depth_curve
 from hierrouter.evaluation.deferral import DeferralPoint
@@ -36,17 +29,9 @@ from hierrouter.learning.loop import choosing_fold
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import Origin, TrainedRouter, under_limit
 from hierrouter.replay.inspection import cost_notes, data_notes
+from hierrouter.reports import results
 from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings
-from hierrouter.reports.results import (
-    COST_UNIT,
-    COST_UNIT_IN_OUT,
-    HandingOver,
-    PairFigures,
-    Report,
-    learning_curve,
-    route_map,
-)
 from hierrouter.reports.values import Bootstrap, Estimates, estimates
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
@@ -80,7 +65,7 @@ def report_on(
     defer: DeferTo | None = None,
     policies: Sequence[OwnPolicy] = (),
     valued: Mapping[str, Valued] | None = None,
-) -> Report:
+) -> results.Report:
     """Evaluate every policy on one fold at one alpha.
 
     Args:
@@ -125,8 +110,10 @@ def report_on(
     swept_stop = sweep is not None and sweep.allow_stop
     cost_range = add_analysis(found, tree, split, alpha, trained, mine.endings, learned, swept_stop)
     for name, ends in mine.own.items():
-        add_regret(found, name, split_regret(fold, alpha, ends, stop))
-    bound = [FrontierPoint(one.alpha, (oracle(fold, one.alpha, swept_stop),)) for one in learned]
+        add_regret(found, name, bounds.split_regret(fold, alpha, ends, stop))
+    bound = [
+        FrontierPoint(one.alpha, (bounds.oracle(fold, one.alpha, swept_stop),)) for one in learned
+    ]
     return build_report(
         found,
         mine.outcomes(deferral),
@@ -150,8 +137,10 @@ def report_on(
         depth_curve=tuple(depths),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
-        route_map=route_map(fold, mine.endings, best_nodes(fold, alpha, stop), found.columns),
-        learning=learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
+        route_map=results.route_map(
+            fold, mine.endings, bounds.best_nodes(fold, alpha, stop), found.columns
+        ),
+        learning=results.learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
     )
 
 
@@ -228,14 +217,14 @@ def value_policies(
     """
     fold, chosen_on = _fold(tree, split), tree.split("train")
     stop = trained is not None and trained.objective.allow_stop
-    bounds = [*single_calls(fold), *fixed_routes(fold, stop), random_policy(fold, stop)]
+    known = [*single_calls(fold), *fixed_routes(fold, stop), bounds.random_policy(fold, stop)]
     if len(chosen_on):
-        bounds.append(best_route_per_dataset(chosen_on, alpha, fold, stop))
-    bounds.append(oracle(fold, alpha, stop))
-    require_other_names(policies, [ROUTER, *(one.name for one in bounds)])
+        known.append(bounds.best_route_per_dataset(chosen_on, alpha, fold, stop))
+    known.append(bounds.oracle(fold, alpha, stop))
+    require_other_names(policies, [ROUTER, *(one.name for one in known)])
     return Valued(
         fold,
-        tuple(bounds),
+        tuple(known),
         {one.name: policy_endings(fold, one, alpha, stop) for one in policies},
         trained.endings(fold) if trained else None,
     )
@@ -261,13 +250,13 @@ def _swept(fold: RouteTree, sweep: Sweep | None) -> tuple[list[FrontierPoint], l
 
 def _handing_over(
     fold: RouteTree, alpha: float, deferral: Deferral | None, share_allowed: float | None
-) -> HandingOver | None:
+) -> results.HandingOver | None:
     """What the router and the stronger model behind it do on a fold, at any threshold."""
     if deferral is None:
         return None
     on_fold = deferral.on(fold)
     curve = tuple(on_fold.curve(alpha, DEFERRAL_POINTS))
-    return HandingOver(
+    return results.HandingOver(
         stronger=deferral.stronger,
         chosen_on=deferral.chosen_on,
         share_allowed=share_allowed,
@@ -277,7 +266,7 @@ def _handing_over(
     )
 
 
-def pair_figures(curve: Sequence[DeferralPoint]) -> PairFigures:
+def pair_figures(curve: Sequence[DeferralPoint]) -> results.PairFigures:
     """APGR and CPT of a router and the stronger model behind it (Ong et al. 2024).
 
     Args:
@@ -285,7 +274,7 @@ def pair_figures(curve: Sequence[DeferralPoint]) -> PairFigures:
     """
     share = np.array([point.share for point in curve])
     quality = np.array([point.quality for point in curve])
-    return PairFigures(
+    return results.PairFigures(
         apgr=apgr(share, quality),
         cpt_50=call_performance_threshold(share, quality, 0.5),
         cpt_80=call_performance_threshold(share, quality, 0.8),
@@ -296,7 +285,7 @@ def cost_unit(trees: Sequence[RouteTree]) -> str:
     """The paper's unit where every model has one rate, in and out."""
     rates = np.concatenate([rate for tree in trees for rate in (tree.rate, tree.direct.rate)])
     single = bool((rates[:, 0] == rates[:, 1]).all())
-    return COST_UNIT if single else COST_UNIT_IN_OUT
+    return results.COST_UNIT if single else results.COST_UNIT_IN_OUT
 
 
 TIE = 5e-4  # of R; less is 0.000 in a sentence
@@ -313,7 +302,7 @@ def _direct_notes(
     learned_from = tree.split("train")
     if trained is None or router is None or not len(learned_from):
         return []
-    direct = best_direct_call(learned_from, alpha, fold)
+    direct = bounds.best_direct_call(learned_from, alpha, fold)
     lead = 0.0 if direct is None else (direct.reward(alpha) - router.reward(alpha)).mean()
     if direct is None or lead <= TIE:
         return []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
 
 NOTHING = 1e-9  # a regret below it is rounding
-ROUTER, BEST, FIXED = "HierRouter", "best in hindsight", "best fixed route"
+ROUTER, BEST, FIXED = "HierRouter", "oracle", "best fixed route"
 LONGEST_ANSWER = 400  # characters of an answer on a terminal
 LONGEST_QUESTION = 60  # characters of a question in a list of queries
 EMPTY = "(empty)"

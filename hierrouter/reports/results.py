@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER, STOP
 from hierrouter.reports.explain import Explained
-from hierrouter.reports.values import Bootstrap, Row, pivot
+from hierrouter.reports.values import Bootstrap, Row, finite, pivot
 from hierrouter.tables import json_text
 from hierrouter_cache.tree import RouteTree
 
@@ -489,9 +488,13 @@ def as_json(report: Report) -> str:
 
 def as_object(report: Report) -> dict[str, Any]:
     """The report as dictionaries and lists, floats as they are."""
-    # There only where somebody brought a policy.
-    own = [row for row in report.regret if row.policy != ROUTER]
-    regret = {name: [_regret(row) for row in own if row.policy == name] for name in _names(own)}
+    frontier = [{**vars(row)} for row in report.frontier]
+    for point in frontier:
+        point |= {name: point[name] and vars(point[name]) for name in ("spread", "crossed")}
+    own: dict[str, list[dict[str, Any]]] = {}  # there only where somebody brought a policy
+    for row in report.regret:
+        if row.policy != ROUTER:
+            own.setdefault(row.policy, []).append(_regret(row))
     return {
         "format": FORMAT,
         "alpha": report.alpha,
@@ -503,134 +506,96 @@ def as_object(report: Report) -> dict[str, Any]:
         "gap_closed": dict(report.gap_closed),
         "gap_closed_intervals": dict(report.gap_closed_intervals),
         "comparisons": [
-            {
-                "policy": row.policy,
-                "kind": row.kind,
-                "difference": row.difference,
-                "low": row.difference_low,
-                "high": row.difference_high,
-            }
+            {key.removeprefix("difference_"): value for key, value in vars(row).items()}
             for row in report.comparisons
         ],
         "power": asdict(report.power) if report.power else None,
-        "frontier": [
-            {
-                **vars(row),
-                "spread": row.spread and vars(row.spread),
-                "crossed": row.crossed and vars(row.crossed),
-            }
-            for row in report.frontier
-        ],
+        "frontier": frontier,
         "price_lists": [
-            {**vars(prices), "rows": [_without(row, "prices") for row in prices.rows]}
+            {**vars(prices), "rows": [_but(row, "prices") for row in prices.rows]}
             for prices in report.price_lists
         ],
-        "depths": [{"calls": row.hop, **_without(row, "hop")} for row in report.depths],
+        "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
         "depth_curve": [asdict(point) for point in report.depth_curve],
-        "deferral": _deferral(report.deferral),
+        "deferral": _deferral(report.deferral) if report.deferral else None,
         "analysis": _analysis(report) if report.ladder else None,
         "route_map": asdict(report.route_map) if report.route_map else None,
         "learning": asdict(report.learning) if report.learning else None,
         "notes": list(report.notes),
         "provenance": dict(report.provenance),
-        **({"policy_regret": regret} if regret else {}),
+        **({"policy_regret": own} if own else {}),
     }
+
+
+def _but(row: Row, name: str) -> dict[str, Any]:
+    return {key: value for key, value in vars(row).items() if key != name}
 
 
 def _analysis(report: Report) -> dict[str, Any]:
     seen, spent = report.measurable, report.cost_range
+    nested = {
+        "ladder": ("rung policy dataset n", "quality cost reward"),
+        "calls": ("policy kind hop model", "calls"),
+        "repair": ("hop before model right cost", "repair damage quality"),
+    }
     return {
-        "ladder": [
-            _nested(row, "rung policy dataset n", "quality cost reward") for row in report.ladder
-        ],
+        **{
+            section: [_nested(row, *fields) for row in getattr(report, section)]
+            for section, fields in nested.items()
+        },
         "measurable": {
             "view": seen.policy,
             "looks": int(seen.looks),
             **_nested(seen, "n", "reward"),
         },
         "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
-        "calls": [_nested(row, "policy kind hop model", "calls") for row in report.calls],
         "frontier": spent and {**asdict(spent), "hulls": [_hull(row) for row in report.hulls]},
-        "repair": [
-            _nested(row, "hop before model right cost", "repair damage quality")
-            for row in report.repair
-        ],
         "models": [_model(row) for row in report.models],
     }
 
 
-def _nested(row: Row, plain: str, metrics: str) -> dict[str, Any]:
-    """Some fields as they are, and metrics with their intervals."""
-    return {
-        **{name: getattr(row, name) for name in plain.split()},
-        **{name: _estimate(row, name) for name in metrics.split()},
-    }
-
-
-def _estimate(row: Row, metric: str) -> dict[str, Any]:
-    found = row.estimate(metric)
-    return {"mean": found.value, "low": found.low, "high": found.high}
+def _nested(row: Row, plain: str, metrics: str, prefix: str = "") -> dict[str, Any]:
+    """Some fields as they are, and metrics, known under a prefix, with their intervals."""
+    found = {name: getattr(row, name) for name in plain.split()}
+    for name in metrics.split():
+        value, low, high = vars(row.estimate(prefix + name)).values()
+        found[name] = {"mean": value, "low": low, "high": high}
+    return found
 
 
 def _regret(row: Row) -> dict[str, Any]:
-    parts = ("whole", "plan", "adaptivity")
-    more = {part: _estimate(row, f"more_{part}") for part in parts}
+    parts = "whole plan adaptivity"
     return {
-        "dataset": row.dataset,
-        "n": row.n,
-        "shown": {part: _estimate(row, part) for part in parts},
-        "generalisation": more if row.more_whole is not None else None,
+        **_nested(row, "dataset n", ""),
+        "shown": _nested(row, "", parts),
+        "generalisation": None if row.more_whole is None else _nested(row, "", parts, "more_"),
     }
 
 
 def _hull(row: Row) -> dict[str, Any]:
     figures = {name: row.estimate(name) for name in ("mean_quality", "cost_save", "perf_gain")}
     return {
-        "policy": row.policy,
-        "kind": row.kind,
+        **_nested(row, "policy kind pareto_distance", ""),
         "points": row.n,
         **{name: asdict(one) if one.value is not None else None for name, one in figures.items()},
-        "pareto_distance": row.pareto_distance,
     }
 
 
 def _model(row: Row) -> dict[str, Any]:
-    reward = {
-        "leave_one_out": _estimate(row, "reward_lost"),
-        "shapley": _estimate(row, "reward_shapley"),
-        "error": row.reward_error,
-    }
-    area = {
-        "leave_one_out": row.area_lost,
-        "shapley": row.area_shapley,
-        "error": row.area_error,
-    }
-    return {
-        "model": row.model,
-        "reward": reward if row.reward_lost is not None else None,
-        "area": area if row.area_lost is not None else None,
-        "share": row.share,
-        "below_5_percent": row.below_5_percent,
-        "leaves": row.leaves,
-    }
+    reward, area = None, None
+    if row.reward_lost is not None:
+        found = _nested(row, "", "lost shapley", "reward_")
+        reward = {"leave_one_out": found.pop("lost"), **found, "error": row.reward_error}
+    if row.area_lost is not None:
+        area = {"leave_one_out": row.area_lost, "shapley": row.area_shapley}
+        area["error"] = row.area_error
+    plain = _nested(row, "model share below_5_percent leaves", "")
+    return {**plain, "reward": reward, "area": area}
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row.policy for row in rows))
-
-
-def _without(row: Row, name: str) -> dict[str, Any]:
-    return {key: value for key, value in vars(row).items() if key != name}
-
-
-def _deferral(handing: HandingOver | None) -> dict[str, Any] | None:
+def _deferral(handing: HandingOver) -> dict[str, Any]:
     """A threshold is null where no query is handed over, or each one: see its share."""
-    if handing is None:
-        return None
-    points = [_deferral_point(point) for point in (handing.chosen, *handing.curve)]
-    return {**asdict(handing), "chosen": points[0], "curve": points[1:]}
-
-
-def _deferral_point(point: DeferralPoint) -> dict[str, float | None]:
-    threshold = point.threshold if math.isfinite(point.threshold) else None
-    return {**asdict(point), "threshold": threshold}
+    found = asdict(handing)
+    for point in (found["chosen"], *found["curve"]):
+        point["threshold"] = finite(point["threshold"])
+    return found

@@ -92,6 +92,12 @@ class Estimate:
     high: float | None = None
 
 
+def each(values: Values, low: Values, high: Values) -> list[Estimate]:
+    """An estimate of each value; all float64[rows]."""
+    numbers = zip(values.tolist(), low.tolist(), high.tolist(), strict=True)
+    return [Estimate(*one) for one in numbers]
+
+
 def estimates(values: Values, bootstrap: Bootstrap, stream: int) -> list[Estimate]:
     """Mean and interval of each row.
 
@@ -105,8 +111,7 @@ def estimates(values: Values, bootstrap: Bootstrap, stream: int) -> list[Estimat
         part = values[start : start + ROWS_AT_ONCE]
         means = resampled_means(part, bootstrap.n, bootstrap.draws(stream))
         low, high = percentile_interval(means, values.shape[1], bootstrap.level)
-        ends = zip(part.mean(axis=1).tolist(), low.tolist(), high.tolist(), strict=True)
-        found.extend(Estimate(*numbers) for numbers in ends)
+        found += each(part.mean(axis=1), low, high)
     return found
 
 

@@ -190,12 +190,14 @@ def test_json_and_csv_hold_every_row():
     )
 
 
-def test_hostile_names_are_inert():
+def test_hostile_names_are_inert(tmp_path):
     nasty = entry("=cmd()|<b>\x1b[31m", "B", 0.5, 0.5)
     found = standings(of([nasty], sets=("B",)), "token_f1", {}, QUICK)
     sheet, *markdown = as_csv(long_table(found)), *map(as_markdown, contest_tables(found))
     assert "'=cmd()" in sheet and "\x1b" not in sheet
-    assert not any("<b>" in text or "\x1b" in text for text in markdown)
+    page = found.to_html(tmp_path / "compare.html").read_text("utf-8")
+    assert page.count("<table") == 3 and "default-src 'none'" in page
+    assert not any("|<b>" in text or "\x1b" in text for text in (page, *markdown))
 
 
 def test_a_trained_router_stands_beside_the_baselines():

@@ -28,7 +28,7 @@ from tests.hierrouter.trees import planted_tree
 ALPHA = 0.05
 GRID = (0.0, ALPHA)
 EXACT = ExactConfig(epochs=16, hidden=32, evaluate_every=4)
-HASTY = replace(EXACT, epochs=2)  # so short that seeds differ
+SHORT = replace(EXACT, epochs=8)
 PPO = PPOConfig(epochs=40, rollouts=256, minibatches=8, hidden=32)
 QUICK = Bootstrap(n=50)
 NUMBER = r"[+-]?\d+\.?\d*"
@@ -53,7 +53,7 @@ def router(
 
 
 @cache
-def sweep(seeds: int = 2, allow_stop: bool = False, config: ExactConfig = EXACT) -> Sweep:
+def sweep(seeds: int = 1, allow_stop: bool = False, config: ExactConfig = EXACT) -> Sweep:
     objective = Objective(ALPHA, allow_stop)
     return Sweep(
         GRID,
@@ -97,14 +97,14 @@ def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
     assert {name for name in routes if name.endswith(">stop")} == stops
     fold = half_easy().split("test")
     assert routes["model-1>stop"].cost == pytest.approx(fold.cost[:, 2].mean())
-    may_not = shown(router(), sweep(config=HASTY))
+    may_not = shown(router(), sweep())
     assert may_not.depths == may_not.depth_curve == ()
     assert not [row.policy for row in may_not.overall if row.policy.endswith(">stop")]
 
 
 def test_the_depth_curve_has_the_points_of_the_frontier() -> None:
     """Both are means of the same seeds, by different ways."""
-    report = shown(None, sweep(allow_stop=True))
+    report = shown(None, sweep(2, True, SHORT))
     assert report.depths == ()
     further = [point.beyond_first for point in report.depth_curve]
     assert further == sorted(further) and any(0 < share < 1 for share in further)
@@ -150,7 +150,7 @@ def test_nothing_is_said_of_sampling_where_there_is_nothing_to_compare() -> None
     assert shown(router(EXACT), sweep()).notes == ()
     assert shown(router(), sweep(), alpha=0.0).notes == ()
     # Routers of the frontier that may do more than that of the tables, or less, are said.
-    assert shown(router(), sweep(allow_stop=True)).notes == (
+    assert shown(router(), sweep(2, True, SHORT)).notes == (
         "The routers of the frontier may stop early, the one of the tables may not.",
     )
     assert shown(router(allow_stop=True), sweep()).notes == (
