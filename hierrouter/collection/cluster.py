@@ -253,34 +253,39 @@ class _Line:
 def work(job: Job, shard: Shard, board: Any) -> Summary | HierRouterError:
     """Collect one shard; what went wrong is returned, so that Ray does not wrap it."""
     line = _Line(board)
-    try:
-        return _collect_shard(job, shard, line)
-    except HierRouterError as error:
-        return error
-    finally:
-        line.send()
-
-
-def _collect_shard(job: Job, shard: Shard, line: _Line) -> Summary:
     progress = Progress(
         on_calls=lambda calls, tokens, cost: line.add(News(calls, tokens, cost)),
         on_lost=lambda calls: line.add(News(lost=calls)),
     )
     how = progress, line.stop, job.engines
-    if job.mirror is None:
+    try:
+        if job.mirror:
+            return _work_beside(job, shard, *how)
         if not job.landmark.exists():
             raise WorldError(
                 f"a worker does not see the cache: {job.root}; name a folder that all machines "
                 "share, or a mirror with --remote"
             )
         return fill_cache(job.pool, job.queries, job.root, *how, shard=shard)
-    store = store_at(job.mirror)
+    except HierRouterError as error:
+        return error
+    finally:
+        line.send()
+
+
+def _work_beside(
+    job: Job, shard: Shard, progress: Progress, stop: Stop, engines: Engines
+) -> Summary:
+    """Collect one shard into a folder of this machine, and copy its parts to the mirror."""
+    store = store_at(str(job.mirror))
     with tempfile.TemporaryDirectory(prefix="hierrouter-") as folder:
         root = Path(folder)
         pull(store, root, leave=job.leave)
         copy = copying_to(store)
         try:
-            return fill_cache(job.pool, job.queries, root, *how, shard=shard, on_part=copy)
+            return fill_cache(
+                job.pool, job.queries, root, progress, stop, engines, shard=shard, on_part=copy
+            )
         except WorldError:
             with suppress(NoCache):  # nothing was committed yet
                 push(root, store)  # the copy of a part may be what failed; the folder goes

@@ -11,7 +11,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,22 +120,9 @@ def write_frame(table: pa.Table, path: Path) -> None:
             pa.csv.write_csv(pa.table(columns, names=names), file)
 
 
-@dataclass(frozen=True)
-class Header:
-    """The first line of a file.
-
-    Attributes:
-        counts: lines of each kind of rows.
-        sha256: of all bytes after the first line, in hexadecimal; None where a person who wrote
-            the file left it out.
-    """
-
-    counts: Counter[str]
-    sha256: str | None
-
-    def line(self) -> bytes:
-        """The header as it stands in the file."""
-        return json_line({"kind": HEADER, "format": FORMAT, **self.counts, DIGEST: self.sha256})
+def _header(counts: Mapping[str, int], sha256: str) -> bytes:
+    """The first line of a file: the lines of each kind, and the digest of all that follow."""
+    return json_line({"kind": HEADER, "format": FORMAT, **counts, DIGEST: sha256})
 
 
 def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignored) -> Counter[str]:
@@ -157,14 +143,14 @@ def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignored) -> Co
     )
     total = hashlib.sha256()
     with atomic_file(out) as file:
-        file.write(Header(counts, total.hexdigest()).line())  # as long as the right one
+        file.write(_header(counts, total.hexdigest()))  # as long as the right one
         for done, line in enumerate(_lines(reader), start=1):
             total.update(line)
             file.write(line)
             if done % BATCH == 0:
                 on_progress("export", done, counts.total())
         file.seek(0)
-        file.write(Header(counts, total.hexdigest()).line())
+        file.write(_header(counts, total.hexdigest()))
     return counts
 
 
@@ -240,8 +226,10 @@ def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignored) -> M
     return merge
 
 
-def read_header(path: Path) -> Header:
-    """What the first line of a file says of the others.
+def read_header(path: Path) -> tuple[Counter[str], str | None]:
+    """(lines of each kind of rows, sha256 of all that follows) by the first line of a file.
+
+    The digest is None where a person who wrote the file left it out.
 
     Raises:
         InputError: there is no such file, or no header.
@@ -263,14 +251,14 @@ def read_header(path: Path) -> Header:
     sha256 = line.get(DIGEST)
     if DIGEST in line and not isinstance(sha256, str):
         raise InputError(f"{DIGEST} must be a text, got {sha256!r:.40}: {where}; or leave it out")
-    return Header(Counter(counts), sha256)
+    return Counter(counts), sha256
 
 
 def _checked_rows(
     path: Path, what: str, on_progress: OnProgress
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, row) of each line after the header; all of them must be what the header says."""
-    header = read_header(path)
+    counts, sha256 = read_header(path)
     digest = hashlib.sha256()
     found: Counter[str] = Counter()
     for number, line in raw_lines(path):
@@ -282,15 +270,15 @@ def _checked_rows(
         kind, row = _checked_row(line, f"{path}:{number}")
         found[kind] += 1
         if found.total() % BATCH == 0:
-            on_progress(what, found.total(), header.counts.total())
+            on_progress(what, found.total(), counts.total())
         yield kind, row
-    for kind, count in header.counts.items():
+    for kind, count in counts.items():
         if found[kind] != count:
             raise InputError(
                 f"{found[kind]} {kind} where the header says {count}: {path}; the file is not "
                 "whole, export again"
             )
-    if header.sha256 not in (None, digest.hexdigest()):
+    if sha256 not in (None, digest.hexdigest()):
         raise InputError(
             f"edited after the export, its {DIGEST} is not that of the header: {path}; export "
             "again, or see docs/interchange.md for files of your own"

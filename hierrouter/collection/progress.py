@@ -98,51 +98,42 @@ class Meter:
         return (self.of - self.done) * self.seconds / self.done
 
 
-class ProgressLines:
-    """A line of JSON every so often, and one at the end of each stage that took that long.
+def progress_lines(
+    put: Callable[[str], None],
+    every_s: float = SECONDS_PER_LINE,
+    clock: Callable[[], float] = perf_counter,
+) -> Meter:
+    """A meter that says how far it is, in lines of JSON.
+
+    There is one every so often, and one at the end of each stage that took that long.
 
     Args:
         put: takes a line.
         every_s: seconds between two lines, and before the first one.
         clock: seconds since any moment.
-
-    Attributes:
-        meter: what the lines say; it is told what is done.
     """
+    last = clock()
 
-    def __init__(
-        self,
-        put: Callable[[str], None],
-        every_s: float = SECONDS_PER_LINE,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
-        self._put = put
-        self._every_s = every_s
-        self._last = clock()
-        self.meter = Meter(clock, self._tell)
+    def tell(calls: int) -> None:
+        nonlocal last
+        now, eta = clock(), meter.eta_s
+        ended = meter.done >= meter.of and meter.seconds >= every_s
+        if not ended and now - last < every_s:
+            return
+        last = now
+        line = {
+            "progress": meter.label,
+            "done": meter.done,
+            "of": meter.of,
+            "failed": meter.failed,
+            "tokens_per_s": round(meter.tokens_per_s),
+            "eta_s": None if eta is None else round(eta),
+            "spent": float(f"{meter.spent:.6g}"),
+        }
+        put(json.dumps(line))
 
-    def _tell(self, calls: int) -> None:
-        meter, now = self.meter, self.meter.clock()
-        ended = meter.done >= meter.of and meter.seconds >= self._every_s
-        if ended or now - self._last >= self._every_s:
-            self._last = now
-            self._put(self._line())
-
-    def _line(self) -> str:
-        """The stage as one JSON object."""
-        meter = self.meter
-        eta = meter.eta_s
-        return json.dumps(
-            {
-                "progress": meter.label,
-                "done": meter.done,
-                "of": meter.of,
-                "failed": meter.failed,
-                "tokens_per_s": round(meter.tokens_per_s),
-                "eta_s": None if eta is None else round(eta),
-                "spent": float(f"{meter.spent:.6g}"),
-            }
-        )
+    meter = Meter(clock, tell)
+    return meter
 
 
 @dataclass

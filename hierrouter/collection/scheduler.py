@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -101,40 +102,35 @@ def fill_cache(
                 progress.on_changed(changed)
             store_plan(writer, reader, pool, identities, queries)
         spec = pool.tree_spec(identities)
-        collection = _Collection(pool, ours, spec, reader, writer, progress, stop, engines)
+        residency = Residency(engines)
+        collection = _Collection(pool, ours, spec, reader, writer, progress, stop, residency)
         collection.run()
         if collection.summary.failed:
             collection.count_missing()
     return collection.summary
 
 
+@dataclass
 class _Collection:
     """A collection under way: the pool's models, what is committed, and where to write."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        queries: Sequence[Query],
-        spec: TreeSpec,
-        reader: CacheReader | None,
-        writer: PartWriter,
-        progress: Progress,
-        stop: Stop,
-        engines: Engines,
-    ) -> None:
-        self.pool = pool
-        self.queries = queries
-        self.direct, self.levels = stages_of(pool, spec)
-        self.writer = writer
-        self.progress = progress
-        self.stop = stop
-        self.residency = Residency(engines)
-        self.rates = pool.rates()
+    pool: Pool
+    queries: Sequence[Query]
+    spec: InitVar[TreeSpec]
+    reader: InitVar[CacheReader | None]
+    writer: PartWriter
+    progress: Progress
+    stop: Stop
+    residency: Residency
+
+    def __post_init__(self, spec: TreeSpec, reader: CacheReader | None) -> None:
+        self.direct, self.levels = stages_of(self.pool, spec)
+        self.rates = self.pool.rates()
         self.responses = reader.responses() if reader else {}
         self.earlier = set(self.responses)
         self.failures = reader.failures() if reader else {}
-        self.per_query = pool.routes.calls + len(pool.everyone)
-        self.summary = Summary(len(queries), len(queries) * self.per_query)
+        self.per_query = self.pool.routes.calls + len(self.pool.everyone)
+        self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
         self.outages: dict[str, Outage] = {}
         self.lost: set[str] = set()
         self.part_rows = FIRST_PART

@@ -127,7 +127,7 @@ def import_(
             raise InputError(
                 "jsonl holds a whole cache: no --hops, no --price; they are `report`'s"
             )
-        known = files.read_header(path).sha256 is not None
+        known = files.read_header(path)[1] is not None
         merge = files.import_jsonl(path, root, on_progress)
         return Received(root, name, merge, digest_known=known)
     found, rate = READERS[name](path)

@@ -91,6 +91,12 @@ def stored(answers: Answers, root: Path, hops: int | None = None) -> Merge:
     return store_answers(answers, pool_of(answers, hops), {}, root).merge
 
 
+def cache_of(rows: Rows, folder: Path) -> Path:
+    """A cache in `folder` of a table of these rows."""
+    stored(answers_of(rows, folder), folder / "cache")
+    return folder / "cache"
+
+
 def keys(root: Path, kind: str = "calls", name: str = "key") -> Sequence[str]:
     """One column of a cache, sorted."""
     return sorted(CacheReader(root).sql(f'SELECT "{name}" FROM {kind}')[name].to_pylist())

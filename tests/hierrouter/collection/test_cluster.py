@@ -23,17 +23,10 @@ from hierrouter_cache import writer
 from hierrouter_cache.errors import HierRouterError, InputError, Interrupted, WorldError
 from hierrouter_cache.keys import next_context
 from hierrouter_cache.mirror import push
-from hierrouter_cache.parts import CALLS, list_parts, part_name
+from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
-from hierrouter_cache.writer import (
-    WHILE_COLLECTING,
-    PartWriter,
-    commit,
-    encode,
-    no_steps,
-    sweep_drafts,
-)
+from hierrouter_cache.writer import PartWriter, sweep_drafts
 from tests.conftest import SOURCES, environment
 from tests.engines import Scripted, told
 from tests.hierrouter.collection import noted
@@ -187,12 +180,19 @@ def test_a_landmark_stands_for_days_and_goes_with_its_block(
 @pytest.mark.usefixtures("cluster")
 def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole: Path) -> None:
     """The mirror holds another answer to a first call, with a smaller name than ours."""
-    rival, mirror = rival_of(whole, tmp_path / "rival"), FolderStore(tmp_path / "mirror")
-    push(rival, mirror)
+    first = "SELECT * EXCLUDE (filename, file_row_number) FROM calls_rows ORDER BY filename LIMIT 1"
+    (row,) = CacheReader(whole).sql(first).to_pylist()
+    row["response"] += " or not"
+    row["outcome"] = next_context(row["context"], row["response"])
+    other = pa.Table.from_pylist([row], schema=CALLS)
+    rival = PartWriter(tmp_path / "rival").append("calls", other)
+    mirror = FolderStore(tmp_path / "mirror")
+    push(tmp_path / "rival", mirror)
     root = tmp_path / "cache"
     PartWriter(root)
     calls, *later = (part for part in list_parts(whole) if part.kind == "calls")
     assert later
+    assert rival.name < calls.path.name
     shutil.copy(calls.path, root / "parts" / calls.path.name)
     there = len(noted.rows(root))
     notes: list[str] = []
@@ -202,17 +202,6 @@ def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole
     assert "1 parts of the mirror answer calls in other words" in notes[0]
     assert noted.rows(root) == noted.rows(whole)
     assert made(tmp_path) == len(noted.rows(whole)) - there
-
-
-def rival_of(root: Path, folder: Path) -> Path:
-    """A cache with another answer to the first call of `root`, before all others by name."""
-    reader = CacheReader(root)
-    row = reader.sql("SELECT * EXCLUDE (filename, file_row_number) FROM calls_rows").to_pylist()[0]
-    row["response"] += " or not"
-    row["outcome"] = next_context(row["context"], row["response"])
-    data = encode("calls", pa.Table.from_pylist([row], schema=CALLS), WHILE_COLLECTING)
-    commit(PartWriter(folder).root, part_name("calls", 0, "0" * 8, 1, data), data, no_steps)
-    return folder
 
 
 @pytest.mark.usefixtures("cluster")

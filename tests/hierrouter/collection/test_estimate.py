@@ -139,18 +139,6 @@ def test_bounds_hold(babbling: Pool, tmp_path: Path) -> None:
     assert before.calls.most == summary.calls == 6 * 15  # where no answers are equal
 
 
-def test_one_model_more_asks_for_its_own_nodes_only(tmp_path: Path) -> None:
-    queries = drawn(5, "arith", "room")
-    two = replace(POOL, models=POOL.models[:2])
-    fill_cache(two, queries, tmp_path)
-    known = estimate(two, queries, tmp_path).total.there
-    found = estimate(POOL, queries, tmp_path)
-    assert found.total.there == known
-    assert due(found)["direct facts"] == 10
-    _, summary = run(POOL, queries, tmp_path)
-    assert summary.calls <= (found.total.calls.most or 0) < 10 * 15 - known
-
-
 def test_other_questions_of_the_cache_tell_what_to_expect_and_are_not_counted(
     tmp_path: Path,
 ) -> None:

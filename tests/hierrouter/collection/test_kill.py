@@ -12,7 +12,7 @@ from tests.conftest import Run, Start
 from tests.warm import Running
 
 KILLS = 10
-ARGUMENTS = ["collect", "--limit", "25", "--cache"]
+ARGUMENTS = ["collect", "--limit", "12", "--cache"]
 
 
 def committed(root: Path) -> dict[str, str]:
@@ -58,7 +58,7 @@ def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -
     for _ in range(KILLS):
         process = start(*ARGUMENTS, root, cwd=tmp_path)
         wait_for_a_commit(process, root)
-        time.sleep(rng.uniform(0, 0.5))
+        time.sleep(rng.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.result()
         now = committed(root)

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from hierrouter.collection.progress import Meter, ProgressLines
+from hierrouter.collection.progress import Meter, progress_lines
 
 
 @dataclass
@@ -19,7 +19,7 @@ def stage(calls: int) -> list[dict[str, Any]]:
     """The lines about a stage of so many calls, one a second."""
     said: list[str] = []
     clock = Clock()
-    meter = ProgressLines(said.append, 10.0, clock).meter
+    meter = progress_lines(said.append, 10.0, clock)
     meter.on_level("hop 1 a", calls)
     for _ in range(calls):
         clock.now += 1
@@ -35,7 +35,7 @@ def test_lines_are_so_far_apart_but_for_the_end_of_a_long_stage() -> None:
 def test_a_line_says_how_far_it_is() -> None:
     said: list[str] = []
     clock = Clock()
-    meter = ProgressLines(said.append, 10.0, clock).meter
+    meter = progress_lines(said.append, 10.0, clock)
     meter.on_level("direct a", 1)
     meter.on_calls(1, 5, 0.25)
     meter.on_level("hop 1 a", 900)
@@ -47,7 +47,7 @@ def test_a_line_says_how_far_it_is() -> None:
 
 def test_what_is_given_up_is_done_and_failed_and_costs_nothing() -> None:
     said: list[str] = []
-    meter = ProgressLines(said.append, every_s=0.0).meter
+    meter = progress_lines(said.append, every_s=0.0)
     meter.on_level("hop 1 a", 3)
     meter.on_calls(1, 0, 0.0)
     meter.on_lost(2)

@@ -31,7 +31,7 @@ from hierrouter_cache.tree import Rate
 from tests.hierrouter.collection.examples import (
     MODELS,
     Rows,
-    answers_of,
+    cache_of,
     keys,
     save,
     single_answers,
@@ -42,8 +42,7 @@ from tests.properties.test_importers import llmrouter_rows, routerbench_rows
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    stored(answers_of(single_answers(), tmp_path), tmp_path / "cache")
-    return tmp_path / "cache"
+    return cache_of(single_answers(), tmp_path)
 
 
 @pytest.fixture
@@ -53,8 +52,7 @@ def table(cache: Path) -> DirectTable:
 
 def table_of(rows: Rows, folder: Path) -> DirectTable:
     """The direct calls of a cache that these rows were imported into."""
-    stored(answers_of(rows, folder), folder / "cache")
-    return direct_table(folder / "cache", scorer("given"), HashedNgrams())
+    return direct_table(cache_of(rows, folder), scorer("given"), HashedNgrams())
 
 
 def read(name: str, path: Path) -> list[Answer]:
@@ -76,10 +74,10 @@ def test_only_direct_calls_travel(cache: Path, table: DirectTable) -> None:
 
 
 def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
-    stored(answers_of(single_answers()[1:], tmp_path), tmp_path / "cache")
+    root = cache_of(single_answers()[1:], tmp_path)
     with pytest.raises(IncompleteTree, match="1 of 10 queries lack direct calls"):
-        direct_table(tmp_path / "cache", scorer("given"), HashedNgrams())
-    table = direct_table(tmp_path / "cache", scorer("given"), HashedNgrams(), allow_incomplete=True)
+        direct_table(root, scorer("given"), HashedNgrams())
+    table = direct_table(root, scorer("given"), HashedNgrams(), allow_incomplete=True)
     assert (len(table.queries), table.left_out) == (9, 1)
 
 
@@ -225,42 +223,30 @@ def test_llmrouter_files_are_told_apart_by_words_of_their_names(
 
 
 def frame(path: Path, **changes: object) -> Path:
-    row = {
-        "sample_id": "mmlu.1",
-        "prompt": "['Two and two?', 'Say one word.']",
-        "eval_name": "mmlu",
-        "lab/a": 1.0,
-        "lab/b": 0.0,
-        "lab/a|model_response": "['four']",
-        "lab/b|model_response": "['five']",
-        "lab/a|total_cost": 7.4e-05,
-        "lab/b|total_cost": 1.46e-05,
-        "oracle_model_to_route_to": "lab/a",
-    }
-    return save([row | changes], path)
+    return save([routerbench_rows()[0] | changes], path)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -> None:
     file = frame(tmp_path / f"frame.{kind}")
     assert guess_format(file) == "routerbench"
-    assert read("routerbench", file)[0].query.question == "Two and two?\nSay one word."
+    assert read("routerbench", file)[0].response == "A\nB"
     imported = import_(file, tmp_path / "cache").imported
     assert imported and not imported.unpriced
     tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     assert tree.direct.score.tolist() == [[1.0, 0.0]]
-    assert tree.direct.cost[0].tolist() == pytest.approx([7.4e-05, 1.46e-05], abs=1e-9)
+    assert tree.direct.cost[0].tolist() == pytest.approx([0.001, 0.0], abs=1e-9)
     assert tree.direct.tokens_in.sum() == 0
     with pytest.raises(InputError, match="needs reference answers"):
         open_tree(tmp_path / "cache")
     with pytest.raises(InputError, match="no token counts: --price; leave"):
-        import_(file, tmp_path / "cache", prices={"lab-a": 1})
+        import_(file, tmp_path / "cache", prices={"x": 1})
 
 
 def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
     assert cost_unit(7.4e-05) == 1e-9
     assert cost_unit(300.0) == 1e-6
-    file = frame(tmp_path / "frame.parquet", **{"lab/a|total_cost": 300.0})
+    file = frame(tmp_path / "frame.parquet", **{"x|total_cost": 300.0})
     answers, rate = READERS["routerbench"](file)
     assert rate == Rate.base(1e-6)
     assert next(answers).tokens_out == 300_000_000
@@ -277,8 +263,8 @@ def test_a_list_stays_a_text_where_other_texts_of_its_column_are_none(tmp_path: 
 
 @pytest.mark.parametrize("text", ["[{[]: 1}]", "[{[1]}]", "[{{}}]"])
 def test_a_list_that_python_cannot_make_is_a_text(tmp_path: Path, text: str) -> None:
-    row = {**routerbench_rows()[0], "x|model_response": text}
-    assert read("routerbench", save([row], tmp_path / "frame.jsonl"))[0].response == text
+    file = frame(tmp_path / "frame.jsonl", **{"x|model_response": text})
+    assert read("routerbench", file)[0].response == text
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
@@ -294,11 +280,11 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
 
 
 BAD_FRAMES = {
-    "no score": ({"lab/a": None}, "lab/a has no score or no cost"),
-    "no cost": ({"lab/b|total_cost": None}, "lab/b has no score or no cost"),
-    "negative": ({"lab/b|total_cost": -1.0}, "lab/b has no score or no cost"),
+    "no score": ({"x": None}, "x has no score or no cost"),
+    "no cost": ({"y|total_cost": None}, "y has no score or no cost"),
+    "negative": ({"y|total_cost": -1.0}, "y has no score or no cost"),
     "no question": ({"prompt": "['']"}, "prompt is blank"),
-    "score of 10": ({"lab/b": 10.0}, "lab/b must be from 0 to 1"),
+    "score of 10": ({"y": 10.0}, "y must be from 0 to 1"),
 }
 
 
@@ -309,12 +295,9 @@ def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
         read("routerbench", frame(tmp_path / "frame.parquet", **changes))
 
 
-def test_a_frame_without_models(tmp_path: Path) -> None:
+def test_a_frame_without_models_or_of_another_kind(table: DirectTable, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column ends in"):
         read("routerbench", save([{"prompt": "a"}], tmp_path / "frame.parquet"))
-
-
-def test_a_frame_is_written_as_parquet_or_csv_only(table: DirectTable, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.parquet or \.csv"):
         WRITERS["routerbench"](table, tmp_path / "frame.pkl")
 

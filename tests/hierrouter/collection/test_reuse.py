@@ -22,7 +22,6 @@ from hierrouter.questions import testbed
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree
-from hierrouter_cache.reader import CacheReader
 from tests.engines import Counting
 from tests.models import save_random_model
 
@@ -108,15 +107,35 @@ CHANGES: dict[str, tuple[Callable[[Pool], Pool], Callable[[Pool], Pool], int]] =
 }
 
 
+@pytest.fixture(scope="module")
+def collected(
+    originals: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Callable[[Pool], Pool], Path]:
+    """A cache of each pool that tests begin with; they copy it."""
+    roots = {first: tmp_path_factory.mktemp("collected") for first in (same, DRAWN)}
+    for first, root in roots.items():
+        assert calls(first(pool(originals)), root) == NODES + DIRECT
+    return roots
+
+
+@pytest.fixture
+def cache(collected: dict[Callable[[Pool], Pool], Path], tmp_path: Path) -> Path:
+    """What the models a and b answered."""
+    return Path(shutil.copytree(collected[same], tmp_path / "cache"))
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_setting_asks_again_where_it_changes_answers(
-    originals: Path, tmp_path: Path, change: str
+    originals: Path,
+    collected: dict[Callable[[Pool], Pool], Path],
+    tmp_path: Path,
+    change: str,
 ) -> None:
     first, changed, expected = CHANGES[change]
-    before = first(pool(originals))
-    assert calls(before, tmp_path) == NODES + DIRECT
-    assert calls(changed(before), tmp_path) == expected
-    assert calls(before, tmp_path) == 0  # and what was there is still there
+    before, root = first(pool(originals)), tmp_path / "cache"
+    shutil.copytree(collected[first], root)
+    assert calls(changed(before), root) == expected
+    assert calls(before, root) == 0  # and what was there is still there
 
 
 @pytest.mark.parametrize(
@@ -128,23 +147,25 @@ def test_another_setting_asks_again_where_it_changes_answers(
     ],
 )
 def test_another_file_of_the_model_asks_again_for_every_call(
-    models: Path, tmp_path: Path, file: str, old: str, new: str
+    models: Path, cache: Path, file: str, old: str, new: str
 ) -> None:
-    calls(pool(models), tmp_path / "cache")
-    moved = models.rename(tmp_path / "elsewhere")
-    assert calls(pool(moved), tmp_path / "cache") == 0  # where they lie does not matter
+    assert calls(pool(models), cache) == 0  # where they lie does not matter
     for name in "ab":
-        path = moved / name / file
+        path = models / name / file
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new, 1))
-    assert calls(pool(moved), tmp_path / "cache") == NODES + DIRECT
+    assert calls(pool(models), cache) == NODES + DIRECT
 
 
-def test_other_weights_ask_again_for_every_call_of_that_model(models: Path, tmp_path: Path) -> None:
-    calls(pool(models), tmp_path / "cache")
+def other_weights(models: Path) -> None:
+    """Give model a the weights of model d."""
+    shutil.copy(models / "d" / "model.safetensors", models / "a" / "model.safetensors")
+
+
+def test_other_weights_ask_again_for_every_call_of_that_model(models: Path, cache: Path) -> None:
     other_weights(models)
     # a: direct, 1st hop, 2nd hop after a and b; b: 2nd hop after the new answers of a.
-    assert calls(pool(models), tmp_path / "cache") == (1 + 1 + 2 + 1) * len(QUERIES)
+    assert calls(pool(models), cache) == (1 + 1 + 2 + 1) * len(QUERIES)
 
 
 def write_commit(repository: Path, commit: str, model: Path, *branches: str) -> None:
@@ -178,42 +199,14 @@ def test_another_commit_of_a_hub_model_asks_again_for_every_call(
     assert calls(main, tmp_path / "cache") == every  # the branch has moved
 
 
-def test_alpha_and_scorer_ask_for_nothing(models: Path, tmp_path: Path) -> None:
+def test_a_fourth_model_asks_for_eight_of_twenty_nodes(originals: Path, tmp_path: Path) -> None:
     root = tmp_path / "cache"
-    calls(pool(models), root)
-    responses = CacheReader(root).responses()
-    shutil.rmtree(models)  # nothing is left that could answer
-    for scorer in ("token_f1", "exact_match"):
-        tree = open_tree(root, Selection(scorer=scorer))
-        for alpha in (0.0, 0.005, 1.0):
-            assert tree.reward(alpha).shape == (len(QUERIES), 4)
-    assert CacheReader(root).responses() == responses
-
-
-def test_a_fourth_model_asks_for_eight_of_twenty_nodes(models: Path, tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    three, four = pool(models, "abc"), pool(models, "abcd")
-    file = tmp_path / "three.toml"
-    file.write_text(toml(three))
+    three, four = pool(originals, "abc"), pool(originals, "abcd")
     assert calls(three, root) == (12 + 3) * len(QUERIES)
-    earlier = set(CacheReader(root).responses())
     before = open_tree(root).fingerprint
-
     assert calls(four, root) == (8 + 1) * len(QUERIES)
-    new = CacheReader(root).sql("SELECT key, step FROM calls").to_pylist()
-    new = [row for row in new if row["key"] not in earlier]
-    plan = json.loads(CacheReader(root).latest_plan().pool)
-    direct = {step for _, step in four.tree_spec(plan["identities"]).direct}
-    assert sum(row["step"] in direct for row in new) == len(QUERIES)
-    assert sum(row["step"] not in direct for row in new) == 8 * len(QUERIES)
-
     assert open_tree(root).routes.calls == 20
-    assert open_tree(root, Selection(pool=str(file))).fingerprint == before
-
-
-def other_weights(models: Path) -> None:
-    """Give model a the weights of model d."""
-    shutil.copy(models / "d" / "model.safetensors", models / "a" / "model.safetensors")
+    assert open_tree(root, pool_file(tmp_path, three)).fingerprint == before
 
 
 def pool_file(folder: Path, pool: Pool) -> Selection:

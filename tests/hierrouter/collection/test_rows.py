@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collection.files import whole_folder
@@ -103,15 +101,6 @@ def test_a_bad_file_is_one_line(tmp_path: Path, name: str) -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a regular file"):
         list(read_rows(tmp_path))
-
-
-def test_a_file_that_declares_too_many_rows_is_not_read(tmp_path: Path) -> None:
-    schema = pa.schema([("a", pa.null())])
-    with pq.ParquetWriter(tmp_path / "huge.parquet", schema) as writer:
-        for _ in range(6):
-            writer.write_table(pa.table({"a": pa.nulls(10_000_000)}, schema=schema))
-    with pytest.raises(InputError, match="60,000,000 rows declared"):
-        list(read_rows(tmp_path / "huge.parquet"))
 
 
 def test_every_kind_of_file_says_the_same(tmp_path: Path) -> None:

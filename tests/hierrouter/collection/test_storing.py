@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.collection import transfer
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
-from hierrouter.collection.transfer import import_, leak_line
+from hierrouter.collection.transfer import import_
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
@@ -18,6 +18,7 @@ from hierrouter_cache.tree import Rate
 from tests.hierrouter.collection.examples import (
     MODELS,
     answers_of,
+    cache_of,
     chains,
     keys,
     save,
@@ -27,8 +28,7 @@ from tests.hierrouter.collection.examples import (
 
 
 def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    stored(answers_of(single_answers(), tmp_path), root)
+    root = cache_of(single_answers(), tmp_path)
     tree = open_tree(root, Selection(scorer="accuracy"))
     assert (tree.context_free, tree.hops) == (True, 2)
     assert tree.models == ("lab-tiny-1b", "lab-large-10b")
@@ -84,8 +84,7 @@ def test_trees_that_are_too_large_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_chain_stands_at_its_own_path_only(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    stored(answers_of(chains(), tmp_path), root)
+    root = cache_of(chains(), tmp_path)
     with pytest.raises(IncompleteTree, match="lack 12 nodes"):
         open_tree(root)
     tree = open_tree(root, Selection(models=["lab-tiny-1b"], scorer="accuracy"))
@@ -106,8 +105,7 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
         for row in single_answers(4)
         for first in MODELS
     ]
-    root = tmp_path / "cache"
-    stored(answers_of(rows, tmp_path), root)
+    root = cache_of(rows, tmp_path)
     tree = open_tree(root)
     assert (tree.hops, len(tree), tree.context_free) == (2, 4, False)
     responses = set(CacheReader(root).responses().values())
@@ -122,14 +120,6 @@ def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
     with pytest.raises(IncompleteTree):
         open_tree(root)
     assert open_tree(root, Selection(allow_incomplete=True)).left_out == 1
-
-
-def test_the_final_answer_counts_where_the_answer_does_not_state_it(tmp_path: Path) -> None:
-    (query,) = answers_of(single_answers(1), tmp_path).queries
-    assert query.answers == ("0 and one make 1", "1")
-    rows = [{**row, "answer": "0 + 1 = \\boxed{1}"} for row in single_answers(1)]
-    (query,) = answers_of(rows, tmp_path).queries
-    assert query.answers == ("0 + 1 = \\boxed{1}",)
 
 
 def test_a_given_score_is_the_tables_and_none_is_made_up(tmp_path: Path) -> None:
@@ -197,34 +187,22 @@ def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path
     assert (merge.added.total(), merge.another_plan) == (0, True)
 
 
-def imported(folder: Path, questions: list[str]) -> Path:
-    """A cache of these questions, the first one of test and the others of train."""
+def leak(folder: Path, *questions: str) -> str:
+    """What is said of a cache of these questions, the first of test and the others of train."""
     rows = single_answers(len(questions))
     for place, row in enumerate(rows):
         asked = place // len(MODELS)
         row |= {"question": questions[asked], "split": "train" if asked else "test"}
-    table = save(rows, folder / "table.parquet")
-    import_(table, folder / "cache")
-    return folder / "cache"
+    folder.mkdir()
+    return import_(save(rows, folder / "table.parquet"), folder / "cache").leak or ""
 
 
-OTHERS = ["Name the river that runs through Paris.", "Which planet has the most moons?"]
-
-
-def test_a_question_in_two_folds_is_named(tmp_path: Path) -> None:
+def test_a_question_in_two_folds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = "How many squares has a common chessboard?"
-    line = leak_line(imported(tmp_path, [asked, asked.upper(), *OTHERS]))
+    others = "Name the river that runs through Paris.", "Which planet has the most moons?"
+    line = leak(tmp_path / "1", asked, asked.upper(), *others)
     assert line.startswith("1 question of test is nearly the same as one in another fold: ")
     assert "(1.00)" in line
-
-
-def test_nothing_is_said_where_folds_differ(tmp_path: Path) -> None:
-    assert leak_line(imported(tmp_path, ["How many squares has a chessboard?", *OTHERS])) == ""
-
-
-def test_too_many_questions_are_not_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert leak(tmp_path / "2", asked, *others) == ""
     monkeypatch.setattr(transfer, "MOST", 2)
-    line = leak_line(imported(tmp_path, ["How many?", *OTHERS]))
-    assert "were not looked for" in line
+    assert "were not looked for" in leak(tmp_path / "3", asked, *others)
