@@ -76,8 +76,9 @@ def explain(
         if shown.trained is None:
             raise InputError("no router, so no regret: --worst; run `hierrouter train` first")
         fold = split or SPLIT
-        several = explaining.explain_worst(
-            selected.cache, tree, fold, shown.alpha, shown.trained, worst, selected.pool
+        rows = explaining.worst_queries(tree, fold, shown.alpha, shown.trained, worst)
+        several = explaining.explain(
+            selected.cache, tree, rows, shown.alpha, shown.trained, selected.pool
         )
         look_at("explain", tree, fold, shown, worst=worst)
         table = explaining.worst_table(several, fold)

@@ -26,7 +26,7 @@ from hierrouter.evaluation.outcome import Outcome, mean_outcome
 from hierrouter.reports.results import Power, Report
 from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each, finite
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def add_depths(
     for depth, resampled in zip(depths, np.split(means, len(depths)), strict=True):
         reward = None
         if depth.quality is not None and depth.cost is not None:
-            reward = depth.quality - alpha * depth.cost
+            reward = net_reward(depth.quality, depth.cost, alpha)
         values = (depth.share, depth.quality, depth.cost, reward)
         pairs = zip(values, _depth_ends(resampled, tail), strict=True)
         bounded = [Estimate(value, *ends) for value, ends in pairs]

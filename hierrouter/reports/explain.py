@@ -252,25 +252,6 @@ def worst_queries(
     return found
 
 
-def explain_worst(
-    root: Path,
-    tree: RouteTree,
-    split: str,
-    alpha: float,
-    trained: TrainedRouter,
-    count: int,
-    pool: str | None = None,
-) -> list[Explained]:
-    """The queries of `worst_queries`, explained; see `explain` for the rest.
-
-    Raises:
-        CacheError: nothing there, damaged, or not the cache of this tree.
-        InputError: a router made for another tree.
-    """
-    rows = worst_queries(tree, split, alpha, trained, count)
-    return explain(root, tree, rows, alpha, trained, pool)
-
-
 def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node, ...]:
     routes, reward = tree.routes, tree.node_reward(alpha)[row]
     return tuple(

@@ -23,7 +23,7 @@ from hierrouter.reports.evaluated import (
     require_deferrable,
     value_policies,
 )
-from hierrouter.reports.explain import explain_worst
+from hierrouter.reports.explain import explain, worst_queries
 from hierrouter.reports.page import CASES
 from hierrouter.reports.results import Report, as_json
 from hierrouter.reports.tables import long_table, named_tables
@@ -139,9 +139,8 @@ class FinishedReport:
         """
         tree, shown, result = request.tree, request.shown, request.under(request.tree)
         if shown.trained is not None and request.with_worst:
-            worst = explain_worst(
-                tree.root, tree, request.split, shown.alpha, shown.trained, CASES, tree.pool
-            )
+            rows = worst_queries(tree, request.split, shown.alpha, shown.trained, CASES)
+            worst = explain(tree.root, tree, rows, shown.alpha, shown.trained, tree.pool)
             result = replace(result, worst=tuple(worst))
         return cls(request, result)
 

@@ -144,7 +144,11 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> Learni
     config, alpha = trained.origin.config, trained.alpha
     every = (config.evaluate_every * (at + 1) for at in range(len(trained.history)))
     epochs = tuple(min(epoch, config.epochs) for epoch in every)
-    fixed, known = _bounds(trained, tree, fold)
+    fixed, known = None, None
+    if tree.fingerprint == trained.origin.fingerprint:
+        stop, queries = trained.objective.allow_stop, tree.split(fold)
+        bounds = best_fixed_route(queries, alpha, queries, stop), oracle(queries, alpha, stop)
+        fixed, known = (float(bound.reward(alpha).mean()) for bound in bounds)
     return LearningCurve(
         alpha=alpha,
         fold=fold,
@@ -154,18 +158,6 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> Learni
         fixed=fixed,
         oracle=known,
     )
-
-
-def _bounds(
-    trained: TrainedRouter, tree: RouteTree, fold: str
-) -> tuple[float, float] | tuple[None, None]:
-    """Mean R of the best fixed route and of the oracle, on the fold that chose."""
-    if tree.fingerprint != trained.origin.fingerprint:
-        return None, None
-    alpha, stop, queries = trained.alpha, trained.objective.allow_stop, tree.split(fold)
-    bounds = best_fixed_route(queries, alpha, queries, stop), oracle(queries, alpha, stop)
-    fixed, known = (float(bound.reward(alpha).mean()) for bound in bounds)
-    return fixed, known
 
 
 MOST_ROUTES = 10  # with a column of their own; the rest shares the last one
