@@ -197,8 +197,6 @@ def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]
             where = f"{source}:{number}"
             row = parse_object(line, where)
             found = question_in(row, where)
-            if not isinstance(row.get("id"), str | int | None):
-                raise InputError(f"id is neither a text nor a whole number: {where}; change it")
             ids.append(row.get("id"))
             yield found
 

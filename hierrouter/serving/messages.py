@@ -95,7 +95,8 @@ def question_in(row: dict[str, Any], where: str) -> Question:
         where: file and line, for messages.
 
     Raises:
-        InputError: neither question nor messages, or both, or nothing that can be asked.
+        InputError: neither question nor messages, or both, or nothing that can be asked; or an id
+            that is neither a text nor a whole number.
     """
     given = [name for name in ("question", "messages") if row.get(name) is not None]
     if len(given) != 1:
@@ -112,6 +113,8 @@ def question_in(row: dict[str, Any], where: str) -> Question:
     except InputError as error:
         fault, _, remedy = str(error).partition("; ")
         raise InputError(f"{fault}: {where}; {remedy}") from None
+    if not isinstance(row.get("id"), str | int | None):
+        raise InputError(f"id is neither a text nor a whole number: {where}; change it")
     return question
 
 

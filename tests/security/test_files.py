@@ -20,15 +20,8 @@ import pytest
 import torch
 
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.learning import checkpoint
 from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import (
-    description_of,
-    load_checkpoint,
-    load_sweep,
-    read_tensors,
-    rebuild,
-    write_tensors,
-)
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import open_tree
@@ -178,11 +171,11 @@ def test_any_live_json_is_taken_or_refused(live_run: Path, tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_any_description_of_a_policy_is_taken_or_refused(live_run: Path) -> None:
     file = live_run / "policy.safetensors"
-    tensors, text = read_tensors(file)
+    tensors, text = checkpoint.read_tensors(file)
     refused = 0
     for odd in with_odd_values(json.loads(text)):
         try:
-            rebuild(odd, dict(tensors), file)
+            checkpoint.rebuild(odd, dict(tensors), file)
         except HierRouterError:
             refused += 1
     assert refused > 300
@@ -192,21 +185,21 @@ def test_any_description_of_a_policy_is_taken_or_refused(live_run: Path) -> None
 def test_a_shape_that_is_not_the_weights_takes_no_memory(
     name: str, live_run: Path, tmp_path: Path
 ) -> None:
-    tensors, text = read_tensors(live_run / "policy.safetensors")
+    tensors, text = checkpoint.read_tensors(live_run / "policy.safetensors")
     found = json.loads(text)
     found["shape"][name] = 10**9
-    write_tensors(tmp_path / "policy.safetensors", tensors, json.dumps(found))
+    checkpoint.write_tensors(tmp_path / "policy.safetensors", tensors, json.dumps(found))
     with pytest.raises(HierRouterError, match="weights and description do not fit"):
-        load_checkpoint(tmp_path)
+        checkpoint.load_checkpoint(tmp_path)
 
 
 def test_scales_that_hold_nothing_take_no_memory(live_run: Path) -> None:
     file = live_run / "policy.safetensors"
-    tensors, text = read_tensors(file)
+    tensors, text = checkpoint.read_tensors(file)
     many = {**tensors, "scales": torch.empty(20_000_000, 0)}
     swept = json.dumps({**json.loads(text), "alphas": [0.1]})
     with pytest.raises(HierRouterError, match="weights and description do not fit") as caught:
-        rebuild(swept, many, file)
+        checkpoint.rebuild(swept, many, file)
     assert "scales (20000000, 0)" in str(caught.value.__cause__)
 
 
@@ -214,9 +207,9 @@ def test_scales_that_hold_nothing_take_no_memory(live_run: Path) -> None:
 def test_json_that_has_no_end_is_no_run(text: str, tmp_path: Path) -> None:
     for name in ("policy.json", "sweep.json", "run.json"):
         (tmp_path / name).write_text(text)
-    assert description_of(tmp_path) == {}
+    assert checkpoint.description_of(tmp_path) == {}
     with pytest.raises(HierRouterError, match="damaged"):
-        load_sweep(tmp_path)
+        checkpoint.load_sweep(tmp_path)
 
 
 def test_ids_and_names_become_no_path(tmp_path: Path, hierrouter: Run) -> None:

@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from hierrouter.learning.bundle import load_bundle, save_bundle
+from hierrouter.learning.bundle import save_bundle
 from hierrouter.serving.router import Router
 from hierrouter_cache.errors import InputError
 from tests.conftest import Run
-from tests.hierrouter.serving.serving import served, with_server
+from tests.hierrouter.serving.serving import GOOD, ask, bundle_in, served, user, with_server
 from tests.security.world import FAMILIES, STEERING, served_pool
 from tests.servers import Reply, Server, completion, refusal, serving
 
 KEY = "sk-CANARY-0123456789"
-ASKED = {"messages": [{"role": "user", "content": "compute 12+7"}]}
 CHAT = "/v1/chat/completions"
+BODY = json.dumps(GOOD)
 JSON = "Content-Type: application/json\r\n"
 
 
@@ -55,29 +55,22 @@ def test_route_lets_no_family_of_a_server_through(
 @pytest.mark.parametrize(
     "host",
     [
-        "evil.example",
-        "evil.example:8100",
-        "127.0.0.1.evil.example",
-        "10.0.0.1",
-        "[::1",
-        "localhost@evil.example",
-        "127.0.0.1 evil.example",
-        "",
+        *("evil.example", "evil.example:8100", "127.0.0.1.evil.example", "10.0.0.1", "[::1"),
+        *("localhost@evil.example", "127.0.0.1 evil.example", ""),
     ],
 )
 def test_a_page_whose_name_leads_here_is_refused(url: str, host: str) -> None:
     """DNS rebinding: the browser takes it for the page's own server, so it may read the answer."""
     for path in ("/health", "/metrics", "/v1/models"):
         assert answer(url, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")[0] in (400, 421)
-    assert answer(url, post(ASKED, host))[0] in (400, 421)
+    assert answer(url, post(GOOD, host))[0] in (400, 421)
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8100", "127.0.0.1:8100", "[::1]:8100"])
-def test_this_machine_is_let_in_under_its_names(url: str, host: str) -> None:
-    assert answer(url, post(ASKED, host))[0] == 200
-
-
-def test_with_a_key_every_name_is_let_in(live_run: Path) -> None:
+def test_this_machine_is_let_in_under_its_names_and_with_a_key_under_any(
+    url: str, live_run: Path
+) -> None:
+    for host in ("localhost", "localhost:8100", "127.0.0.1:8100", "[::1]:8100"):
+        assert answer(url, post(GOOD, host))[0] == 200
     head = f"GET /v1/models HTTP/1.1\r\nHost: llm.example\r\nAuthorization: Bearer {KEY}\r\n\r\n"
     with served(Router(live_run), key=KEY) as url:
         assert answer(url, head)[0] == 200
@@ -86,21 +79,18 @@ def test_with_a_key_every_name_is_let_in(live_run: Path) -> None:
 
 def test_no_page_of_another_origin_can_ask_or_read(url: str) -> None:
     origin = {"Origin": "http://evil.example"}
-    wanted = {**origin, "Access-Control-Request-Method": "POST"}
-    wanted["Access-Control-Request-Headers"] = "content-type"
-    asked = httpx2.options(url + CHAT, headers=wanted)
+    may = {"Method": "POST", "Headers": "content-type"}
+    wanted = {f"Access-Control-Request-{name}": value for name, value in may.items()}
+    asked = httpx2.options(url + CHAT, headers=origin | wanted)
     assert not asked.is_success
     read = httpx2.get(f"{url}/v1/models", headers=origin)
     for found in (asked, read):
         assert not [name for name in found.headers if name.startswith("access-control")]
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        body = json.dumps(ASKED).encode()
-        assert (
-            httpx2.post(url + CHAT, content=body, headers={"Content-Type": kind}).status_code == 415
-        )
+        found = httpx2.post(url + CHAT, content=BODY, headers={"Content-Type": kind})
+        assert found.status_code == 415
 
 
-BODY = json.dumps(ASKED)
 NEXT = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 ODD = {
     "two lengths": f"Content-Length: {len(BODY)}\r\nContent-Length: 9\r\n\r\n{BODY}{NEXT}",
@@ -158,9 +148,7 @@ def test_a_run_of_others_does_not_decide_where_a_key_goes(
     run = shutil.copytree(live_run, tmp_path / "run")
     with serving(Server()) as server:
         pool = with_server(run, server, "calc", api_key_env="SOME_SECRET")
-        bundle = load_bundle(run)
-        assert bundle
-        save_bundle(replace(bundle, pool=pool), run)
+        save_bundle(replace(bundle_in(run), pool=pool), run)
         with pytest.raises(InputError, match=r"live\.json would send SOME_SECRET to 127.0.0.1"):
             Router(run)
         done = hierrouter("serve", "--port", "0", "--checkpoint", run, cwd=tmp_path)
@@ -180,21 +168,11 @@ def test_a_key_in_place_of_its_variable_is_not_repeated(
     assert "CANARY" not in done.stderr
 
 
-def test_a_line_that_no_json_has_is_refused(
-    live_run: Path, tmp_path: Path, hierrouter: Run
-) -> None:
-    (tmp_path / "asked.jsonl").write_text('{"id": NaN, "question": "compute 12+7"}\n')
-    done = hierrouter("route", "--checkpoint", live_run, "--file", "asked.jsonl", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "asked.jsonl:1" in done.stderr
-
-
 def test_the_log_of_questions_is_for_nobody_else(live_run: Path, tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     said = "".join(FAMILIES.values())
     with served(Router(live_run), log=log) as url:
-        body = {"messages": [{"role": "user", "content": said}]}
-        assert httpx2.post(url + CHAT, json=body, timeout=60).status_code == 200
+        assert ask(url, messages=user(said)).status_code == 200
     assert log.stat().st_mode & 0o077 == 0
     text = log.read_text("utf-8")
     assert text.count("\n") == 1 and text.isascii()

@@ -30,25 +30,30 @@ TEMPLATES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random_model(tmp_path_factory.mktemp("model") / "m", "llama")
+
+
+@pytest.fixture
+def model(made: Path, tmp_path: Path) -> Path:
+    """A folder to put things into; what is done is seen beside it."""
+    return Path(shutil.copytree(made, tmp_path / "m"))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_chat_template_reaches_nothing(
-    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (folder / "chat_template.jinja").write_text(TEMPLATES[name])
-    spec = ModelSpec("m", str(folder), 0.01, generation=Generation(4))
-    model = backend("transformers").load(spec)
+    (model / "chat_template.jinja").write_text(TEMPLATES[name])
+    spec = ModelSpec("m", str(model), 0.01, generation=Generation(4))
+    loaded = backend("transformers").load(spec)
     with pytest.raises(RuntimeError, match="its chat template fails"):
-        list(model.generate(["a question"]))
-    assert not list(tmp_path.iterdir())
+        list(loaded.generate(["a question"]))
+    assert list(tmp_path.iterdir()) == [model]
 
 
-def test_a_template_that_fails_is_one_line(folder: Path, tmp_path: Path, hierrouter: Run) -> None:
-    model = shutil.copytree(folder, tmp_path / "m")
+def test_a_template_that_fails_is_one_line(model: Path, tmp_path: Path, hierrouter: Run) -> None:
     (model / "chat_template.jinja").write_text(TEMPLATES["its own error"])
     entry = f'[[models]]\nname = "a"\nmodel = "{model}"\nbase_rate = 1\n'
     (tmp_path / "pool.toml").write_text(f"[pool]\nhops = 1\n{entry}")
@@ -60,8 +65,7 @@ def test_a_template_that_fails_is_one_line(folder: Path, tmp_path: Path, hierrou
     assert "its chat template fails: TemplateError: \\x1b]0;x" in done.stderr.splitlines()[-1]
 
 
-def test_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(folder, tmp_path / "m")
+def test_code_of_a_tokenizer_is_never_run(model: Path, tmp_path: Path) -> None:
     config = json.loads((model / "tokenizer_config.json").read_text())
     changed = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
     (model / "tokenizer_config.json").write_text(json.dumps(config | changed))
@@ -73,18 +77,12 @@ def test_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
-@pytest.fixture
-def encoder(folder: Path, tmp_path: Path) -> Path:
-    """A folder with one module of a sentence encoder's."""
-    return shutil.copytree(folder, tmp_path / "encoder")
-
-
-def test_code_of_an_encoder_is_never_run(encoder: Path, tmp_path: Path) -> None:
+def test_code_of_an_encoder_is_never_run(model: Path, tmp_path: Path) -> None:
     modules = [{"idx": 0, "name": "0", "path": "", "type": "evil.Evil"}]
-    (encoder / "modules.json").write_text(json.dumps(modules))
-    (encoder / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
     with pytest.raises(WorldError, match=r"cannot load encoder .* references the module class"):
-        SentenceEncoder(str(encoder))
+        SentenceEncoder(str(model))
     assert not (tmp_path / "pwned").exists()
 
 
@@ -98,13 +96,13 @@ class Evil:
         return Path.touch, (self.file,)
 
 
-def test_pickled_weights_are_never_loaded(encoder: Path, tmp_path: Path) -> None:
-    (encoder / "model.safetensors").rename(encoder / "other.safetensors")
-    torch.save(Evil(tmp_path / "pwned"), encoder / "pytorch_model.bin")
+def test_pickled_weights_are_never_loaded(model: Path, tmp_path: Path) -> None:
+    (model / "model.safetensors").rename(model / "other.safetensors")
+    torch.save(Evil(tmp_path / "pwned"), model / "pytorch_model.bin")
     with pytest.raises((WorldError, InputError)):
-        SentenceEncoder(str(encoder))
+        SentenceEncoder(str(model))
     with pytest.raises((WorldError, InputError)):
-        backend("transformers").load(ModelSpec("m", str(encoder), 0.01))
+        backend("transformers").load(ModelSpec("m", str(model), 0.01))
     assert not (tmp_path / "pwned").exists()
-    torch.load(encoder / "pytorch_model.bin", weights_only=False)
+    torch.load(model / "pytorch_model.bin", weights_only=False)
     assert (tmp_path / "pwned").exists()  # had it been, it would have run
