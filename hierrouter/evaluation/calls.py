@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.evaluation.outcome import Floats, Integers, Outcome, at_nodes
-from hierrouter_cache.tree import Routes, RouteTree, StatePart
+from hierrouter_cache.tree import Routes, RouteTree
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,17 @@ def by_depth(tree: RouteTree, endings: Floats) -> list[Depth]:
     Args:
         endings: float64[queries, nodes], rows sum to 1.
     """
-    return [_at_depth(tree, endings, calls) for calls in range(1, tree.hops + 1)]
+    found = []
+    for calls in range(1, tree.hops + 1):
+        level = tree.routes.level(calls)
+        here = endings[:, level]
+        total = float(here.sum())
+        if total == 0:
+            found.append(Depth(calls, 0.0, None, None))
+            continue
+        quality, cost = ((here * one[:, level]).sum() / total for one in (tree.score, tree.cost))
+        found.append(Depth(calls, total / len(tree), float(quality), float(cost)))
+    return found
 
 
 def depth_curve(tree: RouteTree, endings: Mapping[float, Floats]) -> list[DepthPoint]:
@@ -67,29 +77,18 @@ def depth_curve(tree: RouteTree, endings: Mapping[float, Floats]) -> list[DepthP
     Args:
         endings: float64[queries, nodes] for each alpha, rows sum to 1.
     """
-    points = [_point(tree, alpha, probability) for alpha, probability in endings.items()]
-    return sorted(points, key=lambda point: (point.beyond_first, point.calls, point.alpha))
-
-
-def _at_depth(tree: RouteTree, endings: Floats, calls: int) -> Depth:
-    level = tree.routes.level(calls)
-    here = endings[:, level]
-    total = float(here.sum())
-    if total == 0:
-        return Depth(calls, 0.0, None, None)
-    quality, cost = ((here * values[:, level]).sum() / total for values in (tree.score, tree.cost))
-    return Depth(calls, total / len(tree), float(quality), float(cost))
-
-
-def _point(tree: RouteTree, alpha: float, endings: Floats) -> DepthPoint:
     depth = tree.routes.depth()
-    return DepthPoint(
-        alpha=alpha,
-        beyond_first=float(endings[:, depth > 1].sum(axis=1).mean()),
-        calls=float((endings @ depth).mean()),
-        quality=float((endings * tree.score).sum(axis=1).mean()),
-        cost=float((endings * tree.cost).sum(axis=1).mean()),
-    )
+    points = [
+        DepthPoint(
+            alpha=alpha,
+            beyond_first=float(ends[:, depth > 1].sum(axis=1).mean()),
+            calls=float((ends @ depth).mean()),
+            quality=float((ends * tree.score).sum(axis=1).mean()),
+            cost=float((ends * tree.cost).sum(axis=1).mean()),
+        )
+        for alpha, ends in endings.items()
+    ]
+    return sorted(points, key=lambda point: (point.beyond_first, point.calls, point.alpha))
 
 
 @dataclass(frozen=True)
@@ -123,33 +122,28 @@ def repair_matrices(tree: RouteTree) -> list[Repair]:
     say the means of several verdicts, both answers are taken to be right with these probabilities,
     independently of each other: repair is (1 - before) * after, damage before * (1 - after).
     """
-    return [_repair(tree, hop) for hop in range(2, tree.hops + 1)]
+    routes, shape = tree.routes, (len(tree), -1, tree.routes.models)
 
-
-def _repair(tree: RouteTree, hop: int) -> Repair:
-    routes = tree.routes
-
-    def around(values: Floats) -> tuple[Floats, Floats]:
+    def around(values: Floats, hop: int) -> tuple[Floats, Floats]:
         """Before and after the call: [queries, routes, M, 1] and [queries, routes, M, M]."""
-        shape = (len(tree), -1, routes.models)
         before = values[:, routes.level(hop - 1)].reshape(*shape, 1)
         return before, values[:, routes.level(hop)].reshape(*shape, routes.models)
 
-    def mean(values: Floats) -> Floats:
-        over_routes: Floats = values.mean(axis=1)
-        return over_routes
-
-    before, after = around(tree.accuracy)
-    quality_before, quality_after = around(tree.score)
-    cost_before, cost_after = around(tree.cost)
-    return Repair(
-        hop=hop,
-        right=mean(before)[..., 0],
-        repair=mean((1 - before) * after),
-        damage=mean(before * (1 - after)),
-        quality=mean(quality_after - quality_before),
-        cost=mean(cost_after - cost_before),
-    )
+    found = []
+    for hop in range(2, tree.hops + 1):
+        before, after = around(tree.accuracy, hop)
+        (worth, new_worth), (spent, new_spent) = around(tree.score, hop), around(tree.cost, hop)
+        found.append(
+            Repair(
+                hop=hop,
+                right=before.mean(axis=1)[..., 0],
+                repair=((1 - before) * after).mean(axis=1),
+                damage=(before * (1 - after)).mean(axis=1),
+                quality=(new_worth - worth).mean(axis=1),
+                cost=(new_spent - spent).mean(axis=1),
+            )
+        )
+    return found
 
 
 def measurable_optimum(
@@ -202,7 +196,10 @@ def observations(tree: RouteTree) -> Integers:
     number = _distinct(tree.cost[:, :states].astype(np.float32))
     number = _pairs(number, np.broadcast_to(tree.routes.depth()[:states], number.shape))
     for part in tree.parts:
-        number = _pairs(number, _distinct_vectors(part))
+        rows, place = np.unique(part.row, return_inverse=True)
+        vectors = np.ascontiguousarray(part.vectors[rows] + np.float32(0))  # -0 is 0
+        kinds = _distinct(vectors.view(np.dtype((np.void, vectors.itemsize * part.width)))[:, 0])
+        number = _pairs(number, kinds[place].reshape(part.row.shape))
     return number
 
 
@@ -245,11 +242,3 @@ def _distinct(values: NDArray[np.generic]) -> Integers:
 def _pairs(first: Integers, second: Integers) -> Integers:
     """int64[...]: the number of each pair among the distinct ones; the arrays broadcast."""
     return _distinct(first * (second.max(initial=0) + 1) + second)
-
-
-def _distinct_vectors(part: StatePart) -> Integers:
-    """int64[queries, states]: the number of each state's vector among the distinct ones."""
-    rows, place = np.unique(part.row, return_inverse=True)
-    vectors = np.ascontiguousarray(part.vectors[rows] + np.float32(0))  # -0 is 0
-    number = _distinct(vectors.view(np.dtype((np.void, vectors.itemsize * part.width)))[:, 0])
-    return number[place].reshape(part.row.shape)

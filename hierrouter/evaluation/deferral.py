@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from hierrouter.evaluation.outcome import ROUTER, Booleans, Floats, Outcome, going_on
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import RouteTree
 
 POINTS = 512  # of a curve at most
 ROUNDING = 1e-9  # of a sum of probabilities
@@ -45,7 +45,7 @@ class Deferrable:
 
     Attributes:
         tree: the fold.
-        endings: float64[queries, nodes], where the policy's episodes end, see `exact.ending`.
+        endings: float64[queries, nodes], where the policy's episodes end, see `outcome.ending`.
         confidence: float64[queries, states], in any unit; higher is surer.
         stronger: the outcome of the direct call that is made instead. Its answer is final.
     """
@@ -85,13 +85,14 @@ class Deferrable:
         if len(halfway) > points - 2:
             halfway = np.quantile(halfway, np.linspace(0, 1, points - 2), method="nearest")
         gained = self._gained(alpha)
-        return [self._point(float(at), alpha, gained) for at in (-np.inf, *halfway, np.inf)]
+        return [self.point(float(at), alpha, gained) for at in (-np.inf, *halfway, np.inf)]
 
-    def point(self, threshold: float, alpha: float) -> DeferralPoint:
-        """What one threshold gives, in means of R at this alpha."""
-        return self._point(threshold, alpha, self._gained(alpha))
+    def point(self, threshold: float, alpha: float, gained: Gained | None = None) -> DeferralPoint:
+        """What one threshold gives, in means of R at this alpha.
 
-    def _point(self, threshold: float, alpha: float, gained: Gained) -> DeferralPoint:
+        Args:
+            gained: of this alpha, where it is known.
+        """
         outcome, share = self.outcome(threshold), self.share(threshold)
         kept = float((self.endings * self.tree.node_reward(alpha)).sum() / len(self.tree))
         handed = float(self.stronger.reward(alpha).mean())
@@ -102,7 +103,7 @@ class Deferrable:
             cost=float(outcome.cost.mean()),
             reward=float(outcome.reward(alpha).mean()),
             chance=(1 - share) * kept + share * handed,
-            oracle=kept + float(np.interp(share, *gained)),
+            oracle=kept + float(np.interp(share, *(gained or self._gained(alpha)))),
         )
 
     def _gained(self, alpha: float) -> Gained:
@@ -115,7 +116,7 @@ class Deferrable:
 
     def _parted(self, threshold: float) -> tuple[Floats, Floats]:
         """Probabilities of ending at each node, and of being handed over at each state."""
-        reached = self._lowest_before >= threshold
+        reached = self._lowest_above >= threshold
         doubtful = reached[:, : self.tree.routes.states] & (self.confidence < threshold)
         return self.endings * reached, self.deciding * doubtful
 
@@ -125,21 +126,13 @@ class Deferrable:
         return going_on(self.tree.routes, self.endings)
 
     @cached_property
-    def _lowest_before(self) -> Floats:
-        return lowest_before(self.tree.routes, self.confidence)
-
-
-def lowest_before(routes: Routes, confidence: Floats) -> Floats:
-    """float64[queries, nodes]: the lowest confidence on the way to each node, its own left out.
-
-    Args:
-        confidence: float64[queries, states].
-    """
-    lowest = [np.full((len(confidence), 1), np.inf)]
-    for level in range(routes.hops):
-        here = np.minimum(lowest[-1], confidence[:, routes.level(level)])
-        lowest.append(np.repeat(here, routes.models, axis=1))
-    return np.concatenate(lowest, axis=1)
+    def _lowest_above(self) -> Floats:
+        """float64[queries, nodes]: the lowest confidence on the way to each node, its own apart."""
+        routes, lowest = self.tree.routes, [np.full((len(self.tree), 1), np.inf)]
+        for level in range(routes.hops):
+            here = np.minimum(lowest[-1], self.confidence[:, routes.level(level)])
+            lowest.append(np.repeat(here, routes.models, axis=1))
+        return np.concatenate(lowest, axis=1)
 
 
 def in_doubt(probabilities: Floats, threshold: float) -> Booleans:

@@ -236,19 +236,7 @@ def simultaneous_intervals(
     queries = differences.shape[1]
     mean = differences.mean(axis=1)
     error = differences.std(axis=1) / math.sqrt(queries)
-    resampled = np.quantile(_largest(differences, mean, error, n, rng), level)
-    # Resamples of a few queries take few values: their quantile can be less than one needs alone.
-    critical = max(resampled, stats.norm.isf((1 - level) / 2))
-    student = stats.t.isf(stats.norm.sf(critical), queries - 1)
-    half = student * error * math.sqrt(queries / (queries - 1))
-    return mean - half, mean + half
-
-
-def _largest(
-    differences: Floats, mean: Floats, error: Floats, n: int, rng: np.random.Generator
-) -> Floats:
-    """float64[n]: the largest |t| of each resample; what never varies has none."""
-    largest = np.zeros(n)
+    largest = np.zeros(n)  # |t| of each resample; what never varies has none
     varies = np.flatnonzero(error > np.finfo(np.float64).eps * np.abs(mean))
     state = rng.bit_generator.state
     for start in range(0, len(varies), AT_ONCE):
@@ -256,4 +244,8 @@ def _largest(
         rng.bit_generator.state = state  # the same resamples for every part
         off = np.abs(resampled_means(differences[part], n, rng) - mean[part, None])
         np.maximum(largest, (off / error[part, None]).max(axis=0), out=largest)
-    return largest
+    # Resamples of a few queries take few values: their quantile can be less than one needs alone.
+    critical = max(np.quantile(largest, level), stats.norm.isf((1 - level) / 2))
+    student = stats.t.isf(stats.norm.sf(critical), queries - 1)
+    half = student * error * math.sqrt(queries / (queries - 1))
+    return mean - half, mean + half

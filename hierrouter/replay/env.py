@@ -92,9 +92,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self.actions = Actions(tree.routes, allow_stop)
         self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
-        self._query = 0
-        self._node = 0
-        self._stage = 0
+        self._query = self._node = self._stage = 0
         self._ended = True
 
     def reset(
@@ -108,8 +106,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         super().reset(seed=seed)
         chosen = chosen_queries(options, (), self.tree)
         self._query = int(self.np_random.integers(len(self.tree)) if chosen is None else chosen)
-        self._node = 0
-        self._stage = 0
+        self._node = self._stage = 0
         self._ended = False
         return self._observe(), self._info()
 
@@ -128,10 +125,9 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._node = self.tree.routes.child(self._node, model)
         self._stage += 1
         self._ended = bool(stop) or self._stage == self.tree.hops
-        reward = 0.0
-        if self._ended:
-            quality = float(self.tree.score[self._query, self._node])
-            reward = quality - self.alpha * float(self.tree.cost[self._query, self._node])
+        at = self._query, self._node
+        value = self.tree.score[at] - self.alpha * self.tree.cost[at]
+        reward = float(value) if self._ended else 0.0
         return self._observe(), reward, self._ended, False, self._info()
 
     def _observe(self) -> Observation:
@@ -177,7 +173,9 @@ def chosen_queries(
 
 def feature_space(tree: RouteTree) -> spaces.Dict:
     """The space of one observation."""
-    longest = max((_longest(part.vectors) for part in tree.parts), default=1.0)
+    # The largest number without its sign, at least 1; what is mapped is not copied.
+    ends = [(part.vectors.min(initial=-1), part.vectors.max(initial=1)) for part in tree.parts]
+    longest = max((max(-float(low), float(high)) for low, high in ends), default=1.0)
     dearest = float(np.float32(tree.cost.max(initial=0.0)))
     return spaces.Dict(
         {
@@ -186,11 +184,6 @@ def feature_space(tree: RouteTree) -> spaces.Dict:
             "cost": spaces.Box(0.0, dearest, (1,), np.float32),
         }
     )
-
-
-def _longest(vectors: NDArray[np.float32]) -> float:
-    """The largest number without its sign, at least 1; what is mapped is not copied."""
-    return max(float(vectors.max(initial=1.0)), -float(vectors.min(initial=-1.0)))
 
 
 @dataclass(frozen=True)
@@ -335,8 +328,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self._depth = tree.routes.depth()
         self._ids = np.array(tree.query_ids, dtype=object)
         self._queries: QueryStream | None = None
-        self._query = np.zeros(num_envs, dtype=np.int64)
-        self._node = np.zeros(num_envs, dtype=np.int64)
+        self._query = self._node = np.zeros(num_envs, dtype=np.int64)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -368,14 +360,6 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         """
         if self._queries is None:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
-        chosen = self._checked(actions)
-        self._node = self.tree.routes.child(self._node, self.actions.model(chosen))
-        ended = self.actions.ends(self._node, chosen)
-        reward = np.where(ended, self._reward[self._query, self._node], 0.0)
-        final = self._begin_anew(ended, self._queries) if ended.any() else {}
-        return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}
-
-    def _checked(self, actions: ArrayLike) -> NDArray[np.int64]:
         chosen = np.asarray(actions, dtype=np.int64)
         if chosen.shape != self._node.shape:
             raise gymnasium.error.InvalidAction(
@@ -383,7 +367,11 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
             )
         if chosen.min() < 0 or chosen.max() >= self.actions.count:
             raise gymnasium.error.InvalidAction(f"an action is not among {self.actions.count}")
-        return chosen
+        self._node = self.tree.routes.child(self._node, self.actions.model(chosen))
+        ended = self.actions.ends(self._node, chosen)
+        reward = np.where(ended, self._reward[self._query, self._node], 0.0)
+        final = self._begin_anew(ended, self._queries) if ended.any() else {}
+        return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}
 
     def _begin_anew(self, ended: NDArray[np.bool_], queries: QueryStream) -> Info:
         """Start the next episode where one has ended; returns what is told of the old ones."""

@@ -25,6 +25,11 @@ from hierrouter_cache.walk import Forest, walk
 
 COUNTS = 1e-3  # of R: what prices must move it by to be worth a thought
 
+# How many calls have failed, by their last status, and were not answered since.
+FAILED = (
+    "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
+    "GROUP BY status ORDER BY status"
+)
 OnRows = Callable[[int, int], None]
 
 
@@ -88,7 +93,6 @@ def cache_info(
     plan = reader.latest_plan()
     opened = opened_pool(plan.pool, pool, models, hops)
     forest = walk(reader, opened.spec, plan.queries)
-    named = {"incomplete": _incomplete(reader, forest)} if incomplete else {}
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
     return {
         "format": FORMAT,
@@ -98,7 +102,7 @@ def cache_info(
         "complete_queries": int(np.count_nonzero(forest.complete)),
         "missing_nodes": int(np.count_nonzero(~forest.tree.found)),
         "missing_direct": int(np.count_nonzero(~forest.direct.found)),
-        "failed_calls": failed_calls(reader),
+        "failed_calls": {row["status"]: row["n"] for row in reader.sql(FAILED).to_pylist()},
         "calls": reader.number("SELECT count(DISTINCT key) FROM calls_rows"),
         "parts": len(reader.parts),
         "bytes": sum(part.path.stat().st_size for part in reader.parts),
@@ -106,7 +110,7 @@ def cache_info(
         "datasets": sorted(set(datasets.to_pylist())),
         "context_free": opened.pool.context_free,
         "fingerprint": digest([opened.pool.to_json(opened.identities), list(forest.keys)]),
-        **named,
+        **({"incomplete": _incomplete(reader, forest)} if incomplete else {}),
     }
 
 
@@ -133,15 +137,6 @@ def _incomplete(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
         {"query": f"{name['dataset']}/{name['id']}", "missing_nodes": n, "missing_direct": d}
         for name, n, d in zip(names, nodes, direct, strict=True)
     ]
-
-
-def failed_calls(reader: CacheReader) -> dict[str, int]:
-    """How many calls have failed, by their last status, and were not answered since."""
-    rows = reader.sql(
-        "SELECT status, count(*) AS n FROM failures f ANTI JOIN calls_rows c ON c.key = f.key "
-        "GROUP BY status ORDER BY status"
-    )
-    return dict(zip(rows["status"].to_pylist(), rows["n"].to_pylist(), strict=True))
 
 
 def damaged_files(root: Path) -> list[str]:

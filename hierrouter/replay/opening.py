@@ -114,8 +114,12 @@ def embed_states(
     """
     parts = []
     for number, kind in enumerate(text_kinds(view)):
-        alone = kind == ANSWER
-        names = _names(reader, spec, forest, kind)
+        # Hashes of the digests that stand for the text of each state: uint64[queries, states].
+        alone, names = kind == ANSWER, forest.tree.outcome[:, : spec.routes.states]
+        if kind == ANSWER:
+            names = newest_answers(reader, spec, forest)
+        elif kind == QUESTION:
+            names = np.broadcast_to(names[:, :1], names.shape)
         store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
         missing = store.missing(names.T)
         done = 0
@@ -145,14 +149,6 @@ def _files(
         held = states(reader, spec, forest, contexts)
         for at in range(0, len(held), TEXTS_PER_FILE):
             yield held[at : at + TEXTS_PER_FILE]
-
-
-def _names(reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str) -> NDArray[np.uint64]:
-    """uint64[queries, states]: hash of the digest that stands for the text of each state."""
-    contexts = forest.tree.outcome[:, : spec.routes.states]
-    if kind == ANSWER:
-        return newest_answers(reader, spec, forest)
-    return np.broadcast_to(contexts[:, :1], contexts.shape) if kind == QUESTION else contexts
 
 
 @dataclass(frozen=True)
@@ -310,18 +306,14 @@ def open_trees(
         right,
         scorer.name,
     )
-    tree = Tree(
-        **{item.name: getattr(loaded, item.name) for item in fields(loaded)},
-        root=root,
-        pool=selection.pool,
-    )
-    tree = replace(
-        tree,
-        left_out=len(forest.keys) - len(whole.keys),
-        context_free=pool.context_free,
-        encoder=selection.encoder,
-        view=selection.view,
-    )
+    derived = {
+        "left_out": len(forest.keys) - len(whole.keys),
+        "context_free": pool.context_free,
+        "encoder": selection.encoder,
+        "view": selection.view,
+    }
+    arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
+    tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)
     return [
         replace(
             repriced(tree, rates_of(table)),

@@ -107,27 +107,23 @@ def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
     """
     try:
         pool, identities = pool_from_json(plan)
-        _require_a_pool(pool, identities)
+        # A tree of it can be opened, and is not too large; in full: `pool_file`.
+        if type(pool.hops) is not int or not 1 <= pool.hops <= MAX_HOPS:
+            raise ValueError(pool.hops)
+        if not pool.models or pool.routes.calls > MAX_NODES:
+            raise ValueError(len(pool.models))
+        require_distinct([model.name for model in pool.everyone], "the last plan")
+        if not all(0 <= rate.tokens_in + rate.tokens_out < inf for rate in pool.rates().values()):
+            raise ValueError("a rate")
+        if not all(isinstance(identities[model.name], dict) for model in pool.everyone):
+            raise TypeError("an identity")
+        pool.tree_spec(identities)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise CacheError(
             "the last plan holds no pool; not written by this program, find the part with "
             "`hierrouter cache verify`"
         ) from error
     return pool, identities
-
-
-def _require_a_pool(pool: Pool, identities: Mapping[str, Identity]) -> None:
-    """Raise where a tree of it could not be opened, or would be too large; in full: `pool_file`."""
-    if type(pool.hops) is not int or not 1 <= pool.hops <= MAX_HOPS:
-        raise ValueError(pool.hops)
-    if not pool.models or pool.routes.calls > MAX_NODES:
-        raise ValueError(len(pool.models))
-    require_distinct([model.name for model in pool.everyone], "the last plan")
-    if not all(0 <= rate.tokens_in + rate.tokens_out < inf for rate in pool.rates().values()):
-        raise ValueError("a rate")
-    if not all(isinstance(identities[model.name], dict) for model in pool.everyone):
-        raise TypeError("an identity")
-    pool.tree_spec(identities)
 
 
 def _identities(pool: Pool, stored: Pool, known: Mapping[str, Identity]) -> dict[str, Identity]:
@@ -145,19 +141,15 @@ def _without_engine(
 ) -> Identity | None:
     """What a model resolves to; None where only its engine can say."""
     if model.backend == OPENAI:
-        return served_identity(_with_address_of(before, model))
+        endpoint = model.endpoint or Endpoint()
+        # Where a pool names no server, collecting was told one on the command line.
+        if not endpoint.base_url and before and before.endpoint:
+            endpoint = replace(endpoint, base_url=before.endpoint.base_url)
+        return served_identity(replace(model, endpoint=endpoint))
     if before and _is_unseen(model, before):
         return known[model.name]
     content = saved_identity(model)
     return next((item for item in known.values() if _content(item) == content), None)
-
-
-def _with_address_of(before: ModelSpec | None, model: ModelSpec) -> ModelSpec:
-    """Where a pool names no server, collecting was told one on the command line."""
-    endpoint = model.endpoint or Endpoint()
-    if endpoint.base_url or before is None or before.endpoint is None:
-        return model
-    return replace(model, endpoint=replace(endpoint, base_url=before.endpoint.base_url))
 
 
 def _is_unseen(model: ModelSpec, before: ModelSpec) -> bool:
@@ -187,9 +179,11 @@ def _what_changed(
         if name not in before:
             notes.append(f"{name} is new")
             continue
-        changes = _changes(before[name], model)
-        changes += [
-            part for part in RESOLVED if identities[name].get(part) != known[name].get(part)
+        old, now = asdict(before[name].generation), model.generation.settings
+        changes = [
+            *(setting for setting in now if old[setting] != now[setting]),
+            *(part for part in SOURCE if getattr(before[name], part) != getattr(model, part)),
+            *(part for part in RESOLVED if identities[name].get(part) != known[name].get(part)),
         ]
         if changes:
             notes.append(f"{name}: {', '.join(changes)} changed")
@@ -199,12 +193,6 @@ def _what_changed(
     if pool.hops > stored.hops:
         notes.append(f"{pool.hops} hops, collected were {stored.hops}")
     return "; ".join(notes)
-
-
-def _changes(old: ModelSpec, new: ModelSpec) -> list[str]:
-    before, now = asdict(old.generation), new.generation.settings
-    changed = [name for name in now if before[name] != now[name]]
-    return changed + [name for name in SOURCE if getattr(old, name) != getattr(new, name)]
 
 
 def score_forest(
@@ -253,7 +241,10 @@ def _compute(
     size = FIRST_PART
     for start in range(0, len(distinct), HELD):
         held = slice(start, start + HELD)
-        found = _texts(reader, distinct[held, 0], forest, position[first[held]])
+        calls, said = distinct[held, 0], reader.texts(distinct[held, 0])
+        queries = [forest.keys[row] for row in position[first[held]]]
+        rows = reader.queries(queries, ("answers", "choices", '"references"')).to_pylist()
+        found = [(said[number], row) for number, row in zip(calls, rows, strict=True)]
         while len(values) < start + len(found):
             at = len(values) - start
             part = found[at : at + size]
@@ -266,28 +257,13 @@ def _compute(
     return np.array(values)[where.ravel()]
 
 
-def _texts(
-    reader: CacheReader, calls: NDArray[np.uint64], forest: Forest, position: NDArray[np.int64]
-) -> list[Scored]:
-    """Each of these calls, with the row of its query, which stands at `position` in the forest."""
-    said = reader.texts(calls)
-    columns = ("answers", "choices", '"references"')
-    rows = reader.queries([forest.keys[row] for row in position], columns).to_pylist()
-    return [(said[number], row) for number, row in zip(calls, rows, strict=True)]
-
-
 def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[float]:
     """The values of some calls, each with the row of its query, kept where that is possible.
 
     It is not beside a collector, nor in a cache that cannot be written to.
     """
-    values = score_all(
-        scorer,
-        [
-            (call.response, query["answers"], stored_choices(query["choices"]))
-            for call, query in part
-        ],
-    )
+    rows = [(call.response, row["answers"], stored_choices(row["choices"])) for call, row in part]
+    values = score_all(scorer, rows)
     if writable(root):
         columns = [
             [call.key for call, _ in part],

@@ -44,7 +44,11 @@ def planted_tree(
     splits = np.tile(np.repeat(FOLDS, per_family), families)
     queries = len(family)
     right = _right_paths(routes, family, rng)
-    accuracy = _answers(routes, right, luck, rng)
+    answers = np.zeros((queries, routes.nodes), dtype=bool)
+    answers[np.arange(queries), [routes.node(tuple(path)) for path in right.tolist()]] = True
+    answers ^= rng.random(answers.shape) < luck
+    answers[:, 0] = False
+    accuracy = answers.astype(np.float64)
     score = accuracy * rng.uniform(0.9, 1.0, accuracy.shape)
     tokens_out = rng.integers(20, 60, (queries, routes.nodes))
     tokens_in = 60 + 90 * routes.depth() + rng.integers(0, 30, (queries, 1))
@@ -116,53 +120,19 @@ def two_step_tree(
 
     All folds hold the same queries, the train fold `copies[0]` times.
     """
-    routes = Routes(models, 2)
-    asked, named, splits = _two_step_queries(models, copies)
-    queries = len(asked)
-    score = np.zeros((queries, routes.nodes))
-    score[np.arange(queries), routes.child(1 + asked, named)] = 1
-    tokens = np.full((queries, routes.nodes), 50)
+    routes, rng = Routes(models, 2), np.random.default_rng(0)
+    once = np.repeat(np.arange(models), models + 1)
+    asked = np.tile(once, sum(copies))
+    # The model that the right first answer names.
+    named = (asked + 1 + np.tile([0, *range(models)], models * sum(copies))) % models
+    score = np.zeros((len(asked), routes.nodes))
+    score[np.arange(len(asked)), routes.child(1 + asked, named)] = 1
+    tokens = np.full(score.shape, 50)
     tokens[:, 0] = 0
-    rng = np.random.default_rng(0)
-    return _tree(
-        routes,
-        rate=np.full(models, 0.01),
-        datasets=tuple(f"question-{number}" for number in asked),
-        splits=tuple(splits.tolist()),
-        score=score,
-        accuracy=score,
-        tokens_in=tokens,
-        tokens_out=tokens,
-        parts=_two_step_parts(view, asked, named, models, dim, rng),
-        rng=rng,
-        view=view,
-    )
-
-
-def _two_step_queries(
-    models: int, copies: tuple[int, int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.str_]]:
-    """Of each query: the question, the model that the right first answer names, and the fold."""
-    asked = np.repeat(np.arange(models), models + 1)
-    named = (asked + 1 + np.tile([0, *range(models)], models)) % models
-    repeats = sum(copies)
-    splits = np.repeat(np.repeat(FOLDS, copies), len(asked))
-    return np.tile(asked, repeats), np.tile(named, repeats), splits
-
-
-def _two_step_parts(
-    view: str,
-    asked: NDArray[np.int64],
-    named: NDArray[np.int64],
-    models: int,
-    dim: int,
-    rng: np.random.Generator,
-) -> tuple[StatePart, ...]:
-    """What a view shows. Answers: 0 is none yet, 1 + m names model m, the last is blank."""
     questions = _directions(models, dim, rng).astype(np.float32)
     answers = _directions(models + 2, dim, rng).astype(np.float32)
-    calls = np.arange(models)
-    first = np.where(calls == asked[:, None], 1 + named[:, None], models + 1)
+    # 0 is no answer yet, 1 + m names model m, the last is blank.
+    first = np.where(np.arange(models) == asked[:, None], 1 + named[:, None], models + 1)
     answer = np.pad(first, ((0, 0), (1, 0)))
     question = np.broadcast_to(asked[:, None], answer.shape)
     contexts = np.concatenate([questions[:, None], questions[:, None] + answers[1:]], axis=1)
@@ -172,7 +142,19 @@ def _two_step_parts(
         "query": (StatePart(questions, question),),
         "stage": (),
     }
-    return parts[view]
+    return _tree(
+        routes,
+        rate=np.full(models, 0.01),
+        datasets=tuple(f"question-{number}" for number in asked),
+        splits=tuple(np.repeat(np.repeat(FOLDS, copies), len(once)).tolist()),
+        score=score,
+        accuracy=score,
+        tokens_in=tokens,
+        tokens_out=tokens,
+        parts=parts[view],
+        rng=rng,
+        view=view,
+    )
 
 
 def one_part(embedding: NDArray[np.floating]) -> tuple[StatePart, ...]:
@@ -198,13 +180,23 @@ def _tree(
         columns: the rest of a `RouteTree`.
     """
     names = tuple(f"model-{number}" for number in range(routes.models))
+    shape = (len(score), len(names) + 1)
+    right = (rng.random(shape) < 0.3).astype(np.float64)
+    direct = DirectCalls(
+        models=(*names, LARGE),
+        score=right,
+        accuracy=right,
+        tokens_in=rng.integers(40, 100, shape),
+        tokens_out=rng.integers(40, 100, shape),
+        rate=np.repeat(np.append(rate, 5 * rate.max()), 2).reshape(-1, 2),
+    )
     return RouteTree(
         models=names,
         hops=routes.hops,
         query_ids=tuple(f"q{number}" for number in range(len(score))),
         score=score,
         rate=np.stack([rate, rate], axis=1),
-        direct=_direct(names, rate, len(score), rng),
+        direct=direct,
         scorer="token_f1",
         content=content or hashlib.sha256(score.tobytes()).hexdigest()[:32],
         **columns,
@@ -221,17 +213,6 @@ def _right_paths(
         branching = family == family.max()
         right[branching, 1] = rng.integers(0, routes.models, branching.sum())
     return right
-
-
-def _answers(
-    routes: Routes, right: NDArray[np.int64], luck: float, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    answers = np.zeros((len(right), routes.nodes), dtype=bool)
-    target = np.array([routes.node(tuple(path)) for path in right.tolist()])
-    answers[np.arange(len(right)), target] = True
-    answers ^= rng.random(answers.shape) < luck
-    answers[:, 0] = False
-    return answers.astype(np.float64)
 
 
 def _embeddings(
@@ -259,18 +240,3 @@ def _embeddings(
 def _directions(count: int, dim: int, rng: np.random.Generator) -> NDArray[np.float64]:
     vectors = rng.normal(size=(count, dim))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def _direct(
-    names: tuple[str, ...], rate: NDArray[np.float64], queries: int, rng: np.random.Generator
-) -> DirectCalls:
-    shape = (queries, len(names) + 1)
-    accuracy = (rng.random(shape) < 0.3).astype(np.float64)
-    return DirectCalls(
-        models=(*names, LARGE),
-        score=accuracy,
-        accuracy=accuracy,
-        tokens_in=rng.integers(40, 100, shape),
-        tokens_out=rng.integers(40, 100, shape),
-        rate=np.repeat(np.append(rate, 5 * rate.max()), 2).reshape(-1, 2),
-    )

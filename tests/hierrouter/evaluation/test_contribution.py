@@ -46,17 +46,6 @@ def best_rewards(tree: RouteTree, query: int, alpha: float, stop: bool) -> Worth
     return worth
 
 
-def bought(tree: RouteTree, budgets: Sequence[float], stop: bool) -> Worth:
-    """The mean of the best quality, mixtures included, of a tree of one query over some budgets."""
-
-    def worth(pool: Sequence[int]) -> float:
-        routes = paths(tree, stop, pool)
-        points = [(by_hand.cost(tree, 0, path), by_hand.quality(tree, 0, path)) for path in routes]
-        return float(np.mean([best_at_most(points, budget) or 0.0 for budget in budgets]))
-
-    return worth
-
-
 @unhurried
 @given(small_trees, alphas, st.booleans())
 def test_the_oracles_reward_is_shared_as_over_all_orders(
@@ -78,14 +67,23 @@ def test_the_oracles_reward_is_shared_as_over_all_orders(
 
 
 @unhurried
+@given(small_trees, alphas)
+def test_the_shares_add_up_to_the_worth_of_the_pool(tree: RouteTree, alpha: float) -> None:
+    for value in (oracle_reward(alpha), frontier_area(0.5, 8.0)):
+        found = contributions(tree, value, rng=rng())
+        np.testing.assert_allclose(found.shapley.sum(axis=0), value(tree), atol=1e-12)
+
+
+@unhurried
 @given(one_query, st.booleans())
-def test_the_area_is_shared_as_over_all_orders(tree: RouteTree, stop: bool) -> None:
+def test_the_area_is_that_of_the_best_at_each_budget(tree: RouteTree, stop: bool) -> None:
     """Costs are multiples of 1/4, corners too: midpoints of steps of 1/8 integrate exactly."""
-    low, high = 1.0, 6.0
-    budgets = np.arange(low, high, 0.125) + 0.0625
-    found = contributions(tree, frontier_area(low, high, stop), rng=rng())
-    expected = over_all_orders(len(tree.models), bought(tree, budgets, stop)) * (high - low)
-    np.testing.assert_allclose(found.shapley, expected, atol=1e-12)
+    found = [
+        (by_hand.cost(tree, 0, path), by_hand.quality(tree, 0, path)) for path in paths(tree, stop)
+    ]
+    budgets = np.arange(1.0, 6.0, 0.125) + 0.0625
+    bought = [best_at_most(found, budget) or 0.0 for budget in budgets]
+    assert frontier_area(1.0, 6.0, stop)(tree) == pytest.approx(np.mean(bought) * 5)
 
 
 def test_drawn_orders_come_near_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:

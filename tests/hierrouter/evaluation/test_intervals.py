@@ -31,13 +31,6 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(1)
 
 
-def test_the_interval_is_as_wide_as_the_normal_one(values: np.ndarray) -> None:
-    low, high = interval(values, rng=rng())
-    error = values.std() / np.sqrt(len(values))
-    assert low < values.mean() < high
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.05)
-
-
 def test_fewer_counted_at_once_are_the_same_resamples(
     values: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +219,7 @@ FIGURES = simulated.figures(seed=1)
 
 
 def test_intervals_of_many_kinds_of_figures_hold_the_mean_of_the_population() -> None:
-    """In 1,000 samples of 90 queries.
+    """In 600 samples of 90 queries.
 
     One in ten wrong, of 90, is where a mean of scores becomes too skewed.
     """
@@ -237,7 +230,7 @@ def test_intervals_of_many_kinds_of_figures_hold_the_mean_of_the_population() ->
         low, high = percentile_interval(resampled_means(sample, 1000, rng), 90)
         return (low <= truth) & (truth <= high)
 
-    held = simulated.coverage(population, 90, 1000, covers)
+    held = simulated.coverage(population, 90, 600, covers)
     tied = np.array(["ties" in name for name in FIGURES])
     assert (held[tied] >= 0.93).all()
     assert held[~tied].mean() >= 0.93

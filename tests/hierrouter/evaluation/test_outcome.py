@@ -148,12 +148,6 @@ def test_with_stop_every_model_comes_twice(stop: bool) -> None:
     assert range(13)[actions.endings] == range(1 if stop else 4, 13)
 
 
-def test_at_the_last_call_stopping_is_no_choice() -> None:
-    legal = Actions(Routes(2, 2), allow_stop=True).legal()
-    assert legal.tolist() == [[True] * 4, [True, True, False, False], [True, True, False, False]]
-    assert Actions(Routes(2, 1), allow_stop=True).legal().tolist() == [[True, True, False, False]]
-
-
 @given(all_actions)
 def test_there_is_one_legal_way_to_end_at_each_ending(actions: Actions) -> None:
     legal, routes = actions.legal(), actions.routes

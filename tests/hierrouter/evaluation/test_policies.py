@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.training import train
 from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
+from hierrouter.replay.tree import Texts
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.enumeration import cost, node, quality
@@ -32,21 +33,13 @@ ALPHA = 0.05
 Act = Callable[[Mapping[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class Said:
-    """Texts of one query."""
-
-    question: str
-    answers: tuple[str, ...]
-
-
-def said(tree: RouteTree) -> list[Said]:
+def said(tree: RouteTree) -> list[Texts]:
     """Texts in which some answers are "unknown", by a rule of their own."""
     found = []
     for query in tree.query_ids:
         known = [(int(query[1:]) + at) % 3 > 0 for at in range(tree.routes.nodes)]
         answers = tuple(f"{query}/{at}" if it else "unknown" for at, it in enumerate(known))
-        found.append(Said(f"question {query}", ("", *answers[1:])))
+        found.append(Texts(f"question {query}", (), ("", *answers[1:])))
     return found
 
 
@@ -136,7 +129,7 @@ def test_a_policy_that_draws_is_valued_over_every_path(models: int, hops: int, s
         states = [routes.node(routes.path(end)[:hop]) for hop in range(len(made))]
         chance = np.prod([table[:, *one] for one in zip(states, made, strict=True)], axis=0)
         expected += chance * np.array([tree.score[:, end], tree.cost[:, end]])
-    named = [Said(name, ()) for name in tree.query_ids]
+    named = [Texts(name, (), ()) for name in tree.query_ids]
     for policy, exact in ((draw, 1e-12), (table, 1e-12), (table.astype(np.float32), 1e-6)):
         found = hr.evaluate(tree, policy, ALPHA, allow_stop=stop, texts=lambda _: named)
         np.testing.assert_allclose(found.quality, expected[0], rtol=0, atol=exact)
@@ -196,7 +189,7 @@ def test_an_observation_is_what_a_router_sees_and_the_texts() -> None:
 def test_the_texts_of_a_tree_are_taken_where_it_has_them_and_only_when_read() -> None:
     class WithTexts(RouteTree):
         @property
-        def texts(self) -> list[Said]:
+        def texts(self) -> list[Texts]:
             loaded.append(len(self))
             return said(self)
 

@@ -59,16 +59,15 @@ def test_more_hops_than_the_pool_has_are_refused() -> None:
         opened_pool(TESTBED.to_json(collected(TESTBED)), "testbed", hops=3)
 
 
-def test_known_weights_are_told_without_the_engine() -> None:
-    plan = TESTBED.to_json(collected(TESTBED))
+def test_commands_open_what_is_known_without_engine_and_gymnasium() -> None:
     script = (
-        "import sys; from hierrouter.replay.stored_pool import opened_pool; "
-        "opened_pool(sys.argv[1], 'testbed'); print('torch' in sys.modules)"
+        "import sys; from hierrouter.replay import opening; "
+        "opening.opened_pool(sys.argv[1], 'testbed'); "
+        "print({*sys.modules} & {'torch', 'gymnasium'})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, plan], env=environment(), capture_output=True, text=True
-    )
-    assert done.stdout == "False\n", done.stderr
+    command = [sys.executable, "-c", script, TESTBED.to_json(collected(TESTBED))]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
 
 
 URL = "http://127.0.0.1:1/v1"
@@ -88,17 +87,16 @@ def served(settings: str, name: str = "org/m") -> str:
     return f'model = "{name}"\nbackend = "openai"\n[models.endpoint]\n{settings}\n'
 
 
-def test_a_served_model_is_opened_as_it_was_collected(tmp_path: Path) -> None:
-    """Its key is not wanted, and what does not decide its answers may differ."""
-    other = f'base_url = "{URL}"\napi_key_env = "NOT_SET"\nattempts = 1'
-    opened, collected = reopened(SERVED, tmp_path, served(other))
-    assert (opened.identities["m"], opened.changed) == (collected, "")
-
-
-@pytest.mark.parametrize("settings", ["", "concurrency = 2"])
-def test_a_server_named_on_the_command_line_is_that_of_the_plan(
-    tmp_path: Path, settings: str
-) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param("", id="a server named on the command line is that of the plan"),
+        "concurrency = 2",
+        # Its key is not wanted, and what does not decide its answers may differ.
+        f'base_url = "{URL}"\napi_key_env = "NOT_SET"\nattempts = 1',
+    ],
+)
+def test_a_served_model_is_opened_as_it_was_collected(tmp_path: Path, settings: str) -> None:
     opened, collected = reopened(SERVED, tmp_path, served(settings))
     assert (opened.identities["m"], opened.changed) == (collected, "")
 

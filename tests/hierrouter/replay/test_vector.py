@@ -7,13 +7,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.replay.env import ReplayEnv, ReplayVectorEnv
+from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.test_outcome import all_actions
 from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
@@ -101,25 +102,18 @@ def test_what_is_observed_lies_in_the_space(view: str) -> None:
             assert last is None or last in envs.single_observation_space
 
 
-@pytest.mark.parametrize("allow_stop", [False, True])
-def test_no_query_comes_twice_before_all_have_come_once(tree: RouteTree, allow_stop: bool) -> None:
-    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, allow_stop)
-    drawn = [*envs.reset(seed=0)[1]["query"]]
+def test_queries_come_as_a_stream_draws_them_and_a_seed_begins_anew(tree: RouteTree) -> None:
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, allow_stop=True)
     envs.action_space.seed(0)
-    for _ in range(20):
-        _, _, ended, _, infos = envs.step(envs.action_space.sample())
-        drawn.extend(infos["query"][ended])
-    for start in range(0, len(drawn), QUERIES):
-        epoch = drawn[start : start + QUERIES]
-        assert len(set(epoch)) == len(epoch)
-
-
-def test_a_seed_begins_anew_and_no_seed_goes_on(tree: RouteTree) -> None:
-    envs = ReplayVectorEnv(tree, ALPHA, 3)
-    first, second = envs.reset(seed=4)[0], envs.reset()[0]
-    assert set(first).isdisjoint(second)
-    np.testing.assert_array_equal(envs.reset(seed=4)[0], first)
-    np.testing.assert_array_equal(envs.reset()[0], second)
+    for seed in (4, None, 4):
+        if seed is not None:
+            stream = QueryStream(QUERIES, np_random(seed)[0])
+        infos, ended = envs.reset(seed=seed)[1], np.full(EPISODES, True)
+        for _ in range(20):
+            wanted = [tree.query_ids[at] for at in stream.draw(int(ended.sum()))]
+            assert infos["query"][ended].tolist() == wanted
+            _, _, ended, _, infos = envs.step(envs.action_space.sample())
+        stream.draw(int(ended.sum()))
 
 
 def test_what_was_handed_out_does_not_change(tree: RouteTree) -> None:
