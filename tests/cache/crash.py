@@ -24,6 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hierrouter_cache import mirror, stores
 from hierrouter_cache.errors import CacheError, NoCache
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
@@ -183,6 +184,41 @@ class Harness:
             while True:
                 self._hear(news)
         process.join()
+
+
+def copy_and_die(
+    copy: Callable[..., object], sides: tuple[object, ...], point: str, time: int
+) -> None:
+    """Kill this process when `point` is reached for this time."""
+    left, remove = [time], Path.unlink
+
+    def step(name: str) -> None:
+        left[0] -= name == point
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        step(f"unlink {path.suffix}")
+        remove(path, missing_ok)
+
+    def put(store: stores.ObjectStore, path: str, data: bytes | memoryview) -> None:
+        with store.files.open_output_stream(path) as stream:
+            stream.write(bytes(data[: len(data) // 2]))
+            stream.flush()
+            step("half")
+            stream.write(bytes(data[len(data) // 2 :]))
+
+    mirror.no_steps = stores.no_steps = step
+    Path.unlink, stores.ObjectStore._put = unlink, put  # type: ignore[assignment,method-assign]
+    copy(*sides)
+
+
+def killed(copy: Callable[..., object], *sides: object, point: str, time: int) -> bool:
+    """Whether a copy by a process of its own was killed at this point."""
+    process = PROCESSES.Process(target=copy_and_die, args=(copy, sides, point, time))
+    process.start()
+    process.join()
+    return process.exitcode == -signal.SIGKILL
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,85 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from hierrouter_cache.errors import WorldError
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.mirror import pull, push
+from hierrouter_cache.parts import list_parts, sound_parts
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.stores import FolderStore
+from hierrouter_cache.writer import PartWriter, write_atomically
+from tests.cache import rows
 from tests.conftest import SOURCES, environment
 
 MOUNT = 'mount -t tmpfs -o size=1m none "$0" && exec "$@"'
 INSIDE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", MOUNT)
 
 
+def fill_up(disk: Path) -> dict[str, Any]:
+    """Fill a very small disk with parts, try everything that writes, make room, go on."""
+    root, crumbs, reserve = disk / "cache", disk / "crumbs", disk / "reserve"
+    elsewhere, mirror = disk.with_name(f"{disk.name}-elsewhere"), FolderStore(disk / "mirror")
+    reserve.write_bytes(bytes(700_000))
+    writer = PartWriter(root)
+    for number in range(-3, 0):
+        PartWriter(elsewhere).append("calls", part(number))
+    done = 0
+    while not (error := refusal(writer.append, "calls", part(done))):
+        done += 1
+    with suppress(OSError), crumbs.open("wb", buffering=0) as file:
+        while True:  # take the last bytes of the disk
+            file.write(bytes(1024))
+    found: dict[str, Any] = {
+        "done": done,
+        "full": [
+            error,
+            refusal(compact, root),
+            refusal(pull, FolderStore(elsewhere), root),
+            refusal(push, elsewhere, mirror),
+            refusal(write_atomically, disk / "report.json", bytes(9000)),
+        ],
+        "tmp": len(list((root / "tmp").iterdir())),
+        "parts": len(sound_parts(root)),
+        "names": sorted(path.name for path in disk.iterdir()),
+    }
+    reserve.unlink()
+    writer.append("calls", part(done))
+    compact(root)
+    found["after"] = len(list_parts(root)), len(CacheReader(root).responses())
+    found["copied"] = pull(FolderStore(elsewhere), root).copied, push(elsewhere, mirror)
+    found["sound"] = len(sound_parts(root)), len(sound_parts(mirror.root))
+    return found
+
+
+def part(number: int) -> pa.Table:
+    """Four calls whose text no compression makes smaller."""
+    noise = Random(number)
+    return rows.calls(*[("m", f"c{number}-{n}", noise.randbytes(4000).hex()) for n in range(4)])
+
+
+def refusal(step: Callable[..., object], *arguments: object) -> str | None:
+    """The message with which a step was refused."""
+    try:
+        step(*arguments)
+    except WorldError as error:
+        return str(error)
+    return None
+
+
 def inside(disk: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command with a tmpfs of 1 MB at `disk`, in a mount namespace of its own."""
-    return subprocess.run(
-        [*INSIDE, str(disk), *command],
-        cwd=SOURCES,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words = [*INSIDE, str(disk), *command]
+    env = environment()
+    return subprocess.run(words, cwd=SOURCES, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_a_full_disk_costs_nothing_that_was_committed(tmp_path: Path) -> None:
@@ -34,10 +93,10 @@ def test_a_full_disk_costs_nothing_that_was_committed(tmp_path: Path) -> None:
         pytest.skip(f"no small tmpfs here: {error}")
     if possible.returncode:
         pytest.skip(f"no small tmpfs here: {possible.stderr.strip()}")
-    done = inside(disk, sys.executable, "-m", "tests.cache.full_disk", str(disk))
+    done = inside(disk, sys.executable, "-m", "tests.cache.test_full_disk", str(disk))
     assert done.returncode == 0, done.stderr
     happened = json.loads(done.stdout)
-    for message in happened["full"].values():
+    for message in happened["full"]:
         assert "No space left on device" in message
         assert "\n" not in message
     committed = happened["done"]
@@ -46,6 +105,10 @@ def test_a_full_disk_costs_nothing_that_was_committed(tmp_path: Path) -> None:
     assert "report.json" not in happened["names"]
     assert not any(name.endswith(".tmp") for name in happened["names"])
     # With room again it goes on; copies that found room before are not made again.
-    assert happened["after"] == {"parts": 1, "rows": 4 * (committed + 1)}
+    assert happened["after"] == [1, 4 * (committed + 1)]
     assert all(0 < copied <= 3 for copied in happened["copied"])
     assert happened["sound"] == [1 + 3, 3]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(fill_up(Path(sys.argv[1]))))

@@ -1,6 +1,5 @@
 """A mirror: whatever breaks off, both sides end with the same parts and serve the same rows."""
 
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +42,6 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
 from hierrouter_cache.writer import PartWriter
 from tests.cache import crash, rows
-from tests.conftest import SOURCES, environment
-from tests.warm import Warm
 
 BATCHES = 4
 PARTS = BATCHES * len(KINDS)
@@ -77,22 +74,22 @@ class Repeating(MemoryFileSystem):  # type: ignore[misc]
     info = isdir = _open = pipe_file = _fail
 
 
-def in_memory(files: MemoryFileSystem, whole: bool) -> ObjectStore:
-    handler = fs.PyFileSystem(fs.FSSpecHandler(files))
-    return ObjectStore(handler, f"/{uuid4().hex}", whole, "memory://")
+@pytest.fixture
+def mirror(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "mirror")
 
 
 @pytest.fixture(params=["folder", "subtree", "memory", "without-rename"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, mirror: FolderStore) -> Store:
     if request.param == "folder":
-        return FolderStore(tmp_path / "mirror")
+        return mirror
     if request.param == "subtree":
         (tmp_path / "disk").mkdir()
         below = fs.SubTreeFileSystem(str(tmp_path / "disk"), fs.LocalFileSystem())
         return ObjectStore(below, "mirror", whole=False, shown="sub://mirror")
-    if request.param == "memory":
-        return in_memory(MemoryFileSystem(), whole=False)
-    return in_memory(WithoutRename(), whole=True)
+    whole = request.param == "without-rename"
+    files = fs.FSSpecHandler(WithoutRename() if whole else MemoryFileSystem())
+    return ObjectStore(fs.PyFileSystem(files), f"/{uuid4().hex}", whole, "memory://")
 
 
 @pytest.fixture
@@ -107,8 +104,10 @@ def other(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> FolderStore:
-    return FolderStore(tmp_path / "mirror")
+def pushed(root: Path, mirror: FolderStore) -> FolderStore:
+    """The mirror, with all that is in `root`."""
+    push(root, mirror)
+    return mirror
 
 
 def filled(root: Path, batches: range) -> Path:
@@ -195,19 +194,18 @@ def test_each_part_is_copied_when_it_is_committed(store: Store, other: Path) -> 
     assert push(other, store) == 0
 
 
-def test_a_copy_that_fails_costs_no_row(root: Path, tmp_path: Path, mirror: FolderStore) -> None:
+def test_a_copy_that_fails_costs_no_row(root: Path, pushed: FolderStore) -> None:
     """The mirror's disk goes away in the middle, and comes back."""
-    push(root, mirror)
-    folder = (mirror.root / "parts").rename(tmp_path / "away")
-    (mirror.root / "parts").write_text("not a folder")
-    writer = PartWriter(root, on_part=copying_to(mirror))
+    folder = (pushed.root / "parts").rename(root.with_name("away"))
+    (pushed.root / "parts").write_text("not a folder")
+    writer = PartWriter(root, on_part=copying_to(pushed))
     with pytest.raises(WorldError, match=r"cannot use the mirror: .* is safe, rerun") as caught:
         writer.append("calls", rows.calls(("m", "c", "r")))
     assert "\n" not in str(caught.value)
     assert len(sound_parts(root)) == PARTS + 1
-    (mirror.root / "parts").unlink()
-    folder.rename(mirror.root / "parts")
-    assert push(root, mirror) == 1
+    (pushed.root / "parts").unlink()
+    folder.rename(pushed.root / "parts")
+    assert push(root, pushed) == 1
 
 
 @pytest.mark.parametrize("hurt", [lambda data: data[:-9], lambda data: data[::-1]])
@@ -258,24 +256,23 @@ def test_a_compaction_on_one_side_changes_no_row(root: Path, store: Store, tmp_p
 
 
 def test_any_part_of_a_mirror_after_a_compaction_doubles_no_row(
-    root: Path, mirror: FolderStore, tmp_path: Path
+    root: Path, pushed: FolderStore, tmp_path: Path
 ) -> None:
     """Copying may break off anywhere: what is there is served once, as it was."""
-    push(root, mirror)
     whole = served(root)
     compact(root)
-    push(root, mirror)
-    names, rng = sorted(mirror.sizes()), Random(0)
+    push(root, pushed)
+    names, rng = sorted(pushed.sizes()), Random(0)
     for number in range(6):
         some = FolderStore(tmp_path / f"some-{number}")
         for name in rng.sample(names, rng.randrange(1, len(names))):
-            some.write(name, mirror.read(name))
+            some.write(name, pushed.read(name))
         reader = CacheReader(some.root)
         for kind in KINDS:
             found = reader.sql(f"SELECT * FROM {kind}").to_pylist()
             assert all(row in whole[kind] for row in found)
             assert len({str(row) for row in found}) == len(found)
-        pull(mirror, some.root)
+        pull(pushed, some.root)
         assert served(some.root) == whole
 
 
@@ -443,47 +440,37 @@ def test_an_empty_place_gives_nothing(store: Store, other: Path) -> None:
         pull(store, other, may_be_empty=False)
 
 
+NEWER = rows.parquet(LATER, b'{"format": 2}')
+OTHER_COLUMNS = rows.parquet(LATER.select(["key"]))
+
+
 @pytest.mark.parametrize(
-    ("data", "error", "message"),
+    ("data", "message"),
     [
-        (
-            rows.parquet(LATER, b'{"format": 2}'),
-            CacheError,
-            r"newer version \(format 2 > 1\): {name}; upgrade",
-        ),
-        (b"PAR1", DamagedPart, r"damaged part in the mirror: .*{name}: not readable"),
-        (
-            rows.parquet(LATER.select(["key"])),
-            DamagedPart,
-            r"{name}: column step is missing; delete it there",
+        pytest.param(NEWER, r"newer version \(format 2 > 1\): {name}; upgrade", id="newer"),
+        pytest.param(b"PAR1", r"damaged part in the mirror: .*{name}: not readable", id="text"),
+        pytest.param(
+            OTHER_COLUMNS, r"{name}: column step is missing; delete it there", id="other columns"
         ),
     ],
-    ids=["of a newer version", "no parquet", "other columns"],
 )
 def test_what_cannot_be_read_here_stays_in_the_mirror(
-    root: Path,
-    mirror: FolderStore,
-    other: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    data: bytes,
-    error: type[CacheError],
-    message: str,
+    root: Path, pushed: FolderStore, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:
-    push(root, mirror)
-    name = rows.put(mirror.root, "calls", data, seq=9).name
-    seen: set[str] = set()
+    name = rows.put(pushed.root, "calls", data, seq=9).name
+    other, seen = root.with_name("other"), set()
 
     def commit(root: Path, name: str, *rest: Any) -> Path:
         seen.add(name)
         return writer.commit(root, name, *rest)
 
     monkeypatch.setattr(remote, "commit", commit)
-    with pytest.raises(error, match=message.format(name=name)) as caught:
-        pull(mirror, other)
+    with pytest.raises(CacheError, match=message.format(name=name)) as caught:
+        pull(pushed, other)
     assert "\n" not in str(caught.value)
     assert seen == contents(root).keys()  # it was not visible for a moment either
     assert served(other) == served(root)
-    assert name in mirror.sizes()
+    assert name in pushed.sizes()
 
 
 @pytest.mark.parametrize(
@@ -533,51 +520,6 @@ def test_a_url_is_shown_without_its_secrets_and_a_folder_needs_none() -> None:
     assert without_secrets("s3://AKID:a?b@bucket/path") == "s3://..."
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from pyarrow import fs
-from hierrouter_cache import mirror as remote, stores, writer
-def die(times):
-    def step(name):
-        times[0] -= name == sys.argv[2]
-        if times[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    return step
-steps = die([int(sys.argv[3])])
-for module in (remote, stores):
-    module.no_steps = steps
-remove = Path.unlink
-def unlink(path, missing_ok=False):
-    steps("unlink " + path.suffix)
-    remove(path, missing_ok)
-Path.unlink = unlink
-class Torn(stores.ObjectStore):
-    def _put(self, path, data):
-        with self.files.open_output_stream(path) as stream:
-            stream.write(bytes(data[: len(data) // 2]))
-            stream.flush()
-            steps("half")
-            stream.write(bytes(data[len(data) // 2 :]))
-root, mirror = Path(sys.argv[4]), Path(sys.argv[5])
-store = stores.FolderStore(mirror)
-if sys.argv[2] == "half":
-    store = Torn(fs.LocalFileSystem(), str(mirror), False, "local")
-if sys.argv[1] == "push":
-    remote.push(root, store)
-else:
-    remote.pull(store, root)
-"""
-
-
-def killed(
-    warm: Warm, direction: str, point: str, time: int, here: Path, mirror: FolderStore
-) -> int:
-    """The exit code of a copy that kills itself when `point` is reached for this time."""
-    words = KILLED, direction, point, str(time), str(here), str(mirror.root)
-    return warm.start("-c", *words, cwd=SOURCES, env=environment()).result().returncode
-
-
 @pytest.mark.parametrize("go_on", [pull, compact], ids=["pull", "compact"])
 @pytest.mark.parametrize(
     ("point", "time"),
@@ -589,9 +531,9 @@ def killed(
     ],
 )
 def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
-    here: Path, mirror: FolderStore, warm: Warm, point: str, time: int, go_on: Any
+    here: Path, mirror: FolderStore, point: str, time: int, go_on: Any
 ) -> None:
-    assert killed(warm, "pull", point, time, here, mirror) == -signal.SIGKILL
+    assert crash.killed(pull, mirror, here, point=point, time=time)
     assert (here / ARRIVING).exists()
     if go_on is compact:
         compact(here)
@@ -602,28 +544,27 @@ def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
 
 
 @pytest.mark.parametrize("time", [1, 7])
-@pytest.mark.parametrize(
-    ("direction", "point"),
-    [(way, point) for way in ("push", "pull") for point in crash.POINTS[:4]] + [("push", "half")],
-)
-def test_kill_9_in_the_middle_of_a_copy(
-    root: Path,
-    mirror: FolderStore,
-    other: Path,
-    warm: Warm,
-    direction: str,
-    point: str,
-    time: int,
+@pytest.mark.parametrize("point", crash.POINTS[:4])
+def test_kill_9_in_the_middle_of_a_pull(
+    root: Path, pushed: FolderStore, other: Path, point: str, time: int
 ) -> None:
-    if direction == "pull":
-        push(root, mirror)
-    here, target = (root, mirror.root) if direction == "push" else (other, other)
-    assert killed(warm, direction, point, time, here, mirror) == -signal.SIGKILL
-    there = contents(target) if list((target / "parts").iterdir()) else {}
+    assert crash.killed(pull, pushed, other, point=point, time=time)
+    there = contents(other) if list((other / "parts").iterdir()) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen
-    copied = push(root, mirror) if direction == "push" else pull(mirror, other).copied
-    early = [name for name in there if direction == "pull" and name.startswith("scores-")]
-    assert copied == PARTS - len(there) + len(early)
-    assert contents(target) == contents(root)
-    if direction == "pull":
-        assert crash.leftovers(other) == []
+    early = [name for name in there if name.startswith("scores-")]
+    assert pull(pushed, other).copied == PARTS - len(there) + len(early)
+    assert contents(other) == contents(root)
+    assert crash.leftovers(other) == []
+
+
+@pytest.mark.parametrize("time", [1, 7])
+@pytest.mark.parametrize("point", [*crash.POINTS[:4], "half"])
+def test_kill_9_in_the_middle_of_a_push(
+    root: Path, mirror: FolderStore, point: str, time: int
+) -> None:
+    files = ObjectStore(fs.LocalFileSystem(), str(mirror.root), whole=False, shown="local")
+    assert crash.killed(push, root, files if point == "half" else mirror, point=point, time=time)
+    there = contents(mirror.root) if list((mirror.root / "parts").iterdir()) else {}
+    assert there.items() <= contents(root).items()  # nothing torn is to be seen
+    assert push(root, mirror) == PARTS - len(there)
+    assert contents(mirror.root) == contents(root)
