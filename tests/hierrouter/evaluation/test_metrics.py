@@ -89,8 +89,9 @@ def test_an_area_by_hand() -> None:
     assert area_under(*TWO, 0, 4) == pytest.approx(2 * 0.5 + 0.8)
     assert area_under(*TWO, 2, 3) == pytest.approx(0.65)
     assert area_under(*TWO, 0, 1) == 0
-    with pytest.raises(ValueError, match="range of costs, got 2 to 2"):
-        area_under(*TWO, 2, 2)
+    for low in (2, 3):
+        with pytest.raises(ValueError, match=f"range of costs, got {low} to 2"):
+            area_under(*TWO, low, 2)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,7 @@ def test_an_area_by_hand() -> None:
         pytest.param((4, 0.9), None, id="never as good"),
         pytest.param((3, 0.8), 0, id="the arm itself"),
         pytest.param((0, 0.5), None, id="nothing to save"),
+        pytest.param((0.5, 0.1), -1, id="an arm that is cheaper than all"),
     ],
 )
 def test_cost_saved_at_equal_quality(static: tuple[float, float], expected: float | None) -> None:
@@ -124,6 +126,11 @@ def test_a_frontier_of_one_point() -> None:
     assert perf_gain(*one, 2, 0.1) == pytest.approx(0.4)
     assert perf_gain(*one, 0.5, 0.1) is None
     assert pareto_distance(4, 0.1, *one, 10) == pytest.approx(0.5)
+
+
+def test_distance_to_the_second_edge() -> None:
+    three = np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.5, 0.7])
+    assert pareto_distance(2, 0.5, *three, 1) == pytest.approx(0.2 / np.hypot(2, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -181,6 +188,10 @@ def test_a_step_by_hand() -> None:
 def test_the_least_share_counts_where_more_calls_do_harm() -> None:
     share, quality = np.array([0, 0.25, 0.5, 1]), np.array([0.2, 0.7, 0.4, 0.6])
     assert call_performance_threshold(share, quality, 1.0) == pytest.approx(0.2)
+    late = np.array([0.2, 0.1, 0.3, 0.15, 0.6])
+    found = call_performance_threshold(np.linspace(0, 1, 5), late, 0.5)
+    assert found == pytest.approx(0.75 + 0.25 * 0.25 / 0.45)
+    assert apgr(np.array([0.0, 1]), np.array([0, 0.005])) == pytest.approx(0.5)  # just a gap
     recovered = gap_recovered(quality)
     assert recovered is not None
     assert recovered.tolist() == pytest.approx([0, 1.25, 0.5, 1])
