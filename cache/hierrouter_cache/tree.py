@@ -17,6 +17,7 @@ SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
 MEASURED = ("score", "accuracy", "tokens_in", "tokens_out")  # of each call, tree or direct
 Number = TypeVar("Number", int, NDArray[np.int64])
+Value = TypeVar("Value", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -311,7 +312,7 @@ class RouteTree:
 
     def node_reward(self, alpha: float) -> NDArray[np.float64]:
         """float64[queries, nodes]: R = Q - alpha * C where an episode ends at the node."""
-        return self.score - alpha * self.cost
+        return net_reward(self.score, self.cost, alpha)
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -349,6 +350,11 @@ class RouteTree:
         if name not in SPLITS:
             raise InputError(f"unknown split: {name}; known: {', '.join(SPLITS)}")
         return self.select(np.flatnonzero(np.array(self.splits) == name))
+
+
+def net_reward(quality: Value, cost: Value, alpha: float) -> Value:
+    """R = Q - alpha * C (paper section 3.1), of numbers, or of arrays of one shape."""
+    return quality - alpha * cost
 
 
 AnyTree = TypeVar("AnyTree", bound=RouteTree)

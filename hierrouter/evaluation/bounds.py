@@ -17,7 +17,7 @@ from hierrouter.evaluation.outcome import (
     going_on,
     single_calls,
 )
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 # The share of a smaller gap is the quotient of two noises.
 SMALLEST_GAP = 0.005
@@ -54,7 +54,7 @@ def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Out
         return None
     cost = direct.cost[:, columns].mean(axis=0, keepdims=True)
     quality = direct.score[:, columns].mean(axis=0, keepdims=True)
-    best = int(columns[cheapest_best(quality - alpha * cost, cost)[0]])
+    best = int(columns[cheapest_best(net_reward(quality, cost, alpha), cost)[0]])
     return single_calls(tree)[best]
 
 
@@ -104,7 +104,7 @@ def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
     if not len(columns):
         return None
     cost = direct.cost[:, columns]
-    choice = columns[cheapest_best(direct.score[:, columns] - alpha * cost, cost)]
+    choice = columns[cheapest_best(net_reward(direct.score[:, columns], cost, alpha), cost)]
     return Outcome(
         name=ONE_HOP,
         kind="oracle",

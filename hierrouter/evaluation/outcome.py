@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.tree import SEPARATOR, Routes, RouteTree
+from hierrouter_cache.tree import SEPARATOR, Routes, RouteTree, net_reward
 
 # Arrays of this room; the shape stands in each docstring.
 Floats = NDArray[np.float64]
@@ -97,7 +97,7 @@ class Outcome:
 
     def reward(self, alpha: float) -> Floats:
         """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
-        return self.quality - alpha * self.cost
+        return net_reward(self.quality, self.cost, alpha)
 
     def __repr__(self) -> str:
         if not len(self.quality):

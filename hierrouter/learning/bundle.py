@@ -90,7 +90,8 @@ def load_bundle(folder: Path) -> Bundle | None:
     Raises:
         InputError: it is damaged, or of another format.
     """
-    file = bundle_file(folder)
+    around = (folder, *folder.absolute().parents[:2])
+    file = next((place / FILE for place in around if (place / FILE).is_file()), None)
     if file is None:
         return None
     try:
@@ -165,12 +166,6 @@ def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
                 f"model {spec.name} has other weights than the one that the policy learned with: "
                 f"{spec.model}; give those, or collect and train again"
             )
-
-
-def bundle_file(folder: Path) -> Path | None:
-    """Where the bundle of the policy in a folder is; None where it has none."""
-    around = (folder, *folder.absolute().parents[:2])
-    return next((place / FILE for place in around if (place / FILE).is_file()), None)
 
 
 def _ceilings(found: Any) -> Ceilings | None:

@@ -21,7 +21,7 @@ from hierrouter.evaluation.outcome import (
     single_calls,
 )
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
     import pandas
@@ -58,7 +58,7 @@ class Evaluation:
     @property
     def reward(self) -> Floats:
         """float64[queries]: expected R = Q - alpha * C (paper section 3.1)."""
-        return self.quality - self.alpha * self.cost
+        return net_reward(self.quality, self.cost, self.alpha)
 
     def __len__(self) -> int:
         return len(self.query_ids)

@@ -25,7 +25,6 @@ from hierrouter_cache.tree import RouteTree
 
 # Epochs done, epochs in all, value on the train fold, value on validation.
 OnEpoch = Callable[[int, int, float, float], None]
-Weights = dict[str, Tensor]
 Fold = TypeVar("Fold")
 Network = TypeVar("Network", bound=nn.Module)
 Network_co = TypeVar("Network_co", bound=nn.Module, covariant=True)
@@ -37,7 +36,6 @@ class Learner(Protocol[Network_co]):
     @property
     def router(self) -> Network_co:
         """What is trained, in place."""
-        ...
 
     def epoch(self) -> None:
         """Train for one epoch.
@@ -45,19 +43,15 @@ class Learner(Protocol[Network_co]):
         Raises:
             FloatingPointError: the router's numbers are not finite any more.
         """
-        ...
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the next epoch depends on, but for the router's weights."""
-        ...
 
     def counters(self) -> dict[str, Any]:
         """The rest of it, as JSON values: the states of random generators."""
-        ...
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
         """Put back what `tensors` and `counters` gave; the next epoch is then the same one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,6 @@ def best_iterate(
     Raises:
         InputError: the training diverged.
     """
-
     watch, (learn_from, choose_on) = watch or Watch(), folds
     with _reproducible(seed):
         learner = start()
@@ -192,7 +185,7 @@ class Best:
             from a snapshot that does not tell.
     """
 
-    weights: Weights
+    weights: dict[str, Tensor]
     train: float = -math.inf
     validation: float = -math.inf
     history: list[float] = field(default_factory=list)
@@ -209,7 +202,7 @@ class Best:
             self.weights = _weights_of(module)
 
 
-def _weights_of(module: nn.Module) -> Weights:
+def _weights_of(module: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights."""
     return {name: value.clone() for name, value in module.state_dict().items()}
 

@@ -17,7 +17,7 @@ from hierrouter.replay.stored_pool import opened_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
-from hierrouter_cache.tree import Rate, RouteTree
+from hierrouter_cache.tree import Rate, RouteTree, net_reward
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Tree(RouteTree):
             "direct": np.tile([*(False for _ in nodes), *(True for _ in alone)], len(self)),
         }
         if alpha is not None:
-            columns["reward"] = columns["quality"] - alpha * columns["cost"]
+            columns["reward"] = net_reward(columns["quality"], columns["cost"], alpha)
         return pa.table(columns)
 
     def to_pandas(self, alpha: float | None = None) -> pandas.DataFrame:

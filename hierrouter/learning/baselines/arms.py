@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.evaluation.outcome import Kind, Outcome, fixed_routes, single_calls
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes, RouteTree
+from hierrouter_cache.tree import Routes, RouteTree, net_reward
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Arms:
 
     def reward(self, alpha: float) -> NDArray[np.float64]:
         """float64[queries, arms]: R = Q - alpha * C."""
-        return self.quality - alpha * self.cost
+        return net_reward(self.quality, self.cost, alpha)
 
     def __len__(self) -> int:
         return len(self.quality)
@@ -235,22 +235,22 @@ DIGITS = 9  # two values of R that differ by less are a tie
 
 
 class Baseline(Protocol):
-    """A router that is fitted on one fold and tuned on another."""
+    """A router that is fitted on one fold and tuned on another.
+
+    Attributes:
+        name: how tables call it; on the command line small letters, and dashes for spaces.
+        source: whose idea it is, with where to read about it.
+        reads_answers: it needs `Seen.answers`.
+    """
 
     @property
-    def name(self) -> str:
-        """How tables call it; on the command line small letters, and dashes for spaces."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def source(self) -> str:
-        """Whose idea it is, with where to read about it."""
-        ...
+    def source(self) -> str: ...
 
     @property
-    def reads_answers(self) -> bool:
-        """It needs `Seen.answers`."""
-        ...
+    def reads_answers(self) -> bool: ...
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """Learn from `train`; choose settings by mean R on `validation`.
@@ -259,7 +259,6 @@ class Baseline(Protocol):
             alpha: of R = Q - alpha * C, which the router is to make as high as it can.
             rng: the only source of chance.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -421,7 +420,7 @@ def best_predicted(predict: Predict, train: Arms, alpha: float) -> Fitted:
     def play(seen: Seen) -> Play:
         predicted = np.where(always, learned[0], predict(seen.question))
         quality, cost = np.split(predicted, 2, axis=1)
-        utility = np.round(quality - alpha * cost, DIGITS)
+        utility = np.round(net_reward(quality, cost, alpha), DIGITS)
         return Play.of(seen, cheapest_best(utility, cost.round(DIGITS)))
 
     return play

@@ -42,7 +42,6 @@ class BestOf:
     reads_answers: ClassVar[bool] = True
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         if not len(validation):
             return best_static(train, alpha)
         scorer = fit_scorer(train, rng)
@@ -93,7 +92,6 @@ class MajorityVote:
     reads_answers: ClassVar[bool] = True
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         if not len(validation):
             return best_static(train, alpha)
         cost = validation.cost.mean(axis=0)
@@ -147,7 +145,6 @@ class Cascade:
     reads_answers: ClassVar[bool] = True
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         if not len(validation):
             return best_static(train, alpha)
         scorer = fit_scorer(train, rng)

@@ -51,7 +51,6 @@ class NearestNeighbours(GridSearch):
     source: ClassVar[str] = "Hu et al. 2024, arXiv 2403.12031; Li 2025, arXiv 2505.12601"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """See `GridSearch`."""
         sizes = sorted({min(size, len(train)) for size in self.neighbours})
         for size, weights in product(sizes, self.weights):
             model = KNeighborsRegressor(size, weights=weights, metric="cosine", algorithm="brute")
@@ -74,7 +73,6 @@ class Clusters(GridSearch):
     source: ClassVar[str] = "Zhang et al. 2025, arXiv 2505.19797, arXiv 2508.12631"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """See `GridSearch`."""
         question = normalize(train.seen.question)
         reward, cost = train.reward(alpha), train.cost
         seed, different = int(rng.integers(2**31)), len(np.unique(question, axis=0))
@@ -181,7 +179,6 @@ class RidgePerArm(GridSearch):
     source: ClassVar[str] = "Li 2025, arXiv 2505.12601"
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        """See `GridSearch`."""
         for penalty in self.penalties:
             model = make_pipeline(Normalizer(), Ridge(penalty))
             yield {"penalty": penalty}, _regression(model, train, alpha)

@@ -110,17 +110,14 @@ class OwnBaseline:
 
     @property
     def name(self) -> str:
-        """As the class says."""
         return self.made.name
 
     @property
     def source(self) -> str:
-        """As the class says."""
         return self.made.source
 
     @property
     def reads_answers(self) -> bool:
-        """As the class says."""
         return self.made.reads_answers
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:

@@ -24,7 +24,6 @@ class Random:
     reads_answers: ClassVar[bool] = False
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         return Tuned(
             lambda seen: Play.mixed(seen, np.full((len(seen), seen.arms), 1 / seen.arms)), {}
         )
@@ -39,7 +38,6 @@ class Cheapest:
     reads_answers: ClassVar[bool] = False
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         return always(train, int(train.cost.mean(axis=0).argmin()))
 
 
@@ -52,7 +50,6 @@ class Largest:
     reads_answers: ClassVar[bool] = False
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         return always(train, best_arm(train.rate[None], train.cost))
 
 
@@ -65,7 +62,6 @@ class BestStatic:
     reads_answers: ClassVar[bool] = False
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         return best_static(train, alpha)
 
 
@@ -78,7 +74,6 @@ class DatasetOracle:
     reads_answers: ClassVar[bool] = False
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
-        """See `Baseline`."""
         datasets, reward = np.array(train.seen.datasets), train.reward(alpha)
         rows = {name: datasets == name for name in dict.fromkeys(train.seen.datasets)}
         best = {name: best_arm(reward[of], train.cost[of]) for name, of in rows.items()}
