@@ -63,19 +63,12 @@ def test_equal_routes_go_to_the_cheaper_then_to_the_lower_number() -> None:
     assert oracle(tree, 0.0).cost.tolist() == [1.0]
 
 
-@pytest.mark.parametrize(
-    ("means", "closed"),
-    [
-        ((0.75, 0.5, 1.0), 0.5),
-        ((0.9, 0.5, 0.9), 1),
-        ((0.5, 0.5, 0.5), None),
-        ((0.4, 0.5, 0.504), None),
-        ((0.0025, 0.0, 0.005), 0.5),
-    ],
-)
-def test_gap_closed(means: tuple[float, float, float], closed: float | None) -> None:
-    """By a router, from the fixed route to the best."""
-    assert bounds.gap_closed(*means) == closed
+def test_gap_closed() -> None:
+    assert bounds.gap_closed(router=0.75, fixed=0.5, best=1.0) == 0.5
+    assert bounds.gap_closed(router=0.9, fixed=0.5, best=0.9) == 1
+    assert bounds.gap_closed(router=0.5, fixed=0.5, best=0.5) is None
+    assert bounds.gap_closed(router=0.4, fixed=0.5, best=0.504) is None
+    assert bounds.gap_closed(router=0.0025, fixed=0.0, best=0.005) == 0.5
 
 
 def folds(routes: Routes, train: int, shown: int, seed: int) -> tuple[RouteTree, RouteTree]:
