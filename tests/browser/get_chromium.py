@@ -1,8 +1,7 @@
-"""Fetch a headless Chromium for the tests of the page.
+"""Fetch a headless Chromium for the tests of the page, by npm and node on an x86-64 Linux.
 
-In: npm and node on an x86-64 Linux. Out: the browser in the user's cache folder, and its path on
-stdout; what is there already is not fetched again. The package is checked against the digest
-below before anything of it is run. It brings its own libraries and a font: a bare machine will do.
+It goes to the user's cache folder, once, and its path to stdout. The package is checked against
+the digest below before anything of it is run. It brings its own libraries and a font.
 
     HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py) pytest tests/browser
 """

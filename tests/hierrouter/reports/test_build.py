@@ -152,12 +152,8 @@ def swept(*points: FrontierPoint) -> tuple[Row, ...]:
 
 def test_frontier_keeps_points_with_their_own_alpha() -> None:
     points = example().frontier
-    assert [(point.policy, point.alpha) for point in points] == [
-        ("hierrouter", 0.2),
-        ("hierrouter", 0.1),
-        ("oracle", 0.2),
-        ("oracle", 0.1),
-    ]
+    expected = [(name, alpha) for name in ("hierrouter", "oracle") for alpha in (0.2, 0.1)]
+    assert [(point.policy, point.alpha) for point in points] == expected
     assert points[0].reward == pytest.approx(points[0].quality - 0.2 * points[0].cost)
     dear = outcome("oracle", "oracle", [1.0, 1.0], [9.0, 9.0])
     learned, bound = swept(FrontierPoint(0.1, SEEDS), FrontierPoint(0.2, (dear,)))
@@ -172,16 +168,13 @@ def test_a_point_is_the_mean_of_its_seeds_which_have_a_spread() -> None:
     (row,) = swept(FrontierPoint(0.1, SEEDS))
     assert (row.policy, row.kind, row.alpha) == ("hierrouter", "router", 0.1)
     assert (row.quality, row.cost, row.reward) == pytest.approx((0.5, 1.5, 0.35))
-    assert row.spread == Row(
-        seeds=3,
-        quality=pytest.approx((0.3, 0.7)),
-        cost=pytest.approx((0.5, 3.0)),
-        reward=pytest.approx((0.2, 0.45)),
-    )
-    ends = crossed_interval(np.array([seed.reward(0.1) for seed in SEEDS]))
-    assert row.crossed.reward == pytest.approx(ends)
-    ends = crossed_interval(np.array([seed.cost for seed in SEEDS]))
-    assert row.crossed.cost == pytest.approx(ends)
+    assert (row.spread.seeds, row.spread.quality) == (3, pytest.approx((0.3, 0.7)))
+    assert (*row.spread.cost, *row.spread.reward) == pytest.approx((0.5, 3.0, 0.2, 0.45))
+    for values, ends in (
+        ([seed.reward(0.1) for seed in SEEDS], row.crossed.reward),
+        ([seed.cost for seed in SEEDS], row.crossed.cost),
+    ):
+        assert ends == pytest.approx(crossed_interval(np.array(values)))
     (alone,) = swept(FrontierPoint(0.1, SEEDS[:1]))
     assert alone.spread is alone.crossed is None
 

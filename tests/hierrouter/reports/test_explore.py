@@ -16,17 +16,8 @@ from hierrouter.learning.config import ExactConfig, Objective
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
-from hierrouter.reports.explore import (
-    CUT,
-    LONGEST_TEXT,
-    as_html,
-    as_object,
-    explored,
-    inert_json,
-    numbers,
-    positions,
-    whole_numbers,
-)
+from hierrouter.reports import explore
+from hierrouter.reports.explore import as_html, as_object, explored, positions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.runs import (
@@ -114,22 +105,22 @@ def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_ca
     everything = explored(testbed_cache, tree, "validation", shown(), texts=10_000)
     assert list(everything.texts) == list(range(len(fold)))
     assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes
-    long = replace(found.texts[min(found.texts)], question="x" * (LONGEST_TEXT + 1))
+    long = replace(found.texts[min(found.texts)], question="x" * (explore.LONGEST_TEXT + 1))
     [texts] = as_object(replace(found, texts={0: long}))["texts"].values()
-    assert texts["question"] == "x" * LONGEST_TEXT + CUT
+    assert texts["question"] == "x" * explore.LONGEST_TEXT + explore.CUT
 
 
 @pytest.mark.parametrize("largest", [0, 255, 256, 65_536, 2**32 - 1, 2**40])
 def test_whole_numbers_come_back(largest: int) -> None:
     values = np.array([[0, largest], [largest // 2, 1]])
-    packed = whole_numbers(values)
+    packed = explore.whole_numbers(values)
     back = np.frombuffer(base64.b64decode(packed["data"]), packed["type"])
     np.testing.assert_array_equal(back.reshape(2, 2).astype(np.int64), values)
 
 
 def test_numbers_come_back_to_the_last_bit() -> None:
     values = np.random.default_rng(0).random((300, 4)).round(2) / 3
-    packed = numbers(values)
+    packed = explore.numbers(values)
     parts = [packed["values"], packed["code"]]
     distinct, code = (np.frombuffer(base64.b64decode(one["data"]), one["type"]) for one in parts)
     assert (distinct[code].reshape(300, 4) == values).all()
@@ -158,7 +149,7 @@ def test_no_text_can_end_the_data(tmp_path: Path) -> None:
     assert all(sign not in told for sign in "\x1b\u202e\u2066\x07")
     assert HARM[0] in json.loads(data)["queries"]["id"][0]
     value = {"a": [*HARM, "\u2028", 0.1]}
-    assert json.loads(inert_json(value)) == value
+    assert json.loads(explore.inert_json(value)) == value
 
 
 def test_the_same_values_give_the_same_page(tree: RouteTree, sweep: Sweep) -> None:

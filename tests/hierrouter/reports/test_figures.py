@@ -20,33 +20,9 @@ from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.config import Objective
 from hierrouter.learning.loop import Watch
 from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.reports import figures, results
 from hierrouter.reports.drawing import INK, Drawing, as_svg
-from hierrouter.reports.figures import (
-    DEEPEST,
-    FORMATS,
-    ROUTER_COLOUR,
-    check_formats,
-    depth_curve_figure,
-    export_figures,
-    figures,
-    frontier_figure,
-    ladder_figure,
-    learning_figure,
-    reward_figure,
-    route_map_figure,
-    save,
-)
 from hierrouter.reports.page import as_html
-from hierrouter.reports.results import (
-    MOST_ROUTES,
-    OTHER,
-    LearningCurve,
-    Report,
-    RouteMap,
-    RouteShares,
-    learning_curve,
-    route_map,
-)
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
@@ -64,14 +40,14 @@ from tests.hierrouter.reports.examples import (
 )
 from tests.hierrouter.trees import random_tree
 
-Draw = Callable[[Report], str]
+Draw = Callable[[results.Report], str]
 
 
-def of(draw: Callable[[Report], Drawing]) -> Draw:
+def of(draw: Callable[[results.Report], Drawing]) -> Draw:
     return lambda report: as_svg(draw(report))
 
 
-reward, frontier = of(reward_figure), of(frontier_figure)
+reward, frontier = of(figures.reward_figure), of(figures.frontier_figure)
 FIGURES = [reward, frontier]
 
 
@@ -96,7 +72,7 @@ def test_svg_is_deterministic_whatever_the_settings_which_are_left_as_they_were(
 
 @pytest.mark.parametrize("draw", FIGURES)
 @pytest.mark.parametrize("report", [example(), hostile()], ids=["plain", "hostile"])
-def test_svg_is_self_contained(draw: Draw, report: Report) -> None:
+def test_svg_is_self_contained(draw: Draw, report: results.Report) -> None:
     svg = draw(report)
     root, known = ET.fromstring(svg), ids(svg)
     allowed = "svg title desc defs g path use text clipPath rect pattern"
@@ -113,7 +89,7 @@ def test_svg_is_self_contained(draw: Draw, report: Report) -> None:
 
 
 def test_two_figures_share_no_id_nor_does_one_that_stands_on_a_page_twice() -> None:
-    drawing = frontier_figure(example())
+    drawing = figures.frontier_figure(example())
     for first, second in (
         (draw(example()) for draw in FIGURES),
         (as_svg(drawing, salt=salt) for salt in ("1-", "2-")),
@@ -133,7 +109,7 @@ def test_axes_and_lines_say_what_they_are() -> None:
     sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
     assert {*sweeps, "mean cost C per query (base_rate*token / 1,000)"} <= set(labels)
     assert "net reward R = Q − 0.1 C" in texts(reward(example()))
-    labels = texts(of(depth_curve_figure)(stopping()))
+    labels = texts(of(figures.depth_curve_figure)(stopping()))
     depth = {"share of queries with more than one call", "mean quality Q (token_f1)"}
     assert {*depth, "hierrouter over alpha"} <= set(labels)
     # Points have the name of their alpha where there is room.
@@ -188,7 +164,7 @@ def but(row: Row, **changes: object) -> Row:
 def svg_lines(svg: str) -> int:
     """Straight lines in the colour of the router: bars, and nothing where there are none."""
     paths = [element for element in ET.fromstring(svg).iter() if element.tag.endswith("path")]
-    found = [path for path in paths if path.get("stroke") == ROUTER_COLOUR]
+    found = [path for path in paths if path.get("stroke") == figures.ROUTER_COLOUR]
     return sum(path.get("d", "").count("L") == 1 for path in found)
 
 
@@ -219,8 +195,8 @@ def test_a_sweep_is_drawn_in_the_order_of_alpha() -> None:
     assert len({swept(*(rows[at] for at in order)) for order in orders}) == 1
 
 
-def names(report: Report) -> list[str]:
-    return [drawing.name for drawing in figures(report)]
+def names(report: results.Report) -> list[str]:
+    return [drawing.name for drawing in figures.figures(report)]
 
 
 def test_there_is_a_figure_for_what_the_report_holds() -> None:
@@ -242,7 +218,7 @@ def test_costs_are_written_without_powers_of_ten() -> None:
 REWARDS = {"random": 0.3, "best single call": 0.7, "best fixed route": 0.4, "tree oracle": 0.8}
 
 
-def climbed(outcomes: list[Outcome] | None = None) -> Report:
+def climbed(outcomes: list[Outcome] | None = None) -> results.Report:
     """Four rungs over two datasets and all; the router of `example` has R = .6 over all."""
     found = Estimates(DATASETS, Bootstrap(n=50))
     for rung, over_all in REWARDS.items():
@@ -253,7 +229,7 @@ def climbed(outcomes: list[Outcome] | None = None) -> Report:
 
 
 def test_rungs_rise_from_chance_and_the_router_stands_above_all_it_beats() -> None:
-    drawing = ladder_figure(climbed())
+    drawing = figures.ladder_figure(climbed())
     svg, rungs = as_svg(drawing), (*REWARDS, "hierrouter")
     assert [text for text in texts(svg) if text in rungs] == [
         "random",
@@ -264,17 +240,18 @@ def test_rungs_rise_from_chance_and_the_router_stands_above_all_it_beats() -> No
     ]
     low, high = drawing.figure.axes[0].get_xlim()
     assert 0 < low < 0.2 and 0.9 < high < 1.1
-    untrained = as_svg(ladder_figure(climbed([one for one in policies() if one.kind != "router"])))
-    assert ROUTER_COLOUR in svg and ROUTER_COLOUR not in untrained
+    others = [one for one in policies() if one.kind != "router"]
+    untrained = as_svg(figures.ladder_figure(climbed(others)))
+    assert figures.ROUTER_COLOUR in svg and figures.ROUTER_COLOUR not in untrained
     assert "hierrouter" not in texts(untrained)
 
 
-MAP = RouteMap(
-    routes=("a>b", "b>stop", OTHER),
+MAP = results.RouteMap(
+    routes=("a>b", "b>stop", results.OTHER),
     rows=(
-        RouteShares("gsm8k", (0.75, 0.25, 0.0), (1.0, 0.0, 0.0)),
-        RouteShares("mbpp", (0.0, 0.0, 1.0), (0.0, 0.1, 0.9)),
-        RouteShares("all", (0.996, 0.0, 0.004), (0.5, 0.0, 0.5)),
+        results.RouteShares("gsm8k", (0.75, 0.25, 0.0), (1.0, 0.0, 0.0)),
+        results.RouteShares("mbpp", (0.0, 0.0, 1.0), (0.0, 0.1, 0.9)),
+        results.RouteShares("all", (0.996, 0.0, 0.004), (0.5, 0.0, 0.5)),
     ),
 )
 
@@ -282,8 +259,9 @@ MAP = RouteMap(
 def test_shares_are_those_of_each_dataset() -> None:
     tree = random_tree(Routes(2, 2), queries=4, seed=0)
     router, oracle = np.eye(tree.routes.nodes)[[3, 3, 4, 1]], np.array([3, 4, 4, 4])
-    columns = {"d0": [0, 1], "d1": [2, 3], "all": [0, 1, 2, 3]}
-    found = route_map(tree, router, oracle, {name: np.array(at) for name, at in columns.items()})
+    places = {"d0": [0, 1], "d1": [2, 3], "all": [0, 1, 2, 3]}
+    columns = {name: np.array(at) for name, at in places.items()}
+    found = results.route_map(tree, router, oracle, columns)
     a, b = tree.models
     assert found.routes == (f"{a}>{b}", f"{a}>{a}", f"{a}>stop")
     assert [row.dataset for row in found.rows] == ["d0", "d1", "all"]
@@ -294,15 +272,15 @@ def test_shares_are_those_of_each_dataset() -> None:
 def test_rare_routes_share_a_column() -> None:
     tree = random_tree(Routes(4, 2), queries=13, seed=0)
     nodes = np.arange(5, 18)  # 13 of the 16 leaves, once each
-    found = route_map(tree, None, nodes, {"all": np.arange(13)})
-    assert len(found.routes) == MOST_ROUTES + 1 and found.routes[-1] == OTHER
+    found = results.route_map(tree, None, nodes, {"all": np.arange(13)})
+    assert len(found.routes) == results.MOST_ROUTES + 1 and found.routes[-1] == results.OTHER
     [row] = found.rows
     assert row.router is None
-    assert row.oracle == pytest.approx([1 / 13] * MOST_ROUTES + [3 / 13])
+    assert row.oracle == pytest.approx([1 / 13] * results.MOST_ROUTES + [3 / 13])
 
 
 def drawn_map(**changes: object) -> list[str]:
-    return texts(as_svg(route_map_figure(replace(MAP, **changes))))
+    return texts(as_svg(figures.route_map_figure(replace(MAP, **changes))))
 
 
 def test_a_cell_of_the_map_says_its_share_in_per_cent() -> None:
@@ -311,18 +289,18 @@ def test_a_cell_of_the_map_says_its_share_in_per_cent() -> None:
         *("75", "25", "100", "100", "<1"),
         *("100", "10", "90", "50", "50"),
     ]
-    assert {"gsm8k", "all", "a>b", "b>stop", OTHER, "hierrouter", "oracle"} <= set(drawn)
+    assert {"gsm8k", "all", "a>b", "b>stop", results.OTHER, "hierrouter", "oracle"} <= set(drawn)
     alone = drawn_map(rows=(MAP.rows[0], MAP.rows[-1]))
     assert "gsm8k" in alone and "all" not in alone  # one dataset needs no total
     without = replace(MAP, rows=tuple(replace(row, router=None) for row in MAP.rows))
-    svg = as_svg(route_map_figure(without))
-    assert "hierrouter" not in texts(svg) and ROUTER_COLOUR not in svg
-    assert ROUTER_COLOUR in as_svg(route_map_figure(MAP))
+    svg = as_svg(figures.route_map_figure(without))
+    assert "hierrouter" not in texts(svg) and figures.ROUTER_COLOUR not in svg
+    assert figures.ROUTER_COLOUR in as_svg(figures.route_map_figure(MAP))
 
 
 def test_a_long_route_has_a_line_for_each_call() -> None:
     long = "a-model-of-20-letter>another-of-20-letters"
-    drawn = drawn_map(routes=(long, "a>b", OTHER))
+    drawn = drawn_map(routes=(long, "a>b", results.OTHER))
     assert drawn.count("a-model-of-20-letter>") == drawn.count("another-of-20-letters") == 2
     assert long not in drawn and "a>b" in drawn
 
@@ -333,13 +311,13 @@ def test_the_widest_names_leave_room_for_the_map(letter: str, hops: int) -> None
     routes = tuple(">".join([letter * 27] * (hops - 1) + [name * 26]) for name in (letter, "n"))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*axes sizes collapsed")
-        as_svg(route_map_figure(RouteMap((*routes, OTHER), MAP.rows)))
+        as_svg(figures.route_map_figure(results.RouteMap((*routes, results.OTHER), MAP.rows)))
 
 
 def test_hostile_names_of_the_map_are_text() -> None:
     shares = (1 / len(HOSTILE),) * len(HOSTILE)
-    rows = tuple(RouteShares(name, shares, shares) for name in HOSTILE)
-    svg = as_svg(route_map_figure(RouteMap(HOSTILE, rows)))
+    rows = tuple(results.RouteShares(name, shares, shares) for name in HOSTILE)
+    svg = as_svg(figures.route_map_figure(results.RouteMap(HOSTILE, rows)))
     assert "<script>alert(1)</script>" in texts(svg)
     svg += as_html(deferring("<script><img src=x>\x1b"))
     assert "<script" not in svg and "<img" not in svg and "\x1b" not in svg
@@ -361,15 +339,15 @@ def test_numbers_stand_out_from_the_deepest_cells(scheme: int) -> None:
     ink, panel = (
         parts(re.findall(rf"--{name}: (#\w{{6}});", css)[scheme]) for name in ("ink", "panel")
     )
-    for filled in (ink, parts(ROUTER_COLOUR)):
-        cell = DEEPEST * filled + (1 - DEEPEST) * panel
+    for filled in (ink, parts(figures.ROUTER_COLOUR)):
+        cell = figures.DEEPEST * filled + (1 - figures.DEEPEST) * panel
         low, high = sorted((luminance(ink), luminance(cell)))
         assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 # --- how a router learned
 
-CURVE = LearningCurve(0.1, "validation", (2, 4, 5), (0.2, 0.6, 0.5), 4, 0.3, 0.9)
+CURVE = results.LearningCurve(0.1, "validation", (2, 4, 5), (0.2, 0.6, 0.5), 4, 0.3, 0.9)
 
 
 def trained_on(
@@ -383,7 +361,7 @@ def trained_on(
 def test_the_curve_is_the_history_of_the_training() -> None:
     splits = ["train"] * 6 + ["validation"] * 3 + ["test"] * 3
     trained, tree = trained_on(splits, seed=0, epochs=5, every=2)
-    curve = learning_curve(trained, tree, "validation")
+    curve = results.learning_curve(trained, tree, "validation")
     assert curve is not None and curve.chosen is not None
     assert (curve.epochs, curve.reward) == ((2, 4, 5), trained.history)
     kept = curve.reward[curve.epochs.index(curve.chosen)]
@@ -393,13 +371,13 @@ def test_the_curve_is_the_history_of_the_training() -> None:
     assert curve.oracle == pytest.approx(oracle(fold, ALPHA).reward(ALPHA).mean())
     assert curve.fixed is not None and curve.fixed <= curve.oracle
     # Bounds of another tree are left out; a router without history has no curve.
-    other = learning_curve(trained, replace(tree, content="1" * 32), "validation")
+    other = results.learning_curve(trained, replace(tree, content="1" * 32), "validation")
     assert other is not None and other.fixed is other.oracle is None
-    assert learning_curve(replace(trained, history=()), tree, "validation") is None
+    assert results.learning_curve(replace(trained, history=()), tree, "validation") is None
     # An old checkpoint does not tell which epoch was kept.
-    old = learning_curve(replace(trained, kept=None), tree, "validation")
+    old = results.learning_curve(replace(trained, kept=None), tree, "validation")
     assert old is not None and old.chosen is None
-    drawn = learning_figure(old)
+    drawn = figures.learning_figure(old)
     assert "kept" not in texts(as_svg(drawn)) and drawn.caption.endswith("kept")
 
 
@@ -408,40 +386,42 @@ def test_of_tied_epochs_the_one_that_was_kept_is_named() -> None:
     found: list[tuple[float, float]] = []
     watch = Watch(on_epoch=lambda done, total, train, validation: found.append((validation, train)))
     trained, tree = trained_on(["train"] * 12 + ["validation"], 6, epochs=6, every=1, watch=watch)
-    curve = learning_curve(trained, tree, "validation")
+    curve = results.learning_curve(trained, tree, "validation")
     best = max(found)
     assert best[0] in [validation for validation, _ in found[: found.index(best)]], "no tie"
     assert curve is not None and curve.chosen == found.index(best) + 1
 
 
 def test_the_learning_curve_has_its_bounds_and_names_the_epoch_that_was_kept() -> None:
-    drawing = learning_figure(CURVE)
+    drawing = figures.learning_figure(CURVE)
     assert drawing.caption.endswith("(4)")
     bounds = {"oracle", "best fixed route"}
     assert {*bounds, "hierrouter", "kept", "epochs"} <= set(texts(as_svg(drawing)))
-    assert not bounds & set(texts(as_svg(learning_figure(replace(CURVE, fixed=None, oracle=None)))))
+    without = replace(CURVE, fixed=None, oracle=None)
+    assert not bounds & set(texts(as_svg(figures.learning_figure(without))))
 
 
 # --- files
 
 
 def test_every_figure_is_written_in_every_format(tmp_path: Path) -> None:
-    written = export_figures(example(), tmp_path, ["pdf", "svg", "pdf"])
+    written = figures.export_figures(example(), tmp_path, ["pdf", "svg", "pdf"])
     names = ["net-reward.pdf", "net-reward.svg", "frontier.pdf", "frontier.svg"]
     assert [path.name for path in written] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", figures.FORMATS)
 def test_the_same_figure_is_the_same_bytes_and_stays_what_the_page_shows(
     tmp_path: Path, format: str
 ) -> None:
-    drawing = frontier_figure(example())
+    drawing = figures.frontier_figure(example())
     before = as_svg(drawing)
-    first = save(drawing, tmp_path / f"a.{format}").read_bytes()
+    first = figures.save(drawing, tmp_path / f"a.{format}").read_bytes()
     assert as_svg(drawing) == before
     with mpl.rc_context({"font.size": 30, "pdf.fonttype": 3, "savefig.facecolor": "black"}):
-        second = save(frontier_figure(example()), tmp_path / f"b.{format}").read_bytes()
+        again = figures.frontier_figure(example())
+        second = figures.save(again, tmp_path / f"b.{format}").read_bytes()
     assert first == second
     assert b"Date" not in first
 
@@ -450,22 +430,22 @@ def test_the_same_figure_is_the_same_bytes_and_stays_what_the_page_shows(
 def test_unknown_formats_are_refused_before_anything_is_written(
     tmp_path: Path, formats: list[str]
 ) -> None:
-    check_formats(FORMATS)
+    figures.check_formats(figures.FORMATS)
     with pytest.raises(InputError, match=r"^unknown format of figures: .*svg, pdf, png$") as error:
-        export_figures(example(), tmp_path, formats)
+        figures.export_figures(example(), tmp_path, formats)
     assert "\n" not in str(error.value) and len(str(error.value)) <= 300
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pdf_holds_vectors_and_whole_fonts(tmp_path: Path) -> None:
-    data = save(frontier_figure(example()), tmp_path / "a.pdf").read_bytes()
+    data = figures.save(figures.frontier_figure(example()), tmp_path / "a.pdf").read_bytes()
     assert data.startswith(b"%PDF") and b"/FontFile2" in data
     assert b"/Type3" not in data and b"/Subtype /Image" not in data
 
 
 def test_a_png_is_for_print_on_white(tmp_path: Path) -> None:
-    drawing = reward_figure(example())
-    image = imread(save(drawing, tmp_path / "a.png"))
+    drawing = figures.reward_figure(example())
+    image = imread(figures.save(drawing, tmp_path / "a.png"))
     height, width = image.shape[:2]
     assert width == pytest.approx(300 * drawing.figure.get_figwidth(), abs=1)
     assert height > 1000
@@ -474,7 +454,7 @@ def test_a_png_is_for_print_on_white(tmp_path: Path) -> None:
 
 
 def test_an_svg_stands_alone(tmp_path: Path) -> None:
-    text = save(frontier_figure(example()), tmp_path / "a.svg").read_text()
+    text = figures.save(figures.frontier_figure(example()), tmp_path / "a.svg").read_text()
     assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert INK in text and "currentColor" not in text
     assert re.search(r'fill="#ffffff"', text)
@@ -483,6 +463,6 @@ def test_an_svg_stands_alone(tmp_path: Path) -> None:
 def test_hostile_names_are_saved_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for path in export_figures(hostile(), tmp_path, FORMATS):
+        for path in figures.export_figures(hostile(), tmp_path, figures.FORMATS):
             assert path.stat().st_size > 1000
             assert b"<script" not in path.read_bytes()

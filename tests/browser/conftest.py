@@ -1,0 +1,88 @@
+"""A headless Chromium, and what a page said or asked for in it.
+
+It is that of HIERROUTER_CHROMIUM, one on the PATH, or the one `get_chromium.py` has fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.get_chromium import kept
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
+SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+OPEN_ALL = "document.querySelectorAll('details').forEach(item => { item.open = true })"
+CONTRAST = 4.5  # WCAG 2.2, level AA
+# Of each visible text the contrast to what is behind it (WCAG 2.2, relative luminance).
+CONTRASTS = """(() => {
+  const numbers = colour => colour.match(/[\\d.]+/g).map(Number).map(
+    part => colour.startsWith('color(srgb') ? 255 * part : part)  // parts from 0 to 1 if mixed
+  const linear = part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4
+  const luminance = colour => {
+    const [red, green, blue] = colour.slice(0, 3).map(part => linear(part / 255))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+  }
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = numbers(getComputedStyle(at).backgroundColor)
+      if (colour.length < 4 || colour[3] > 0) return colour
+    }
+    return [255, 255, 255]
+  }
+  const found = []
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement
+    const read = element.checkVisibility() && !['title', 'desc'].includes(element.localName)
+    if (!text || !read) continue
+    const style = getComputedStyle(element)
+    const colour = element.closest('svg') ? style.fill : style.color
+    const [low, high] = [colour, null].map(
+      own => luminance(own ? numbers(own) : behind(element))).sort((a, b) => a - b)
+    found.push([text, (high + 0.05) / (low + 0.05)])
+  }
+  return found
+})()"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def browser() -> Iterator[Any]:
+    """Whoever lacks one skips these tests, before anything is made for them."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    known = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES)]
+    found = next(filter(None, [*known, str(kept()) if kept().exists() else None]), None)
+    if found is None:
+        pytest.skip("no Chromium; HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(
+    browser: Any, file: Path, size: str = "desk", scheme: str = "light"
+) -> Iterator[tuple[Any, list[str]]]:
+    """The page with all its cases unfolded, and what it said or asked for."""
+    context = browser.new_context(viewport=SIZES[size], color_scheme=scheme)
+    page, log = context.new_page(), []
+    page.on("console", lambda message: log.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: log.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (log.append("dialog"), dialog.dismiss()))
+    page.on("request", lambda request: log.append(f"request: {request.url}"))
+    page.goto(file.as_uri())
+    page.evaluate(OPEN_ALL)
+    yield page, log
+    context.close()
+
+
+def faint(page: Any) -> list[str]:
+    """Texts in sight that do not stand out enough."""
+    return [text for text, contrast in page.evaluate(CONTRASTS) if contrast < CONTRAST]
