@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -117,8 +116,10 @@ class Router:
             options: how it is to be routed, and who is told on the way.
 
         Raises:
-            InputError: no question, or an alpha or limit that the policy cannot be asked for.
-            CallFailed: a model gave no answer.
+            InputError: no question, or an alpha or limit that the policy cannot be asked for; or a
+                limit, and nobody counts tokens.
+            CallFailed: a model gave no answer, or, where others may be taken, none of them did: the
+                last failure, with those before it.
         """
         return await self._routing(question, options).run()
 
@@ -155,23 +156,14 @@ class Router:
     def __enter__(self) -> Router:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _routing(self, question: Question, options: RouteOptions | None) -> Routing:
+    def _routing(self, question: Question, options: RouteOptions | None) -> _Routing:
         options = options or RouteOptions()
-        return Routing(
-            question=question_of(question),
-            trained=self.policy.at(options.alpha, options.max_cost),
-            options=options,
-            pool=self.pool,
-            models=self.models,
-            batcher=self._batcher,
+        trained = self.policy.at(options.alpha, options.max_cost)
+        return _Routing(
+            question_of(question), trained, options, self.pool, self.models, self._batcher
         )
 
 
@@ -328,20 +320,10 @@ class RouteResult:
 
 
 @dataclass
-class Routing:
-    """One question while it is routed.
+class _Routing:
+    """One question while it is routed: who decides, who is called, and the calls so far."""
 
-    Attributes:
-        question: as the models see it.
-        trained: who decides.
-        options: how it is routed, and who is told.
-        pool: the models, in the order of the policy's actions.
-        models: the same, ready to be asked, by name.
-        batcher: works out decisions, for many questions together.
-        hops: the calls so far.
-    """
-
-    question: str
+    question: str  # as models see it
     trained: TrainedRouter
     options: RouteOptions
     pool: Pool
@@ -350,13 +332,6 @@ class Routing:
     hops: list[Hop] = field(default_factory=list)
 
     async def run(self) -> RouteResult:
-        """Make all calls.
-
-        Raises:
-            InputError: a limit on cost, and nobody counts tokens.
-            CallFailed: a model gave no answer, or, where others may be taken, none of them did: the
-                last failure, with those before it.
-        """
         while True:
             hop = await self._hop()
             self.hops.append(hop)
@@ -366,11 +341,6 @@ class Routing:
                 return RouteResult(self.question, self.trained.alpha, tuple(self.hops), limit)
 
     async def decide(self) -> Decision:
-        """The decision at the present state.
-
-        Raises:
-            InputError: a limit on cost, and nobody counts tokens.
-        """
         limited = self.trained.objective.max_cost is not None
         state = LiveState(
             trained=self.trained,

@@ -15,10 +15,11 @@ from hierrouter_cache.tree import Routes
 from tests.hierrouter.serving.worlds import (
     ALPHA,
     Estimator,
+    Seen,
     bandit,
     expected_returns,
     on_logs,
-    seen,
+    played,
     shown_as,
     world,
 )
@@ -35,13 +36,14 @@ def by_kind(*, allow_stop: bool = False) -> Setting:
     return replace(setting, logging=setting.logging[kind], target=setting.target[kind])
 
 
-def tabular(log: est.Log, states: est.LoggedStates) -> est.LoggedStates:
-    """The same with a column for each node and kind, and one of zeros."""
+def tabular(seen: Seen, columns: slice = slice(None)) -> est.LoggedStates:
+    """The states with a column for each node and kind, and one of zeros, or some of these."""
+    log, states = seen.log, seen.states
     node = np.zeros(len(states.features), dtype=np.int64)
     node[states.row[log.alive]] = log.node[log.alive]
     kind = states.features[:, :KINDS].argmax(axis=1)
     one_hot = np.eye(log.actions.routes.states * KINDS + 1)[node * KINDS + kind]
-    return replace(states, features=one_hot.astype(np.float32))
+    return replace(states, features=one_hot[:, columns].astype(np.float32))
 
 
 def fitted(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.ndarray:
@@ -49,15 +51,12 @@ def fitted(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.nda
     return est.fit(log, states, reward, np.ones(len(log), dtype=bool), LinearRegression)
 
 
-def direct(features: slice) -> Estimator:
+def direct(columns: slice) -> Estimator:
     """The value by regressions on some of the tabular features."""
 
-    def estimator(
-        log: est.Log, states: est.LoggedStates, weights: est.Weights, reward: np.ndarray
-    ) -> est.Clustered:
-        shown = tabular(log, states)
-        values = fitted(log, replace(shown, features=shown.features[:, features]), reward)
-        first = np.einsum("ea,ea->e", states.chances[:, 0], values[:, 0])
+    def estimator(seen: Seen) -> est.Clustered:
+        values = fitted(seen.log, tabular(seen, columns), seen.reward)
+        first = np.einsum("ea,ea->e", seen.states.chances[:, 0], values[:, 0])
         return est.Clustered(float(first.mean()), 0.0, 1)
 
     return estimator
@@ -85,18 +84,16 @@ def test_where_every_state_is_its_own_it_is_exact() -> None:
     setting = world(queries=4)
     states = setting.tree.routes.states
     setting = shown_as(setting, np.eye(4 * states).reshape(4, states, -1))
-    log = setting.play(4_000, np.random.default_rng(0))
-    found = fitted(log, seen(setting, log)[0], log.reward(ALPHA))
+    log, states, _, reward = vars(played(setting, 4_000)).values()
+    found = fitted(log, states, reward)
     wanted = expected_returns(setting)[log.query[:, None], log.node]
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 def test_its_interval_holds_the_truth_where_its_features_say_enough() -> None:
-    def estimator(
-        log: est.Log, states: est.LoggedStates, weights: est.Weights, reward: np.ndarray
-    ) -> est.Clustered:
-        shown = tabular(log, states)
-        return est.fqe(shown, est.fitted_values(log, shown, reward, LinearRegression))
+    def estimator(seen: Seen) -> est.Clustered:
+        shown = tabular(seen)
+        return est.fqe(shown, est.fitted_values(seen.log, shown, seen.reward, LinearRegression))
 
     assert on_logs(by_kind(), 200, 60, estimator).coverage >= 0.9
 
@@ -109,9 +106,8 @@ def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     fold = est.question_folds(np.array([7, 7, 3]))
     assert fold[0] == fold[1] != fold[2]
     setting = world(queries=12, seed=5)
-    log = setting.play(100, np.random.default_rng(1))
-    states, _ = seen(setting, log)
-    before = est.fitted_values(log, states, log.reward(ALPHA), LinearRegression)
+    log, states, _, reward = vars(played(setting, 100, seed=1)).values()
+    before = est.fitted_values(log, states, reward, LinearRegression)
     of_one = log.query == log.query[0]
     lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
     after = est.fitted_values(lied, states, lied.reward(ALPHA), LinearRegression)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from benchmarks.off_policy import logging_table, repeated, scores
+from benchmarks.off_policy import logging_table
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter_cache.tree import Routes
 from tests.hierrouter.serving.worlds import ALPHA, world
@@ -55,17 +55,3 @@ def test_a_log_says_what_the_tree_says() -> None:
         assert total == pytest.approx(tree.node_reward(ALPHA)[position, end])
     assert (log.propensity[~log.alive] == 1).all()
     assert not log.cost[~log.alive].any()
-
-
-def test_scores_of_fresh_logs_by_hand() -> None:
-    setting = world(queries=30)
-    _, found = repeated(setting, 40, 5, 0)
-    [score, *_] = scores(found, setting.truth)
-    off = np.array([item.estimates[0].value for item in found]) - setting.truth
-    assert len(set(off)) == 5
-    held = [item.estimates[0].low <= setting.truth <= item.estimates[0].high for item in found]
-    assert (score.estimator, score.logs) == ("IPS", 5)
-    assert (score.bias, score.deviation) == pytest.approx((off.mean(), off.std(ddof=1)))
-    assert score.bias_error == pytest.approx(score.deviation / 5**0.5)
-    assert score.rmse == pytest.approx(np.sqrt(np.mean(off**2)))
-    assert score.coverage == np.mean(held)

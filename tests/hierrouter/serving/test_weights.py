@@ -10,18 +10,17 @@ import pytest
 from benchmarks.off_policy import Setting
 from hierrouter.serving.estimators import NeverTaken, Overlap, Weights
 from hierrouter.serving.logs import states_in_tree
-from tests.hierrouter.serving.worlds import bandit, expected_returns, seen, world
+from tests.hierrouter.serving.worlds import bandit, expected_returns, played, world
 
 
 def overlap_of(setting: Setting, episodes: int = 2_000) -> Overlap:
-    log = setting.play(episodes, np.random.default_rng(0))
-    return Overlap.of(log, seen(setting, log)[0])
+    found = played(setting, episodes)
+    return Overlap.of(found.log, found.states)
 
 
 def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
     setting = world(hops=3, allow_stop=True)
-    log = setting.play(40, np.random.default_rng(0))
-    _, weights = seen(setting, log)
+    log, _, weights, _ = vars(played(setting, 40)).values()
     for episode, position in enumerate(log.query):
         product = 1.0
         for hop in range(log.length[episode]):
@@ -78,7 +77,7 @@ def test_rare_things_are_not_worth_a_warning(share: float, named: bool) -> None:
 
 def test_a_policy_that_never_stops_has_no_weight_where_the_log_stops() -> None:
     setting = world(queries=20, allow_stop=True)
-    log = setting.play(200, np.random.default_rng(0))
+    log = played(setting, 200).log
     going_on = world(queries=20).target  # M columns
     whole = Weights.of(log, states_in_tree(log, setting.tree, going_on)).whole
     stopped = log.length < 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,19 @@ from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.trees import one_part, random_tree
 
 ALPHA = 0.05
-Estimator = Callable[[Log, LoggedStates, Weights, NDArray[np.float64]], Clustered]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What estimators get."""
+
+    log: Log
+    states: LoggedStates
+    weights: Weights
+    reward: NDArray[np.float64]
+
+
+Estimator = Callable[[Seen], Clustered]
 
 
 def world(
@@ -46,10 +59,14 @@ def shown_as(setting: Setting, embedding: NDArray[np.float64]) -> Setting:
     return replace(setting, tree=replace(setting.tree, parts=one_part(embedding)))
 
 
-def seen(setting: Setting, log: Log) -> tuple[LoggedStates, Weights]:
-    """What estimators get beside the log."""
+def seen(setting: Setting, log: Log) -> Seen:
     states = states_in_tree(log, setting.tree, setting.target)
-    return states, Weights.of(log, states)
+    return Seen(log, states, Weights.of(log, states), log.reward(setting.alpha))
+
+
+def played(setting: Setting, episodes: int, seed: Any = 0) -> Seen:
+    """A fresh log."""
+    return seen(setting, setting.play(episodes, np.random.default_rng(seed)))
 
 
 @dataclass(frozen=True)
@@ -81,10 +98,8 @@ class Found:
 
 def on_logs(setting: Setting, episodes: int, logs: int, estimator: Estimator) -> Found:
     """What an estimator says of fresh logs."""
-    found = []
-    for source in np.random.SeedSequence(0).spawn(logs):
-        log = setting.play(episodes, np.random.default_rng(source))
-        found.append(estimator(log, *seen(setting, log), log.reward(setting.alpha)))
+    sources = np.random.SeedSequence(0).spawn(logs)
+    found = [estimator(played(setting, episodes, source)) for source in sources]
     return Found(found, setting.truth)
 
 
