@@ -7,22 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.questions import testbed
+from hierrouter.questions import sources, testbed
 from hierrouter.questions.query import Query
-from hierrouter.questions.sources import (
-    HUB,
-    PAPER_DATASETS,
-    SUFFIXES,
-    count_rows,
-    hub_queries,
-    is_file,
-    read_file,
-)
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import digest
 from hierrouter_cache.tree import SPLITS
@@ -50,7 +41,7 @@ class KnownDataset:
 
 def dataset_names() -> list[str]:
     """All names that `load_queries` knows besides file paths."""
-    return ["testbed", *testbed.FAMILIES, *PAPER_DATASETS]
+    return ["testbed", *testbed.FAMILIES, *sources.PAPER_DATASETS]
 
 
 def known_datasets(data: Path) -> list[KnownDataset]:
@@ -63,10 +54,10 @@ def known_datasets(data: Path) -> list[KnownDataset]:
         InputError: a file there cannot be read.
     """
     known = [KnownDataset(name, "testbed", "", None) for name in testbed.FAMILIES]
-    for name, source in HUB.items():
+    for name, source in sources.HUB.items():
         file = _file_of(name, data)
         if file.exists():
-            known.append(KnownDataset(name, "file", str(file), count_rows(file)))
+            known.append(KnownDataset(name, "file", str(file), sources.count_rows(file)))
         else:
             known.append(KnownDataset(name, "hub", source.place, source.questions))
     return known
@@ -100,9 +91,13 @@ def load_queries(
         if name in testbed.FAMILIES:
             queries += testbed.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
             continue
-        rows = read_file(Path(name)) if is_file(name) else _paper_dataset(name, data, on_note)
         # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
-        cap = limit or (len(rows) if is_file(name) else PAPER_LIMIT)
+        if sources.is_file(name):
+            rows = sources.read_file(Path(name))
+            cap = limit or len(rows)
+        else:
+            rows = _paper_dataset(name, data, on_note)
+            cap = limit or PAPER_LIMIT
         drawn = with_folds(sample(rows, cap, seed), seed)
         queries += drawn
         written += drawn
@@ -114,17 +109,16 @@ def load_queries(
 
 
 def _paper_dataset(name: str, data: Path, on_note: Note) -> list[Query]:
-    file = _file_of(name, data)
-    if file.exists():
-        return read_file(file)
-    queries, place = hub_queries(name, str(file))
+    if (file := _file_of(name, data)).exists():
+        return sources.read_file(file)
+    queries, place = sources.hub_queries(name, str(file))
     on_note(f"{name}: from the hub, {place}")
     return queries
 
 
 def _file_of(name: str, data: Path) -> Path:
     """The file of a dataset of the paper; the JSON lines where there is none."""
-    files = [data / f"{name}{suffix}" for suffix in SUFFIXES]
+    files = [data / f"{name}{suffix}" for suffix in sources.SUFFIXES]
     return next((file for file in files if file.exists()), files[0])
 
 
@@ -134,7 +128,7 @@ def _expand(names: Sequence[str]) -> list[str]:
     for name in names:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
-        if name not in known and not is_file(name):
+        if name not in known and not sources.is_file(name):
             if Path(name).is_file():
                 raise InputError(
                     f"not a kind of file that is read: {name}; make it .jsonl, one "
@@ -168,12 +162,11 @@ def describe(queries: Sequence[Query], samples: int) -> list[Described]:
     found: dict[str, list[Query]] = {}
     for query in queries:
         found.setdefault(query.dataset, []).append(query)
-    described = []
-    for name, questions in found.items():
-        counts = Counter(query.split for query in questions)
-        folds = {split: counts[split] for split in SPLITS}
-        described.append(Described(name, folds, tuple(questions[:samples])))
-    return described
+    counts = Counter((query.dataset, query.split) for query in queries)
+    return [
+        Described(name, {split: counts[name, split] for split in SPLITS}, tuple(asked[:samples]))
+        for name, asked in found.items()
+    ]
 
 
 TEST_SHARE = 0.3  # paper section 4
@@ -182,8 +175,8 @@ VALIDATION_SHARE = 0.2  # of what is not test; ours, the paper names no validati
 
 def sample(queries: list[Query], limit: int, seed: int) -> list[Query]:
     """At most `limit` of the queries, in their order."""
-    chosen = _draw((f"{query.dataset}/{query.id}" for query in queries), limit, "sample", seed)
-    return [query for query in queries if f"{query.dataset}/{query.id}" in chosen]
+    chosen = _draw(map(_name, queries), limit, "sample", seed)
+    return [query for query in queries if _name(query) in chosen]
 
 
 def with_folds(queries: list[Query], seed: int) -> list[Query]:
@@ -285,13 +278,19 @@ def near_pairs(queries: Sequence[Query], threshold: float = THRESHOLD) -> list[P
     others = [query for query in queries if query.split != "test"]
     if not tested or not others:
         return []
+    vectors = _vectors([query.question for query in (*tested, *others)])
+    against = vectors[len(tested) :].T.tocsr()
     found = []
-    for query, candidates in _candidates(tested, others, threshold):
-        numbers = _numbers(query)
-        for place, similarity in candidates:
-            if _numbers(others[place]) == numbers:
-                found.append(Pair(query, others[place], min(similarity, 1.0)))
-                break
+    for start in range(0, len(tested), ROWS):
+        block = tested[start : start + ROWS]
+        near = (vectors[start : start + len(block)] @ against).tocsr()
+        for query, begin, end in zip(block, near.indptr, near.indptr[1:], strict=False):
+            hits = begin + (near.data[begin:end] >= threshold).nonzero()[0]
+            for hit in sorted(hits.tolist(), key=lambda hit: -near.data[hit]):
+                other = others[near.indices[hit]]
+                if _numbers(other) == _numbers(query):
+                    found.append(Pair(query, other, min(float(near.data[hit]), 1.0)))
+                    break
     return sorted(found, key=lambda pair: -pair.similarity)
 
 
@@ -312,23 +311,6 @@ def _name(query: Query) -> str:
 
 def _numbers(query: Query) -> Counter[str]:
     return Counter(NUMBER.findall(query.question))
-
-
-def _candidates(
-    tested: Sequence[Query], others: Sequence[Query], threshold: float
-) -> Iterator[tuple[Query, list[tuple[int, float]]]]:
-    """Each question of test with (place, similarity) of what is near it, the nearest first."""
-    vectors = _vectors([query.question for query in (*tested, *others)])
-    against = vectors[len(tested) :].T.tocsr()
-    for start in range(0, len(tested), ROWS):
-        block = tested[start : start + ROWS]
-        near = (vectors[start : start + len(block)] @ against).tocoo()
-        hits: dict[int, list[tuple[int, float]]] = {}
-        for hit in (near.data >= threshold).nonzero()[0].tolist():
-            place = int(near.col[hit]), float(near.data[hit])
-            hits.setdefault(int(near.row[hit]), []).append(place)
-        for row, candidates in hits.items():
-            yield block[row], sorted(candidates, key=lambda item: -item[1])
 
 
 def _vectors(texts: Sequence[str]) -> Any:

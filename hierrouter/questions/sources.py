@@ -7,7 +7,7 @@ A row has a `question` and an `answer`, or several `answers`. It may have an `id
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -242,13 +242,14 @@ class Source:
         repository: its name there.
         configurations: parts of it, read one after the other.
         questions: how many there are.
-        convert: gives our shape to a row, from it, its configuration and its number.
+        question, answer: the columns that hold them.
     """
 
     repository: str
     configurations: tuple[str, ...]
     questions: int
-    convert: Callable[[Row, str, int], dict[str, Any]]
+    question: str = "question"
+    answer: str = "answer"
 
     @property
     def place(self) -> str:
@@ -256,55 +257,33 @@ class Source:
         one = self.configurations if len(self.configurations) == 1 else ()
         return " ".join([self.repository, *one, SPLIT])
 
-
-def _gsm8k(row: Row, configuration: str, number: int) -> dict[str, Any]:
-    return {"id": f"{SPLIT}-{number}", "question": row["question"], "answer": row["answer"]}
-
-
-def _math(row: Row, configuration: str, number: int) -> dict[str, Any]:
-    name = f"{SPLIT}-{configuration}-{number}"
-    return {"id": name, "question": row["problem"], "answer": row["solution"]}
-
-
-def _mbpp(row: Row, configuration: str, number: int) -> dict[str, Any]:
-    return {"id": row["task_id"], "question": row["text"], "answer": row["code"]}
-
-
-def _mmlu(row: Row, configuration: str, number: int) -> dict[str, Any]:
-    return {
-        "id": f"{SPLIT}-{row['subject']}-{number}",
-        "question": row["question"],
-        "choices": row["choices"],
-        "answer": LETTERS[row["answer"]],
-    }
-
-
-def _arc(row: Row, configuration: str, number: int) -> dict[str, Any]:
-    choices = row["choices"]
-    return {
-        "id": row["id"],
-        "question": row["question"],
-        "choices": dict(zip(choices["label"], choices["text"], strict=True)),
-        "answer": row["answerKey"],
-    }
+    def row(self, row: Row, configuration: str, number: int) -> dict[str, Any]:
+        """A row in our shape; one without a name of its own gets its place for one."""
+        name = row.get("id", row.get("task_id"))
+        if name is None:
+            part = row.get("subject", configuration if len(self.configurations) > 1 else None)
+            name = "-".join(filter(None, (SPLIT, part, str(number))))
+        found = {"id": name, "question": row[self.question], "answer": row[self.answer]}
+        choices = row.get("choices")
+        if isinstance(choices, dict):
+            found["choices"] = dict(zip(choices["label"], choices["text"], strict=True))
+        elif choices is not None:  # the answer is the number of one
+            found |= {"choices": choices, "answer": LETTERS[found["answer"]]}
+        return found
 
 
 SUBJECTS = (
-    "algebra",
-    "counting_and_probability",
-    "geometry",
-    "intermediate_algebra",
-    "number_theory",
-    "prealgebra",
-    "precalculus",
+    *("algebra", "counting_and_probability", "geometry", "intermediate_algebra"),
+    *("number_theory", "prealgebra", "precalculus"),
 )
+ARC = "allenai/ai2_arc"
 HUB: Mapping[str, Source] = {
-    "gsm8k": Source("openai/gsm8k", ("main",), 1_319, _gsm8k),
-    "math": Source("EleutherAI/hendrycks_math", SUBJECTS, 5_000, _math),
-    "mbpp": Source("google-research-datasets/mbpp", ("full",), 500, _mbpp),
-    "mmlu": Source("cais/mmlu", ("all",), 14_042, _mmlu),
-    "arc-easy": Source("allenai/ai2_arc", ("ARC-Easy",), 2_376, _arc),
-    "arc-challenge": Source("allenai/ai2_arc", ("ARC-Challenge",), 1_172, _arc),
+    "gsm8k": Source("openai/gsm8k", ("main",), 1_319),
+    "math": Source("EleutherAI/hendrycks_math", SUBJECTS, 5_000, "problem", "solution"),
+    "mbpp": Source("google-research-datasets/mbpp", ("full",), 500, "text", "code"),
+    "mmlu": Source("cais/mmlu", ("all",), 14_042),
+    "arc-easy": Source(ARC, ("ARC-Easy",), 2_376, answer="answerKey"),
+    "arc-challenge": Source(ARC, ("ARC-Challenge",), 1_172, answer="answerKey"),
 }
 
 
@@ -330,7 +309,7 @@ def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
     try:
         queries = [
             query_of(
-                source.convert(row, configuration, number),
+                source.row(row, configuration, number),
                 f"{configuration}: row {number + 1}",
                 name,
                 number,

@@ -44,7 +44,7 @@ def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
     tasks = {split: _distinct(family, split, seed) for split in SPLITS}
     found = []
     for number in range(limit):
-        split = _split_of_turn(number)
+        split = _cut(number * _STRIDE % _CYCLE, _TRAIN, _VALIDATION)
         task = next(tasks[split], None)
         if task is not None:
             identity = f"{family}-{number:04d}"
@@ -66,11 +66,10 @@ def _distinct(family: str, split: Split, seed: int) -> Iterator[Task]:
             yield task
 
 
-def _split_of_turn(number: int) -> Split:
-    place = number * _STRIDE % _CYCLE
-    if place < _TRAIN:
+def _cut(place: int, train: int, validation: int) -> Split:
+    if place < train:
         return "train"
-    return "validation" if place < _TRAIN + _VALIDATION else "test"
+    return "validation" if place < train + validation else "test"
 
 
 def model_path(name: str) -> Path:
@@ -239,16 +238,8 @@ def riddle_steps(riddle: Expression | str) -> tuple[Step, Step]:
 
 
 TASKS: dict[str, Callable[[Draw], Task]] = {
-    "arith": arith,
-    "string": string,
-    "fact": fact,
-    "story": story,
-    "census": census,
-    "backcap": backcap,
-    "room": room,
-    "copies": copies,
-    "mirror": mirror,
-    "riddle": riddle,
+    task.__name__: task
+    for task in (arith, string, fact, story, census, backcap, room, copies, mirror, riddle)
 }
 FAMILIES = tuple(TASKS)
 
@@ -305,10 +296,7 @@ def word_split(word: str) -> Split:
 
 
 def _hashed(text: str) -> Split:
-    percent = zlib.crc32(text.encode()) % 100
-    if percent < _TRAIN_PERCENT:
-        return "train"
-    return "validation" if percent < _TRAIN_PERCENT + _VALIDATION_PERCENT else "test"
+    return _cut(zlib.crc32(text.encode()) % 100, _TRAIN_PERCENT, _VALIDATION_PERCENT)
 
 
 UNKNOWN = "unknown"
@@ -330,26 +318,11 @@ SENTENCES: dict[str, tuple[str, ...]] = {
         "write {word} backwards",
         "spell {word} from the end",
     ),
-    "string.double": (
-        "double the word {word}",
-        "write {word} twice without a space",
-    ),
-    "string.both": (
-        "reverse the words {word} and {other}",
-        "write {word} and {other} backwards",
-    ),
-    "fact.occupant": (
-        "who lives in room {room} ?",
-        "name the person in room {room}",
-    ),
-    "fact.capital": (
-        "what is the capital of {place} ?",
-        "name the capital of {place}",
-    ),
-    "fact.people": (
-        "how many people live in {place} ?",
-        "give the population of {place}",
-    ),
+    "string.double": ("double the word {word}", "write {word} twice without a space"),
+    "string.both": ("reverse the words {word} and {other}", "write {word} and {other} backwards"),
+    "fact.occupant": ("who lives in room {room} ?", "name the person in room {room}"),
+    "fact.capital": ("what is the capital of {place} ?", "name the capital of {place}"),
+    "fact.people": ("how many people live in {place} ?", "give the population of {place}"),
     "fact.both": (
         "give the capital and the population of {place}",
         "what is the capital of {place} and how many people live there ?",
