@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 Observation = dict[str, Any]
 Info = dict[str, Any]
@@ -126,7 +126,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._stage += 1
         self._ended = bool(stop) or self._stage == self.tree.hops
         at = self._query, self._node
-        value = self.tree.score[at] - self.alpha * self.tree.cost[at]
+        value = net_reward(self.tree.score[at], self.tree.cost[at], self.alpha)
         reward = float(value) if self._ended else 0.0
         return self._observe(), reward, self._ended, False, self._info()
 

@@ -25,21 +25,13 @@ from hierrouter.questions.sources import dataset_called, is_file
 from hierrouter.questions.testbed import FAMILIES
 from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
 from hierrouter.replay.tree import Tree
+from hierrouter_cache import walk
 from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree, InputError, suggestion
 from hierrouter_cache.keys import text_digest
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.tree import AnyTree, StatePart, repriced
-from hierrouter_cache.walk import (
-    Forest,
-    State,
-    TreeSpec,
-    holes,
-    load_tree,
-    newest_answers,
-    states,
-    walk,
-)
+from hierrouter_cache.walk import Forest, State, TreeSpec
 
 CONTEXT, QUESTION, ANSWER = "context", "question", "answer"  # kinds of text
 
@@ -117,7 +109,7 @@ def embed_states(
         # Hashes of the digests that stand for the text of each state: uint64[queries, states].
         alone, names = kind == ANSWER, forest.tree.outcome[:, : spec.routes.states]
         if kind == ANSWER:
-            names = newest_answers(reader, spec, forest)
+            names = walk.newest_answers(reader, spec, forest)
         elif kind == QUESTION:
             names = np.broadcast_to(names[:, :1], names.shape)
         store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
@@ -146,7 +138,7 @@ def _files(
     for start in range(0, len(missing), size):
         where = first_match(missing[start : start + size], names.ravel())
         contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
-        held = states(reader, spec, forest, contexts)
+        held = walk.states(reader, spec, forest, contexts)
         for at in range(0, len(held), TEXTS_PER_FILE):
             yield held[at : at + TEXTS_PER_FILE]
 
@@ -243,23 +235,8 @@ def _nobody(what: str, done: int, total: int) -> None:
     """Whoever is not told."""
 
 
-def open_tree(
-    root: Path,
-    selection: Selection | None = None,
-    on_done: OnDone = _nobody,
-) -> Tree:
-    """The dense arrays of what was collected last, or of a part of it.
-
-    Args:
-        root: the cache's folder.
-        selection: what to open.
-        on_done: told ("embed" or "score", done, total) while something is derived.
-
-    Raises:
-        CacheError: nothing there, damaged, or incomplete for this pool.
-        InputError: a dataset that was not collected, or an unknown pool, model, encoder,
-            scorer or view.
-    """
+def open_tree(root: Path, selection: Selection | None = None, on_done: OnDone = _nobody) -> Tree:
+    """A selection at its own prices; see `open_trees`."""
     selection = selection or Selection()
     return open_trees(root, selection, [selection.prices], on_done)[0]
 
@@ -273,10 +250,15 @@ def open_trees(
     """The same tree under each of several price lists; the cache is read once.
 
     Args:
+        root: the cache's folder.
+        selection: what to open.
         price_lists: at least one; they stand for `selection.prices`.
+        on_done: told ("embed" or "score", done, total) while something is derived.
 
     Raises:
-        HierRouterError: as `open_tree`.
+        CacheError: nothing there, damaged, or incomplete for this pool.
+        InputError: a dataset that was not collected, or an unknown pool, model, encoder,
+            scorer or view.
     """
     text_kinds(selection.view)  # refused before anything is read
     scorer = scorer_named(selection.scorer)
@@ -288,14 +270,14 @@ def open_trees(
     pool, spec = opened.pool, opened.spec
     known = [model.name for model in opened.stored.everyone]
     prices = [prices_of(pool, given, known) for given in price_lists]
-    forest = walk(reader, spec, _chosen(reader, plan.queries, selection))
+    forest = walk.walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
     encoder = load_encoder(selection.encoder)
     quality = score_forest(reader, whole, scorer, partial(on_done, "score"))
     right = quality
     if accuracy.key != scorer.key:
         right = score_forest(reader, whole, accuracy, partial(on_done, "score"))
-    loaded = load_tree(
+    loaded = walk.load_tree(
         reader,
         spec,
         whole,
@@ -330,7 +312,7 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
         IncompleteTree: there are others and they may not be left out, or there is no whole one.
     """
     rows = np.flatnonzero(forest.complete)
-    lack = holes(forest, opened.pool.routes)
+    lack = walk.holes(forest, opened.pool.routes)
     if not lack or (selection.allow_incomplete and len(rows)):
         return forest.select(rows)
     again = f"`hierrouter collect --cache {root}" + (
