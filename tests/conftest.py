@@ -36,9 +36,9 @@ LONG = (
     "cli/test_readme.py",
     "cli/test_shards.py",
     "cli/test_tutorials.py",
-    "cli/test_prices.py",
     "cli/test_resumed_training.py",
-    "cli/test_explore.py",
+    "cli/test_report.py",
+    "cli/test_route.py",
     "browser/test_explore.py",
 )
 
@@ -138,7 +138,6 @@ def works(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> Any:
-    """What it printed with `--format json`."""
     return json.loads(works(done).stdout)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hierrouter as hr
-from tests.conftest import Run, environment, once
+from tests.conftest import Run, environment, once, works
 
 NAMES = [
     "CacheError",
@@ -174,29 +174,25 @@ def test_a_run_goes_on_as_on_the_command_line(
     tree: hr.Tree, place: Path, hierrouter: Run, tmp_path: Path
 ) -> None:
     told: list[tuple[object, ...]] = []
-    run = hr.train(
-        tree,
-        alpha=ALPHA,
-        allow_stop=True,
-        epochs=4,
-        out=tmp_path / "again",
-        progress=lambda *values: told.append(values),
-    )
+    flags: dict[str, Any] = {"alpha": ALPHA, "allow_stop": True, "epochs": 4}
+    out = tmp_path / "again"
+    run = hr.train(tree, **flags, out=out, progress=lambda *values: told.append(values))
     assert [values[:3] for values in told] == [("train 0.3", done, 4) for done in (1, 2, 3, 4)]
-    same = ("--alpha", str(ALPHA), "--allow-stop", "--epochs", "4", "--out", str(run.folder))
-    done = hierrouter("train", "--cache", "caches/mine", *same, cwd=place)
-    assert done.returncode == 0, done.stderr
+    same = ("--alpha", str(ALPHA), "--allow-stop", "--epochs", "4", "--out", run.folder)
+    done = works(hierrouter("train", "--cache", "caches/mine", *same, cwd=place))
     assert f"train 0.3: already there, {run.folder}" in done.stderr
     assert f"trained: {run.reached}" in done.stderr
     for name in ("policy.safetensors", "live.json", "run.json"):
         assert (run.folder / name).read_bytes() == (place / "runs" / "mine" / name).read_bytes()
 
 
+JSON = ("--format", "json")
+SHOWN = ("--cache", "caches/mine", "--checkpoint", "runs/mine", "--split", "validation")
+
+
 def test_a_report_is_that_of_the_command_line(tree: hr.Tree, place: Path, hierrouter: Run) -> None:
     report = hr.report(tree, "runs/mine", split="validation")
-    flags = ("--cache", "caches/mine", "--checkpoint", "runs/mine", "--split", "validation")
-    done = hierrouter("report", *flags, "--format", "json", cwd=place)
-    assert done.returncode == 0, done.stderr
+    done = works(hierrouter("report", *SHOWN, *JSON, cwd=place))
     assert report.to_json() == done.stdout
     rows = json.loads(done.stdout)["rows"]
     (router,) = [row for row in rows if row["kind"] == "router" and row["dataset"] == "all"]
@@ -241,17 +237,11 @@ def test_a_comparison_is_that_of_the_command_line(
     tree: hr.Tree, place: Path, hierrouter: Run
 ) -> None:
     found = hr.compare(tree, "runs/mine", split="validation", baselines=["cheapest", "knn"])
-    flags = ("--cache", "caches/mine", "--checkpoint", "runs/mine", "--split", "validation")
-    done = hierrouter(
-        "compare", *flags, "--baselines", "cheapest,knn", "--format", "json", cwd=place
-    )
-    assert done.returncode == 0, done.stderr
-
-    def without_times(text: str) -> object:
-        held = json.loads(text)
-        return {**held, "rows": [{**row, "fit_cpu_seconds": 0} for row in held["rows"]]}
-
-    assert without_times(found.to_json()) == without_times(done.stdout)
+    done = works(hierrouter("compare", *SHOWN, *JSON, "--baselines", "cheapest,knn", cwd=place))
+    both = [json.loads(text) for text in (found.to_json(), done.stdout)]
+    for held in both:
+        held["rows"] = [{**row, "fit_cpu_seconds": 0} for row in held["rows"]]
+    assert both[0] == both[1]
     assert "hierrouter" in str(found.table())
 
 

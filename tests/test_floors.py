@@ -1,7 +1,6 @@
 """A room imports only what lies below it, and nothing imports itself in the end."""
 
 import ast
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -24,18 +23,20 @@ FLOORS = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Modules that a file names in its imports, and what it takes from them."""
+def imported(path: Path) -> set[str]:
+    """What a file names in its imports, and takes from the modules there."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
 
 
-def imports(path: Path) -> Iterator[str]:
+def packages(path: Path) -> set[str]:
     """The packages that a file imports from."""
-    yield from (name.split(".")[0] for name in imported(path))
+    return {name.partition(".")[0] for name in imported(path)}
 
 
 def room_of(module: str) -> str | None:
@@ -55,7 +56,7 @@ def climbs(files: dict[str, Path]) -> list[str]:
         here = room_of(module)
         if here in (None, "the face", "cli"):
             continue
-        for name in imported(path):
+        for name in sorted(imported(path)):
             there = room_of(name)
             if there and there != here and FLOOR.get(there, len(FLOORS)) >= FLOOR[here]:
                 found.append(f"{module} imports {name}")
@@ -80,7 +81,7 @@ def test_an_import_that_climbs_is_seen(tmp_path: Path) -> None:
 
 def test_the_cache_needs_no_torch() -> None:
     for path in (ROOT / SOURCES["hierrouter_cache"]).rglob("*.py"):
-        assert not set(imports(path)) & {"torch", "transformers", "tianshou"}, path
+        assert not packages(path) & {"torch", "transformers", "tianshou"}, path
 
 
 def modules(*roots: Path) -> dict[str, Path]:
@@ -96,17 +97,10 @@ def circle(files: dict[str, Path]) -> list[str]:
     """Modules that import each other, within functions too; empty where there are none."""
     graph = {}
     for name, path in files.items():
-        found = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                if all(alias.name.startswith("__") for alias in node.names):
-                    continue  # a package's version is there before anything that it imports
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-                # A name that is no module is taken from the module before it.
-                if any(f"{node.module}.{alias.name}" not in files for alias in node.names):
-                    found.add(node.module)
+        # A package's version is there before anything that it imports; another name that is no
+        # module is taken from the module before it.
+        taken = {one for one in imported(path) if not one.rpartition(".")[2].startswith("__")}
+        found = {one if one in files else one.rpartition(".")[0] for one in taken}
         graph[name] = found & set(files)
     try:
         TopologicalSorter(graph).prepare()
@@ -131,7 +125,7 @@ def test_a_circle_is_seen_within_a_function(tmp_path: Path) -> None:
 def test_the_code_unpickles_nothing() -> None:
     for folder in ("cache", "cli", "hierrouter"):
         for path in (ROOT / folder).rglob("*.py"):
-            assert not set(imports(path)) & {"pickle", "dill", "joblib", "cloudpickle"}, path
+            assert not packages(path) & {"pickle", "dill", "joblib", "cloudpickle"}, path
             text = path.read_text()
             assert "torch.load(" not in text, path
             assert "allow_pickle=True" not in text, path

@@ -23,9 +23,6 @@ from hierrouter_cli import (
     serve,
     train,
 )
-from hierrouter_cli import explain as explore
-from hierrouter_cli import serve as route
-from hierrouter_cli import train as sweep
 from hierrouter_cli.console import MAX_ERROR, say, say_error
 from hierrouter_cli.help import PAGE_WIDTH, GroupPage, add
 
@@ -54,13 +51,13 @@ for path, command, short_help, group in (
     ("quickstart", quickstart.quickstart, "The whole job on the testbed, in one command.", JOB),
     ("collect", collect.collect, "Run every route of every query, once.", JOB),
     ("train", train.train, "Train a router on what was collected.", JOB),
-    ("sweep-alpha", sweep.sweep_alpha, "Train a router for each price of cost.", JOB),
+    ("sweep-alpha", train.sweep_alpha, "Train a router for each price of cost.", JOB),
     ("report", report.report, "Evaluate on the test fold: tables, figures, page.", JOB),
     ("explain", explain.explain, "One query's tree, route and regret.", LOOK),
-    ("explore", explore.explore, "A page: drag alpha, walk a query's tree.", LOOK),
+    ("explore", explain.explore, "A page: drag alpha, walk a query's tree.", LOOK),
     ("compare", compare.compare, "The usual routers beside the learned one.", LOOK),
     ("off-policy", off_policy.off_policy, "A router's value from another policy's log.", LOOK),
-    ("route", route.route, "Answer questions with the models themselves.", LIVE),
+    ("route", serve.route, "Answer questions with the models themselves.", LIVE),
     ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter_cli import options as completing
+from hierrouter.learning.baselines.registry import BASELINES
+from hierrouter.learning.config import PRESETS
+from hierrouter.pools.files import CALLED, pool_names
+from hierrouter.questions.datasets import dataset_names
+from hierrouter.questions.scoring import SCORERS
+from hierrouter.replay.opening import VIEWS
+from hierrouter.reports.figures import FORMATS
+from hierrouter_cache.tree import SPLITS
+from hierrouter_cli import options
 from tests.conftest import environment
 
 TYPED = {
@@ -48,27 +56,13 @@ def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
     assert {typed: names.split() for typed, names in offered.items()} == TYPED
 
 
-def test_the_offered_names_are_those_there_are() -> None:
-    from hierrouter.learning.baselines.registry import BASELINES
-    from hierrouter.pools.files import CALLED, pool_names
-    from hierrouter.questions.datasets import dataset_names
-    from hierrouter.questions.scoring import SCORERS
-    from hierrouter.reports.figures import FORMATS
-
-    assert sorted(completing.POOLS) == sorted(pool_names())
-    assert sorted(completing.BASELINES) == sorted(BASELINES)
-    assert sorted(completing.DATASETS) == sorted(dataset_names())
-    assert sorted(completing.SCORERS) == sorted([*SCORERS, "given"])
-    assert sorted(completing.BACKENDS) == sorted(CALLED)
-    assert sorted(completing.FIGURES) == sorted(FORMATS)
-
-
-def test_the_offered_words_of_a_choice_are_those_there_are() -> None:
-    from hierrouter.learning.config import PRESETS
-    from hierrouter.replay.opening import VIEWS
-    from hierrouter_cache.tree import SPLITS
-    from hierrouter_cli import options
-
+def test_the_offered_words_are_those_there_are() -> None:
+    assert sorted(options.POOLS) == sorted(pool_names())
+    assert sorted(options.BASELINES) == sorted(BASELINES)
+    assert sorted(options.DATASETS) == sorted(dataset_names())
+    assert sorted(options.SCORERS) == sorted([*SCORERS, "given"])
+    assert sorted(options.BACKENDS) == sorted(CALLED)
+    assert sorted(options.FIGURES) == sorted(FORMATS)
     assert tuple(SPLITS) == options.FOLDS
     assert tuple(VIEWS) == options.STATES
     assert {*options.PRESETS} == {name for name, _ in PRESETS}

@@ -56,7 +56,7 @@ def test_missing_calls_are_a_note(own: Place, monkeypatch: pytest.MonkeyPatch) -
     found = examined(own, monkeypatch)["cache"]
     assert (found.state, found.error) == ("note", None)
     assert "0 of 300 queries complete" in found.text
-    assert "4500 calls missing; `hierrouter collect --cache caches/default`" in found.text
+    assert "4,500 calls missing; `hierrouter collect --cache caches/default`" in found.text
 
 
 def cut_a_part(place: Place) -> None:

@@ -37,8 +37,6 @@ def test_after_a_pilot_it_says_what_the_run_then_takes(place: Place) -> None:
     assert total["there"] == there
     assert total["calls"]["expected"] == pytest.approx(made, rel=0.2)
     assert total["calls"]["most"] >= made
-    assert total["seconds"]["expected"] > 0
-    assert total["cost"]["expected"] > 0
     after = place.tells(f"{COLLECT} --dry-run")  # no flags but the datasets: 300 a dataset
     assert after["total"]["there"] == made + there
 

@@ -85,18 +85,10 @@ def test_what_cannot_be_shown_is_named(asked: str, said: str, bare: Place) -> No
     assert said in bare.refuses(f"explain {asked}")
 
 
-@pytest.mark.parametrize("format", ["text", "json", "md"])
-def test_hostile_texts_are_inert_in_every_format(format: str, nasty: Place) -> None:
-    done = nasty.does("explain", f"9-{HARM[9]}", "--format", format)
+def test_hostile_texts_are_inert_in_markdown(nasty: Place) -> None:
+    done = nasty.does("explain --format md", f"9-{HARM[9]}")
     assert not STEERING.search(done.stdout + done.stderr)
-    if format == "md":
-        assert "<" not in done.stdout.replace("\\<", "")
-
-
-def test_hostile_names_are_inert_in_errors(nasty: Place) -> None:
-    line = nasty.refuses("explain", f"8{HARM[9]}")
-    assert line.startswith("error: no such query in this tree: 8\\x1b]52;c;")
-    assert not STEERING.search(line) and len(line) <= 307
+    assert "<" not in done.stdout.replace("\\<", "")
 
 
 def test_the_page_of_a_report_has_the_trees(work: Place) -> None:

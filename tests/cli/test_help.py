@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import typer
 
 from hierrouter_cli.app import app
 from hierrouter_cli.help import EXAMPLES
+from tests.conftest import SOURCES
 
 ROOT: Any = typer.main.get_command(app)
 
@@ -44,19 +44,15 @@ def test_each_command_has_examples_and_no_other_has() -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_a_page_fits_its_terminal_and_ends_with_examples(
+def test_a_page_fits_its_terminal_and_tells_flags_and_examples(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert [each.name for each in context(path).command.params if not each.help] == []
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         shown = page(path)
         assert max(map(len, shown.splitlines())) <= columns
         assert shown.rstrip().splitlines()[-1].strip() == EXAMPLES[path][-1]
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_each_flag_says_what_it_is_for(path: str) -> None:
-    assert [each.name for each in context(path).command.params if not each.help] == []
 
 
 @pytest.mark.parametrize("example", [line for lines in EXAMPLES.values() for line in lines])
@@ -78,12 +74,9 @@ def test_long_pages_are_grouped_and_short_ones_are_not() -> None:
     assert "What it works on" not in page("cache info")
 
 
-def test_every_command_stands_in_the_docs() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+def test_the_first_page_and_the_docs_tell_every_command() -> None:
+    docs = (SOURCES / "docs" / "cli.md").read_text()
     assert [path for path in COMMANDS if f"`hierrouter {path}" not in docs] == []
-
-
-def test_the_first_page_tells_exit_codes_and_every_command() -> None:
     shown = page("")
     assert "Exit codes:\n  0    done\n  1    the world failed" in shown
     for path in COMMANDS:

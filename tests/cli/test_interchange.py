@@ -111,8 +111,6 @@ def test_prices_by_flag_and_prices_unknown(place: Place) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("none.parquet", "file not found"),
-        ("sums.parquet --format tables", "did you mean table?"),
         ("sums.parquet --format llmrouter", "task_name must be a text"),
         ("whole.jsonl --hops 2", "jsonl holds a whole cache"),
         ("sums.parquet --hops 15", "take fewer --hops"),

@@ -90,21 +90,3 @@ def test_a_log_of_test_questions_is_a_look(unseen: Place) -> None:
         _, said = asked(unseen, f"off-policy --log {name}")
         assert [look["log"] for look in looks(unseen)] == [name] * count
         assert ("off-policy: the test fold; what is changed after" in said) == bool(count)
-
-
-def test_a_log_that_cannot_be_written_is_a_warning(unseen: Place) -> None:
-    (unseen / "runs/router" / LOG).mkdir()
-    found, said = asked(unseen, "report")
-    told = "report: this look at the test fold is not logged: runs/router/test_looks.jsonl: "
-    [line] = [line for line in said.splitlines() if "not logged" in line]
-    assert line.startswith(told)
-    assert found["provenance"]["test_looks"]["this_router"] == 0
-
-
-def test_a_look_at_a_copy_is_the_same_look(unseen: Place) -> None:
-    flags = "--worst 2 --split test --checkpoint"
-    asked(unseen, f"explain {flags} runs/router")
-    copy = shutil.copytree(unseen / "runs/router", unseen / "elsewhere/router")
-    before = (copy / LOG).read_bytes()
-    asked(unseen, f"explain {flags} elsewhere/router")
-    assert (copy / LOG).read_bytes() == before

@@ -1,76 +1,20 @@
-"""The report: what a router was trained for, a model to hand over to, other views and prices."""
+"""`hierrouter report`: a model to hand over to, other views of the state, and prices."""
 
 import csv
 import io
 import json
 import re
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hierrouter.learning.checkpoint import save_checkpoint
-from hierrouter.learning.config import Objective
-from hierrouter.learning.selection import select_run
-from hierrouter.learning.training import train
-from hierrouter.replay.tree import Tree
-from hierrouter.reports.report import FinishedReport, ReportRequest
-from hierrouter.reports.values import SCHEMA
-from hierrouter_cli.report import show
 from tests.cli.conftest import Place, over_all
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GLIMPSE, small_tree
 
 PRICES = {
     "cheap": "calc = 0.002\nfacts = { in = 0.001, out = 0.004 }\n",
     "dear": "calc = 0.2\ntext = 0.3\nfacts = 0.1\n",
 }
-
-
-def reported(objective: Objective, folder: Path) -> dict[str, Any]:
-    """What `report` writes of a router trained for this objective, and prints as text."""
-    plain, config = small_tree(), GLIMPSE if objective.max_cost else EXACT_GLIMPSE
-    save_checkpoint(train(plain, objective, config, 0), folder / "router")
-    parts = {name: getattr(plain, name) for name in plain.__dataclass_fields__}
-    tree = Tree(**parts, root=folder / "cache")
-    shown = select_run(tree, None, folder / "router")
-    finished = FinishedReport.of(ReportRequest({"pool": tree}, shown, with_worst=False))
-    assert finished.to_arrow().column_names == SCHEMA.names
-    page = finished.write(folder)
-    show(finished.result, "text")
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return {**found, "page": page.read_text("utf-8")}
-
-
-@pytest.mark.parametrize(
-    ("objective", "said", "algo"),
-    [
-        (Objective(ALPHA, allow_stop=True), ", may stop early.", "exact"),
-        (Objective(0.02, max_cost=1.5), ", at most 1.5 a query.", "ppo"),
-    ],
-    ids=["stop", "limit"],
-)
-def test_a_report_says_what_the_router_was_trained_for(
-    objective: Objective, said: str, algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = reported(objective, tmp_path)
-    told = {
-        "algo": algo,
-        "view": "context",
-        "trained_alpha": objective.alpha,
-        "allow_stop": objective.allow_stop,
-        "max_cost": objective.max_cost,
-    }
-    assert {key: found["provenance"][key] for key in told} == told
-    for key, value in told.items():
-        shown = value if isinstance(value, str) else json.dumps(value)
-        assert f"<dt>{key}</dt><dd><code>{shown}</code></dd>" in found["page"]
-    printed = " ".join(capsys.readouterr().out.split())
-    start = f"HierRouter was trained by {algo}, preset default, alpha {objective.alpha:g}"
-    assert f"{start}, state view context{said}" in printed
-    assert ("Where HierRouter stops" in printed) == objective.allow_stop
-    assert bool(found["depths"]) == objective.allow_stop
-    assert any("limited to a cost of 1.5" in note for note in found["notes"]) == (algo == "ppo")
 
 
 @pytest.fixture(scope="module")
@@ -199,23 +143,3 @@ def test_a_price_by_size_is_said_aloud(routed: Place) -> None:
     assert given["text"] == {"in": 0.003, "out": 0.003, "source": "size (3B)"}
     done = routed.does("report --pool sized.toml --price text=1 --format json")
     assert "unknown" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--price clac=1", "unknown model.*clac.*did you mean calc"),
-        ("--price calc", "not a price.*calc=0.003"),
-        ("--price calc=x", "number.*'x'"),
-        ("--price calc=-1", ">= 0"),
-        ("--price calc=nan", "finite"),
-        ("--price calc=1:inf", "finite"),
-        ("--price calc=1 --price calc=2", "duplicate price.*calc"),
-        ("--prices bad.toml", "not TOML.*bad.toml"),
-        ("--prices good.toml --prices good.toml", "two price files.*good"),
-    ],
-)
-def test_a_bad_price_is_one_line(bare: Place, flags: str, said: str) -> None:
-    (bare / "bad.toml").write_text("[prices]\ncalc = 1\ncalc = 2\n")
-    (bare / "good.toml").write_text("[prices]\ncalc = 1\n")
-    assert re.search(said, bare.refuses(f"report {flags}"))

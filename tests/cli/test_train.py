@@ -102,6 +102,9 @@ def test_a_limit_for_each_query_is_told_and_kept(bare: Place) -> None:
     assert "at most 1.2 a query" in done.stderr
     assert "of queries cost more than 1.2" in done.stderr
     assert described(bare / "limit")["objective"]["max_cost"] == 1.2
+    shown = bare.tells("report --checkpoint limit")
+    assert (shown["provenance"]["max_cost"], shown["provenance"]["algo"]) == (1.2, "ppo")
+    assert any("limited to a cost of 1.2" in note for note in shown["notes"])
 
 
 def test_a_sweep_answers_an_alpha_that_was_not_trained(bare: Place) -> None:
