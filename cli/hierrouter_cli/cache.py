@@ -22,8 +22,9 @@ from hierrouter_cli.help import GroupPage, add
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hierrouter.collection.storing import Imported
+    from hierrouter.collection.tables import Answers
     from hierrouter.collection.transfer import Received
+    from hierrouter.pools.pool import Pool
 
 ROWS_SHOWN = 100
 CELL_SHOWN = 60
@@ -131,8 +132,8 @@ def import_file(
         )
     if not found.digest_known:
         console.say("import: no sha256 in the header, so nobody can tell whether a line was edited")
-    if found.imported:
-        _say_imported(found.format, found.imported)
+    if found.answers and found.pool:
+        _say_answers(found, found.answers, found.pool)
     if found.leak:
         console.say(f"import: {found.leak}")
     _say_merge(found)
@@ -180,38 +181,40 @@ def export_file(
     console.put(f"{out}\n")
 
 
-def _say_imported(name: str, imported: Imported) -> None:
-    pool = imported.pool
+def _say_answers(found: Received, answers: Answers, pool: Pool) -> None:
     kind = (
         "context-free: later hops are the models' own answers, no model saw an earlier one"
         if pool.context_free
         else "chains: only the paths that the file has, so open some with --models"
     )
     console.say(
-        f"import: {name}, {imported.queries:,} queries x {len(pool.models)} models, "
+        f"import: {found.format}, {len(answers.queries):,} queries x {len(pool.models)} models, "
         f"{pool.hops} hops; {kind}"
     )
     for model in pool.models:
         if model.name != model.model:
             console.say(f"import: model {model.model} is called {model.name} here")
-    if imported.lacking:
+    if answers.lacking:
         console.say(
-            f"import: {imported.lacking:,} queries lack the answer of some model; take fewer "
+            f"import: {answers.lacking:,} queries lack the answer of some model; take fewer "
             "--models, or leave these queries out with --allow-incomplete"
         )
-    if not imported.has_references:
+    has_references = all(query.answers for query in answers.queries)
+    if not has_references:
         console.say("import: no reference answers in the file; use --scorer given")
-    if imported.unpriced:
+    if found.unpriced:
         console.say("import: prices unknown: 1 per token for every model; reprice with --prices")
         console.say("import: cost counts tokens; take a small alpha such as 1e-5")
-    if imported.scored and imported.has_references:
-        console.say("import: it has given scores: --scorer given")
-    if imported.scored and imported.unscored:
-        console.say(
-            f"import: {imported.unscored:,} answers have no score; --scorer given will refuse them"
-        )
-    if name in NOTES:
-        console.say(f"import: {NOTES[name]}")
+    unscored = answers.scores.count(None)
+    if unscored < len(answers.scores):
+        if has_references:
+            console.say("import: it has given scores: --scorer given")
+        if unscored:
+            console.say(
+                f"import: {unscored:,} answers have no score; --scorer given will refuse them"
+            )
+    if found.format in NOTES:
+        console.say(f"import: {NOTES[found.format]}")
 
 
 def _say_merge(found: Received) -> None:

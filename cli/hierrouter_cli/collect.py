@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected
 
 if TYPE_CHECKING:
-    from hierrouter.collection.collect import Machines, Planned
+    from hierrouter.collection.collect import Planned
     from hierrouter.collection.plan import Shard
     from hierrouter.collection.progress import Progress, Summary
     from hierrouter.pools.pool import Pool
@@ -80,7 +80,7 @@ def make_calls(found: Planned) -> Summary:
 
 
 def _announce(found: Planned) -> None:
-    pool, queries, shard = found.pool, found.queries, found.machines.shard
+    pool, queries, shard = found.pool, found.queries, found.shard
     share = f"shard {shard} of " if shard else ""
     console.say(
         f"collect: {share}{len(queries):,} queries x ({pool.routes.calls} nodes + "
@@ -201,7 +201,7 @@ def collect(
     interruption. Without --datasets, --limit and --seed it goes on with the queries that this cache
     was collected for last, and without --pool with their pool; a new cache gets the testbed.
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from hierrouter.collection.collect import planned
     from hierrouter.collection.estimate import require_consent
@@ -223,7 +223,8 @@ def collect(
         "device": device,
     }
     names = options.split_names(datasets)
-    found = planned(names, pool, cache, limit, seed, data, machines, called, console.say)
+    found = planned(names, pool, cache, limit, seed, data, called, console.say)
+    found = replace(found, **machines)
     if dry_run:
         show_estimate(cache, found.pool, found.own, format)
         return
@@ -232,8 +233,8 @@ def collect(
     if encoder:
         require_encoder(encoder)
     summary = make_calls(found)
-    if machines.shard:
-        say_standing(cache, machines.shard)
+    if found.shard:
+        say_standing(cache, found.shard)
     else:
         Selected(cache=cache, encoder=encoder).open()
     if format == "json":
@@ -242,8 +243,8 @@ def collect(
 
 def _machines(
     engine: str, shard: str | None, workers: int | None, address: str | None, remote: str | None
-) -> Machines:
-    from hierrouter.collection.collect import Machines
+) -> dict[str, Any]:
+    """What `Planned` says of who makes the calls."""
     from hierrouter.collection.plan import parse_shard
 
     on_ray = engine == "ray"
@@ -253,4 +254,10 @@ def _machines(
         raise InputError("--workers and --ray-address are for Ray; add --engine ray")
     if address and address != "auto" and not address.startswith("ray://"):
         raise InputError(f"not a cluster: --ray-address {address}; use auto or ray://HOST:10001")
-    return Machines(parse_shard(shard) if shard else None, on_ray, workers, address, remote)
+    return {
+        "shard": parse_shard(shard) if shard else None,
+        "on_ray": on_ray,
+        "workers": workers,
+        "address": address,
+        "remote": remote,
+    }

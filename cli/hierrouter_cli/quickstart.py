@@ -27,7 +27,7 @@ def quickstart(
 
     About two minutes on two cores. Interrupted, it goes on where it stopped.
     """
-    from hierrouter.collection.collect import DATA, Machines, Planned, noted_queries
+    from hierrouter.collection.collect import DATA, Planned, noted_queries
     from hierrouter.learning.config import SWEEP, Objective, preset
     from hierrouter.learning.run import (
         Reached,
@@ -47,7 +47,7 @@ def quickstart(
     folders, watching = quickstart_folders(out), watch()
     console.say("1/4 collect: every route of every question, each model call once")
     queries = noted_queries(["testbed"], limit, seed, DATA, console.say)
-    make_calls(Planned(load_pool("testbed"), queries, folders.cache, Machines()))
+    make_calls(Planned(load_pool("testbed"), queries, folders.cache))
     tree = Selected(folders.cache).open()
     learned_from = training_tree(tree)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")

@@ -35,44 +35,32 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Machines:
-    """Who makes the calls.
+class Planned:
+    """What is to be collected, and who makes the calls.
 
     Attributes:
+        pool: the models, as they are to be called.
+        queries: of all shards.
+        cache: the folder.
         shard: this share of the queries, beside others; None is all of them.
         on_ray: whether a Ray cluster makes them.
         workers, address: of the cluster, see `hierrouter.collection.cluster`.
         remote: URL of the cache's mirror.
     """
 
+    pool: Pool
+    queries: Sequence[Query]
+    cache: Path
     shard: Shard | None = None
     on_ray: bool = False
     workers: int | None = None
     address: str | None = None
     remote: str | None = None
 
-
-@dataclass(frozen=True)
-class Planned:
-    """What is to be collected.
-
-    Attributes:
-        pool: the models, as they are to be called.
-        queries: of all shards.
-        cache: the folder.
-        machines: who makes the calls.
-    """
-
-    pool: Pool
-    queries: Sequence[Query]
-    cache: Path
-    machines: Machines
-
     @property
     def own(self) -> Sequence[Query]:
         """The queries of this shard; all of them without shards."""
-        shard = self.machines.shard
-        return shard.own(self.queries) if shard else self.queries
+        return self.shard.own(self.queries) if self.shard else self.queries
 
 
 def collect(
@@ -129,7 +117,6 @@ def collect(
         limit,
         seed,
         Path(data),
-        Machines(),
         {
             "backend": backend,
             "base_url": base_url,
@@ -169,7 +156,6 @@ def planned(
     limit: int | None,
     seed: int | None,
     data: Path,
-    machines: Machines,
     called: dict[str, Any],
     on_note: Note,
 ) -> Planned:
@@ -192,7 +178,7 @@ def planned(
         queries = tuple(drawn)
     if not (pool or datasets or called.get("api_key_env") or called.get("base_url")):
         refuse_stored_keys(chosen, cache)
-    return Planned(overridden(chosen, **called), queries, cache, machines)
+    return Planned(overridden(chosen, **called), queries, cache)
 
 
 def noted_queries(
@@ -211,32 +197,31 @@ def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = n
     Args:
         on_note: told what the mirror, or the cluster, has to say.
     """
-    machines, cache = found.machines, found.cache
-    if machines.on_ray:
+    if found.on_ray:
         # Ray is an extra, and slow to import.
         from hierrouter.collection.cluster import collect_on_ray
 
         return collect_on_ray(
             found.pool,
             found.queries,
-            cache,
-            workers=machines.workers,
-            address=machines.address,
-            remote=machines.remote,
+            found.cache,
+            workers=found.workers,
+            address=found.address,
+            remote=found.remote,
             progress=progress,
             stop=stop,
             on_note=on_note,
         )
-    store = store_at(machines.remote) if machines.remote else None
+    store = store_at(found.remote) if found.remote else None
     summary = fill_cache(
         found.pool,
         found.queries,
-        cache,
+        found.cache,
         progress,
         stop,
-        shard=machines.shard,
+        shard=found.shard,
         on_part=copying_to(store) if store else no_copy,
     )
     if store:
-        on_note(pull(store, cache).note)  # what other shards have done meanwhile
+        on_note(pull(store, found.cache).note)  # what other shards have done meanwhile
     return summary

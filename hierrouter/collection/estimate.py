@@ -13,14 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from hierrouter.collection.plan import (
-    Contexts,
-    Stage,
-    next_contexts,
-    responses_to,
-    root_contexts,
-    stages_of,
-)
+from hierrouter.collection import plan
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
 from hierrouter.pools.pool import Identity, Pool
@@ -211,7 +204,7 @@ def estimate(
             absent.append(model.name)
     spec = pool.tree_spec(identities)
     found = survey(pool, spec, queries, reader_of(root))
-    direct, levels = stages_of(pool, spec)
+    direct, levels = plan.stages_of(pool, spec)
     stages = {stage.label: StageEstimate(stage.label) for stage in sum(levels, direct)}
     for dataset in dict.fromkeys(query.dataset for query in queries):
         for part in _of_dataset(found, dataset):
@@ -246,12 +239,12 @@ def _of_dataset(found: Survey, dataset: str) -> Iterator[StageEstimate]:
             answers = (here.most or 0) * stage.model.generation.max_new_tokens
             calls, longest = calls + here, longest + known.open_bytes + tokens + answers
         answered = found.answered_of(level, dataset)
-        differing = answered.outcomes / answered.contexts / len(stages) if answered else None
+        differing = answered[1] / answered[0] / len(stages) if answered else None
         hidden, tokens = calls.times(1 if len(stages) == 1 else differing, 1), longest
 
 
 def _of_stage(
-    stage: Stage, found: Survey, dataset: str, hidden: Amount, hidden_tokens: float
+    stage: plan.Stage, found: Survey, dataset: str, hidden: Amount, hidden_tokens: float
 ) -> StageEstimate:
     known, seen = found.known_of(stage, dataset), found.seen_of(stage, dataset)
     calls = exactly(known.due) + hidden
@@ -324,16 +317,6 @@ class Sums(NamedTuple):
     seconds: float
 
 
-class Answered(NamedTuple):
-    """Contexts of one level that every model has answered: how many, and how many answers differ.
-
-    Equal answers to a context lead to one context below it.
-    """
-
-    contexts: int
-    outcomes: int
-
-
 @dataclass
 class Survey:
     """What a cache knows of some trees, by dataset; the dataset "" is all of them together.
@@ -342,16 +325,17 @@ class Survey:
         direct, levels: the stages, see `stages_of`; of two names of one model, the first.
         responses: of all answered calls, by key.
         known: by stage label and dataset, for the queries that are planned.
-        answered: by level and dataset.
+        answered: (how many, how many different answers) of the contexts that every model of a level
+            has answered, by level and dataset; equal answers lead to one context below.
         seen: by stage label and dataset.
         bytes_per_call: on disk; None where there are no calls.
     """
 
-    direct: list[Stage]
-    levels: list[list[Stage]]
+    direct: list[plan.Stage]
+    levels: list[list[plan.Stage]]
     responses: Mapping[str, str]
     known: dict[tuple[str, str], Known] = field(default_factory=dict)
-    answered: dict[tuple[int, str], Answered] = field(default_factory=dict)
+    answered: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     seen: Mapping[tuple[str, str], Sums] = field(default_factory=dict)
     bytes_per_call: float | None = None
     _counted: set[str] = field(default_factory=set)
@@ -359,38 +343,38 @@ class Survey:
         default_factory=lambda: {"key": [], "label": [], "dataset": []}
     )
 
-    def known_of(self, stage: Stage, dataset: str) -> Known:
+    def known_of(self, stage: plan.Stage, dataset: str) -> Known:
         """What is known of a stage's calls; nothing where another stage makes the same ones."""
         return self.known.get((stage.label, dataset), Known())
 
-    def seen_of(self, stage: Stage, dataset: str) -> Sums | None:
+    def seen_of(self, stage: plan.Stage, dataset: str) -> Sums | None:
         """Calls like those of this stage, of the dataset where there are enough, else of all."""
         own = self.seen.get((stage.label, dataset))
         return own if own and own.calls >= ENOUGH else self.seen.get((stage.label, ""))
 
-    def answered_of(self, level: int, dataset: str) -> Answered | None:
+    def answered_of(self, level: int, dataset: str) -> tuple[int, int] | None:
         """Contexts of this level, of the dataset where there are enough, else of all."""
         own = self.answered.get((level, dataset))
-        return own if own and own.contexts >= ENOUGH else self.answered.get((level, ""))
+        return own if own and own[0] >= ENOUGH else self.answered.get((level, ""))
 
     def walk(self, dataset: str, questions: Sequence[str], planned: bool) -> None:
         """Look at the trees of one dataset's questions, level by level."""
-        contexts = root_contexts(questions)
+        contexts = plan.root_contexts(questions)
         for stage in self.direct:
             self._visit(stage, contexts, dataset, planned)
         for level, stages in enumerate(self.levels):
             for stage in stages:
                 self._visit(stage, contexts, dataset, planned)
-            answers = [responses_to(stages, context, self.responses) for context in contexts]
+            answers = [plan.responses_to(stages, context, self.responses) for context in contexts]
             whole = [len(set(texts)) for texts in answers if len(texts) == len(stages)]
             for name in (dataset, "") if whole else ():
-                before = self.answered.get((level, name), Answered(0, 0))
-                self.answered[level, name] = Answered(
-                    before.contexts + len(whole), before.outcomes + sum(whole)
-                )
-            contexts = next_contexts(stages, contexts, self.responses)
+                count, different = self.answered.get((level, name), (0, 0))
+                self.answered[level, name] = count + len(whole), different + sum(whole)
+            contexts = plan.next_contexts(stages, contexts, self.responses)
 
-    def _visit(self, stage: Stage, contexts: Contexts, dataset: str, planned: bool) -> None:
+    def _visit(
+        self, stage: plan.Stage, contexts: plan.Contexts, dataset: str, planned: bool
+    ) -> None:
         known = Known()
         for call in stage.calls(contexts):
             size = len(call.prompt.encode())
@@ -437,7 +421,7 @@ def survey(
         queries: what will be asked.
         reader: the cache, or None where there is none yet.
     """
-    direct, levels = stages_of(pool, spec)
+    direct, levels = plan.stages_of(pool, spec)
     for stages in levels:
         first = {stage.step: stage for stage in reversed(stages)}
         stages[:] = [stage for stage in stages if first[stage.step] is stage]

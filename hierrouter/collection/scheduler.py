@@ -8,21 +8,7 @@ from dataclasses import InitVar, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from hierrouter.collection.plan import (
-    Call,
-    Contexts,
-    Shard,
-    Stage,
-    calls_table,
-    changed_queries,
-    failures_table,
-    next_contexts,
-    require_alike,
-    responses_to,
-    root_contexts,
-    stages_of,
-    store_plan,
-)
+from hierrouter.collection import plan
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, identify
 from hierrouter.engines.generator import (
@@ -60,7 +46,7 @@ def fill_cache(
     stop: Stop = never,
     engines: Engines = backend,
     *,
-    shard: Shard | None = None,
+    shard: plan.Shard | None = None,
     on_part: OnPart = no_copy,
 ) -> Summary:
     """Run every missing call of the trees of `queries` and commit it.
@@ -97,10 +83,10 @@ def fill_cache(
             reader = reader_of(root)
             if shard:
                 keys = tuple(query.key for query in queries)
-                require_alike(reader, StoredPlan(pool.to_json(identities), keys), shard)
-            if reader and (changed := changed_queries(reader, queries)):
+                plan.require_alike(reader, StoredPlan(pool.to_json(identities), keys), shard)
+            if reader and (changed := plan.changed_queries(reader, queries)):
                 progress.on_changed(changed)
-            store_plan(writer, reader, pool, identities, queries)
+            plan.store_plan(writer, reader, pool, identities, queries)
         spec = pool.tree_spec(identities)
         residency = Residency(engines)
         collection = _Collection(pool, ours, spec, reader, writer, progress, stop, residency)
@@ -124,7 +110,7 @@ class _Collection:
     residency: Residency
 
     def __post_init__(self, spec: TreeSpec, reader: CacheReader | None) -> None:
-        self.direct, self.levels = stages_of(self.pool, spec)
+        self.direct, self.levels = plan.stages_of(self.pool, spec)
         self.rates = self.pool.rates()
         self.responses = reader.responses() if reader else {}
         self.earlier = set(self.responses)
@@ -137,7 +123,7 @@ class _Collection:
 
     def run(self) -> None:
         """Make every direct call and every node of every tree."""
-        contexts = root_contexts(query.question for query in self.queries)
+        contexts = plan.root_contexts(query.question for query in self.queries)
         # The references first: they are the large ones, and called no more.
         for stage in sorted(self.direct, key=lambda stage: stage.model in self.pool.models):
             self._answer(stage, contexts)
@@ -146,13 +132,13 @@ class _Collection:
         for stages in self.levels:
             for stage in sorted(stages, key=lambda stage: stage.model.name not in self.residency):
                 self._answer(stage, contexts)
-            contexts = next_contexts(stages, contexts, self.responses)
+            contexts = plan.next_contexts(stages, contexts, self.responses)
         for outage in self.outages.values():
             raise WorldError(
                 f"{outage}; {self.summary.calls} calls committed, the same command makes the rest"
             )
 
-    def _answer(self, stage: Stage, contexts: Contexts) -> None:
+    def _answer(self, stage: plan.Stage, contexts: plan.Contexts) -> None:
         due = self._due(stage, contexts)
         if not due or stage.model.name in self.outages:
             return
@@ -163,7 +149,7 @@ class _Collection:
             self.outages[stage.model.name] = error
             self.residency.release_served()  # the same server is not waited for again
 
-    def _due(self, stage: Stage, contexts: Contexts) -> list[Call]:
+    def _due(self, stage: plan.Stage, contexts: plan.Contexts) -> list[plan.Call]:
         """What nobody has answered yet, in the order of the queries.
 
         Prompts that begin alike so are neighbours, which prefix caches like.
@@ -176,7 +162,7 @@ class _Collection:
             call for call in calls if call.key not in self.responses and call.key not in self.lost
         ]
 
-    def _ask_until_final(self, model: ModelSpec, due: list[Call]) -> None:
+    def _ask_until_final(self, model: ModelSpec, due: list[plan.Call]) -> None:
         for attempt in range(1, ATTEMPTS + 1):
             # The second attempt comes after the whole level: what was busy may be free by then.
             failed = self._ask(model, due)
@@ -186,12 +172,13 @@ class _Collection:
                 return
             due = [call for call, failure in failed if failure.may_pass]
 
-    def _ask(self, model: ModelSpec, due: list[Call]) -> list[tuple[Call, Failure]]:
+    def _ask(self, model: ModelSpec, due: list[plan.Call]) -> list[tuple[plan.Call, Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
-        failed: list[tuple[Call, Failure]] = []
+        failed: list[tuple[plan.Call, Failure]] = []
+        rate = self.rates[model.name]
         with _blaming(model):
             self.residency.generator(model)
-        part: list[tuple[Call, Response]] = []
+        part: list[tuple[plan.Call, Response]] = []
         started = perf_counter()  # now: loading is not the time of a call
         try:
             for call, answer in self._answers(model, due):
@@ -199,7 +186,9 @@ class _Collection:
                     failed.append((call, answer))
                     continue
                 part.append((call, answer))
-                self._tell(model, answer)
+                tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
+                cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
+                self.progress.on_calls(1, tokens_in + tokens_out, cost)
                 if len(part) >= self.part_rows or perf_counter() - started > SECONDS_PER_PART:
                     full, part = part, []
                     began, started = started, perf_counter()
@@ -213,27 +202,23 @@ class _Collection:
             )
         return failed
 
-    def _answers(self, model: ModelSpec, due: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+    def _answers(
+        self, model: ModelSpec, due: Sequence[plan.Call]
+    ) -> Iterator[tuple[plan.Call, Answer]]:
         """What the model says, as it comes; not held, so that the model can be let go."""
         with _blaming(model):
             prompts = [call.prompt for call in due]
             for place, answer in self.residency.generator(model).generate(prompts, self.stop):
                 yield due[place], answer
 
-    def _tell(self, model: ModelSpec, answer: Response) -> None:
-        rate = self.rates[model.name]
-        tokens_in, tokens_out = answer.tokens_in, answer.tokens_out
-        cost = rate.tokens_in * tokens_in + rate.tokens_out * tokens_out
-        self.progress.on_calls(1, tokens_in + tokens_out, cost)
-
     def _commit(
-        self, model: ModelSpec, part: Sequence[tuple[Call, Response]], started: float
+        self, model: ModelSpec, part: Sequence[tuple[plan.Call, Response]], started: float
     ) -> None:
         """Write these answers down: what an interruption does not take away."""
         if not part:
             return
         seconds = perf_counter() - started
-        self.writer.append("calls", calls_table(model.name, part, seconds / len(part)))
+        self.writer.append("calls", plan.calls_table(model.name, part, seconds / len(part)))
         self.part_rows = min(2 * self.part_rows, LARGEST_PART)
         self.responses.update((call.key, answer.text) for call, answer in part)
         self.summary.calls += len(part)
@@ -241,13 +226,15 @@ class _Collection:
         self.summary.tokens_out += sum(answer.tokens_out for _, answer in part)
         self.summary.seconds += seconds
 
-    def _give_up(self, model: ModelSpec, failed: list[tuple[Call, Failure]], attempts: int) -> None:
+    def _give_up(
+        self, model: ModelSpec, failed: list[tuple[plan.Call, Failure]], attempts: int
+    ) -> None:
         """Write down what has failed for good, so that nobody takes it for not yet asked."""
         if not failed:
             return
         news = [item for item in failed if self.failures.get(item[0].key) != item[1].status]
         if news:
-            self.writer.append("failures", failures_table(model.name, news, attempts))
+            self.writer.append("failures", plan.failures_table(model.name, news, attempts))
         self.summary.failed.update(failure.status for _, failure in failed)
         self.summary.example = self.summary.example or f"{model.name}: {failed[0][1].detail}"
         self.lost.update(call.key for call, _ in failed)
@@ -257,12 +244,14 @@ class _Collection:
         """How much of the trees is not there because a call failed."""
         for query in self.queries:
             contexts = [root_context(query.question)]
-            missing = self.per_query - len(responses_to(self.direct, contexts[0], self.responses))
+            missing = self.per_query - len(
+                plan.responses_to(self.direct, contexts[0], self.responses)
+            )
             for stages in self.levels:
                 contexts = [
                     next_context(context, response)
                     for context in contexts
-                    for response in responses_to(stages, context, self.responses)
+                    for response in plan.responses_to(stages, context, self.responses)
                 ]
                 missing -= len(contexts)
             self.summary.missing += missing

@@ -133,60 +133,25 @@ def merging(root: Path) -> Iterator[Merge]:
         merge.flush()
 
 
-@dataclass(frozen=True)
-class Imported:
-    """What an import of answers did.
-
-    Attributes:
-        pool: the models by their names here, with prices.
-        queries: how many there are.
-        lacking: how many of them not every model has answered.
-        has_references: whether every query has reference answers.
-        unpriced: whether every token of every model costs 1, for want of a price.
-        scored: how many answers of the file have a score.
-        unscored: how many have none.
-        merge: counts of new and known rows.
-    """
-
-    pool: Pool
-    queries: int
-    lacking: int
-    has_references: bool
-    unpriced: bool
-    scored: int
-    unscored: int
-    merge: Merge
-
-
 def store_answers(
-    answers: Answers,
-    pool: Pool,
-    rates: Mapping[str, Rate],
-    root: Path,
-    on_progress: OnProgress = ignored,
-) -> Imported:
+    answers: Answers, pool: Pool, root: Path, on_progress: OnProgress = ignored
+) -> Merge:
     """Write the trees, the given scores and the plan into the cache at `root`.
 
     Args:
         answers: what the file holds.
-        pool: its models, from `pool_of`.
-        rates: cost of a token, by the model's name in the pool; see `priced`.
+        pool: its models, from `pool_of`, with prices.
         root: the cache's folder, made where it does not exist.
         on_progress: told ("import", done, total) as queries are written.
 
     Raises:
-        InputError: rates that do not fit the models; nothing was written.
         CacheError: the cache is damaged, in use by a collector, or cannot be written.
         WorldError: the disk is full or failed.
     """
-    unpriced = not rates and bool(_sizeless(pool))
-    pool = priced(pool, rates)
     identities = _identities(answers, pool)
     spec = pool.tree_spec(identities)
-    scored: Counter[bool] = Counter()
     with merging(root) as merge:
         for done, (query, found) in enumerate(zip(answers.queries, answers.at, strict=True), 1):
-            scored.update(answer.score is not None for answer in found.values())
             for call, score in _calls(query, found, pool, spec):
                 merge.add("calls", call)
                 if score is not None:
@@ -197,16 +162,7 @@ def store_answers(
         merge.another_plan = store_plan(
             merge.writer, merge.reader, pool, identities, answers.queries
         )
-    return Imported(
-        pool=pool,
-        queries=len(answers.queries),
-        lacking=answers.lacking,
-        has_references=all(query.answers for query in answers.queries),
-        unpriced=unpriced,
-        scored=scored[True],
-        unscored=scored[False],
-        merge=merge,
-    )
+    return merge
 
 
 def pool_of(answers: Answers, hops: int | None) -> Pool:
@@ -257,12 +213,12 @@ def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
     for name in given:
         if name not in names:
             raise InputError(f"price for an unknown model: {name}; {suggestion(name, names)}")
-    sizeless = [name for name in _sizeless(pool) if name not in given]
-    if sizeless and given:
+    unknown = [name for name in sizeless(pool) if name not in given]
+    if unknown and given:
         raise InputError(
-            f"no price for {', '.join(sizeless)}: no name tells a size; give --price for all"
+            f"no price for {', '.join(unknown)}: no name tells a size; give --price for all"
         )
-    rates = given or (dict.fromkeys(names, UNKNOWN) if sizeless else {})
+    rates = given or (dict.fromkeys(names, UNKNOWN) if unknown else {})
     models = tuple(
         replace(model, rate_in=rates[model.name].tokens_in, rate_out=rates[model.name].tokens_out)
         if model.name in rates
@@ -272,7 +228,8 @@ def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
     return replace(pool, models=models)
 
 
-def _sizeless(pool: Pool) -> list[str]:
+def sizeless(pool: Pool) -> list[str]:
+    """The models whose price no name tells."""
     return [model.name for model in pool.models if size_in(model.name) is None]
 
 

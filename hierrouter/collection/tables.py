@@ -79,6 +79,11 @@ class Answers:
         """Queries that not every model has answered at the first hop."""
         return sum(any((name,) not in found for name in self.models) for found in self.at)
 
+    @property
+    def scores(self) -> list[float | None]:
+        """The file's own score of each answer."""
+        return [answer.score for found in self.at for answer in found.values()]
+
 
 def gather(answers: Iterable[Answer], seed: int) -> Answers:
     """The answers by query, with folds cut where the file says none.

@@ -14,7 +14,7 @@ from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
 from hierrouter.engines.encoders import BUILT_IN, load_encoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import given_prices
-from hierrouter.pools.pool import rates_of
+from hierrouter.pools.pool import Pool, rates_of
 from hierrouter.questions.datasets import near_line, near_pairs
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
@@ -49,7 +49,9 @@ class Received:
         cache: the folder.
         format: name of the file's format.
         merge: counts of new and known rows.
-        imported: what was made of a table of answers; None for our own format.
+        answers: of a table; None for our own format.
+        pool: their models by their names here, with prices.
+        unpriced: whether every token of every model costs 1, for want of a price.
         digest_known: whether our own format said what its lines were, so that an edit is seen.
         leak: which questions stand in two folds, in a line; None where none do.
     """
@@ -57,7 +59,9 @@ class Received:
     cache: Path
     format: str
     merge: storing.Merge
-    imported: storing.Imported | None = None
+    answers: tables.Answers | None = None
+    pool: Pool | None = None
+    unpriced: bool = False
     digest_known: bool = True
     leak: str | None = None
 
@@ -139,8 +143,10 @@ def import_(
     pool = storing.pool_of(answers, hops)
     if rate:
         rates = dict.fromkeys((model.name for model in pool.models), rate)
-    imported = storing.store_answers(answers, pool, rates, root, on_progress)
-    return Received(root, name, imported.merge, imported, leak=leak_line(root))
+    unpriced = not rates and bool(storing.sizeless(pool))
+    pool = storing.priced(pool, rates)
+    merge = storing.store_answers(answers, pool, root, on_progress)
+    return Received(root, name, merge, answers, pool, unpriced, leak=leak_line(root))
 
 
 def guess_format(path: Path) -> str:

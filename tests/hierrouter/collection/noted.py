@@ -13,7 +13,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +72,11 @@ class Various(Scripted):
         return {**super().identify(spec), "device": f"device {os.getpid()}"}
 
 
-@dataclass
-class Fill:
+def fill(disk: Path) -> None:
     """Take the last byte of a disk."""
-
-    disk: Path
-
-    def __call__(self) -> None:
-        try:
-            with (self.disk / "filler").open("wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(512))
-        except OSError:
-            return
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
 
 
 def answers(log: Path) -> dict[int, Counter[tuple[str, str]]]:
@@ -125,7 +119,7 @@ def main(root: Path, shard: str, log: Path, *event: str) -> None:
     script = Noting(log)
     if event:
         script.after = int(event[1])
-        script.event = die if event[0] == "kill" else Fill(Path(event[2]))
+        script.event = die if event[0] == "kill" else partial(fill, Path(event[2]))
     try:
         summary = fill_cache(
             POOL, QUERIES, root, engines=Scripted(script), shard=parse_shard(shard)

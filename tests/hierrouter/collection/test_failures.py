@@ -22,13 +22,13 @@ ALL_CALLS = len(QUERIES) * (12 + 3)
 LOST = "What is 0 + 0?\n\nPlan."
 
 
-def failing(status: str) -> Scripted:
-    def script(model: str, prompt: str) -> Answer:
-        if (model, prompt) == ("b", LOST):
-            return Failure(status, "as scripted")
-        return told(model, prompt)
+def saying(others: dict[tuple[str, str], Answer]) -> Scripted:
+    """The scripted models, which answer some prompts otherwise."""
+    return Scripted(lambda model, prompt: others.get((model, prompt)) or told(model, prompt))
 
-    return Scripted(script)
+
+def failing(status: str) -> Scripted:
+    return saying({("b", LOST): Failure(status, "as scripted")})
 
 
 def failures(root: Path) -> list[dict[str, object]]:
@@ -97,28 +97,21 @@ def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) ->
 
 
 def test_an_answer_that_no_file_takes_spoils_no_batch(tmp_path: Path) -> None:
-    def script(model: str, prompt: str) -> Answer:
-        if (model, prompt) == ("b", LOST):
-            return Response("half a sign: \ud83d", 9, 5, "stop")
-        if (model, prompt) == ("c", LOST):
-            return Failure("error", "line\n\tand \ud83d")
-        return told(model, prompt)
-
-    fill_cache(POOL, QUERIES, tmp_path, engines=Scripted(script))
+    odd = Response("half a sign: \ud83d", 9, 5, "stop")
+    failed = Failure("error", "line\n\tand \ud83d")
+    engine = saying({("b", LOST): odd, ("c", LOST): failed})
+    fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert "half a sign: \N{REPLACEMENT CHARACTER}" in CacheReader(tmp_path).responses().values()
     assert failures(tmp_path)[0]["detail"] == "line and \N{REPLACEMENT CHARACTER}"
 
 
 def test_a_failed_direct_call_costs_the_tree_nothing(tmp_path: Path) -> None:
-    def script(model: str, prompt: str) -> Answer:
-        if prompt == QUERIES[0].question:
-            return Failure("filtered", "refused")
-        return told(model, prompt)
-
+    refused, question = Failure("filtered", "refused"), QUERIES[0].question
+    engine = saying({(model, question): refused for model in ("a", "b", "c", "big")})
     levels: list[str] = []
     progress = Progress(on_level=lambda label, calls: levels.append(label))
     big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
-    summary = fill_cache(big, QUERIES, tmp_path, progress, engines=Scripted(script))
+    summary = fill_cache(big, QUERIES, tmp_path, progress, engines=engine)
     assert summary.failed == {"filtered": 4}
     assert (summary.missing, summary.incomplete) == (4, 1)
     # References are the large ones: where memory is short, the others are loaded after them.

@@ -231,8 +231,7 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
     file = frame(tmp_path / f"frame.{kind}")
     assert guess_format(file) == "routerbench"
     assert read("routerbench", file)[0].response == "A\nB"
-    imported = import_(file, tmp_path / "cache").imported
-    assert imported and not imported.unpriced
+    assert not import_(file, tmp_path / "cache").unpriced
     tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     assert tree.direct.score.tolist() == [[1.0, 0.0]]
     assert tree.direct.cost[0].tolist() == pytest.approx([0.001, 0.0], abs=1e-9)

@@ -9,7 +9,6 @@ import pytest
 from hierrouter.collection import transfer
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
 from hierrouter.collection.transfer import import_
-from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.keys import next_context
@@ -58,11 +57,6 @@ def test_prices_come_from_sizes_flags_or_are_one(tmp_path: Path) -> None:
         priced(pool, {"lab-tiny": Rate(1, 1)})
     with pytest.raises(InputError, match="no price for y"):
         priced(unknown, {"x": Rate(1, 1)})
-    rows = [{**row, "model": row["model"].split()[0]} for row in single_answers(1)]
-    sizeless = answers_of(rows, tmp_path)
-    for rates, unpriced in (({}, True), (dict.fromkeys(("lab-tiny", "lab-large"), Rate(1, 1)), 0)):
-        stored_so = store_answers(sizeless, pool_of(sizeless, 1), rates, tmp_path / str(unpriced))
-        assert stored_so.unpriced == unpriced
 
 
 def test_names_become_names_of_ours() -> None:
@@ -81,16 +75,6 @@ def test_trees_that_are_too_large_are_refused(tmp_path: Path) -> None:
             pool_of(answers, hops)
     with pytest.raises(InputError, match="the longest chain has 2 hops"):
         pool_of(answers_of(chains(), tmp_path), 3)
-
-
-def test_a_chain_stands_at_its_own_path_only(tmp_path: Path) -> None:
-    root = cache_of(chains(), tmp_path)
-    with pytest.raises(IncompleteTree, match="lack 12 nodes"):
-        open_tree(root)
-    tree = open_tree(root, Selection(models=["lab-tiny-1b"], scorer="accuracy"))
-    assert not tree.context_free
-    assert tree.score[:, 1].mean() == 0.5
-    assert tree.score[:, 2].mean() == 1.0
 
 
 def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
@@ -113,49 +97,18 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
 
 
 def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
-    root = tmp_path / "cache"
-    answers = answers_of(single_answers()[1:], tmp_path)
-    assert answers.lacking == 1
-    stored(answers, root)
+    root = cache_of(single_answers()[1:], tmp_path)
+    assert answers_of(single_answers()[1:], tmp_path).lacking == 1
     with pytest.raises(IncompleteTree):
         open_tree(root)
     assert open_tree(root, Selection(allow_incomplete=True)).left_out == 1
 
 
-def test_a_given_score_is_the_tables_and_none_is_made_up(tmp_path: Path) -> None:
-    rows = [{**row, "score": 0.25 + 0.5 * (row["model"] == MODELS[1])} for row in single_answers()]
-    stored(answers_of(rows, tmp_path), tmp_path / "cache")
-    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
-    assert tree.direct.score.mean(axis=0).tolist() == [0.25, 0.75]
-    assert np.array_equal(tree.accuracy, tree.score)
+def test_a_score_that_was_not_given_is_not_made_up(tmp_path: Path) -> None:
+    rows = single_answers()
     rows[0]["score"] = None
-    stored(answers_of(rows, tmp_path), tmp_path / "lacks")
     with pytest.raises(InputError, match="no score was imported with the response"):
-        open_tree(tmp_path / "lacks", Selection(scorer="given"))
-
-
-def test_the_same_names_in_another_file_are_other_models(tmp_path: Path) -> None:
-    """Another prompt, and all answers right."""
-    root, rows = tmp_path / "cache", single_answers()
-    others = [
-        {
-            **row,
-            "prompt": f"Think first. {row['question']}",
-            "response": f"{row['model']} is right",
-            "score": 1.0,
-        }
-        for row in rows
-    ]
-    stored(answers_of(rows, tmp_path), root)
-    merge = stored(answers_of(others, tmp_path), root)
-    assert (merge.present.total(), merge.different.total()) == (0, 0)
-    tree = open_tree(root, Selection(scorer="given"))
-    assert tree.models == ("lab-tiny-1b", "lab-large-10b")
-    assert tree.score[:, 1:].min() == 1.0  # the first file's are 0 at odd sums
-    prompts = ask_cache(root, "SELECT DISTINCT prompt FROM nodes")["prompt"].to_pylist()
-    assert all(prompt.startswith("Think first.") for prompt in prompts)
-    stored(answers_of(rows, tmp_path), root)  # and the first ones are still there
-    assert open_tree(root, Selection(scorer="given")).direct.score.mean() == 0.75
+        open_tree(cache_of(rows, tmp_path), Selection(scorer="given"))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +130,7 @@ def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path
     root, seen = tmp_path / "cache", []
     answers = answers_of(single_answers(), tmp_path)
     pool = pool_of(answers, None)
-    store_answers(answers, pool, {}, root, lambda *now: seen.append(now))
+    store_answers(answers, priced(pool, {}), root, lambda *now: seen.append(now))
     assert seen == [("import", number, 10) for number in range(1, 11)]
     before = keys(root), len(CacheReader(root).parts)
     assert stored(answers, root).added.total() == 0
