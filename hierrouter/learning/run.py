@@ -14,15 +14,10 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost, within
 from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
 from hierrouter.learning import checkpoint
+from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
-from hierrouter.learning.config import (
-    ExactConfig,
-    Objective,
-    TrainConfig,
-    algorithm,
-    training_config,
-)
+from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
 from hierrouter.learning.run_folders import resumable
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
@@ -236,8 +231,8 @@ def train(
         CacheLocked: another process is at work in `out`.
         WorldError: the disk is full or failed.
     """
-    algo = algorithm(algo, budget, max_cost, alpha)
-    config = training_config(preset, algo, epochs, every_alpha=budget is not None)
+    algo = presets.algorithm(algo, budget, max_cost, alpha)
+    config = presets.training_config(preset, algo, epochs, every_alpha=budget is not None)
     objective = Objective(PAPER_ALPHA if alpha is None else alpha, allow_stop, max_cost)
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
     require_possible(learned_from, budget, objective)
@@ -267,7 +262,7 @@ def sweep(
 
     The other arguments and the errors are those of `train`.
     """
-    config = training_config(preset, algo, epochs, every_alpha=algo == "exact")
+    config = presets.training_config(preset, algo, epochs, every_alpha=algo == "exact")
     learned_from = training_tree(tree)
     if isinstance(alphas, str):
         if alphas != "auto":

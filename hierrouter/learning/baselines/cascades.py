@@ -12,18 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
+from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.answers import AnswerScorer, Judge, fit_scorer, read_answers
-from hierrouter.learning.baselines.arms import (
-    DIGITS,
-    Arms,
-    Candidates,
-    GridSearch,
-    Play,
-    Seen,
-    Tuned,
-    best_of,
-    mean_reward,
-)
+from hierrouter.learning.baselines.arms import DIGITS, Arms, GridSearch, Play, Seen, Tuned
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.learning.baselines.simple import best_arm, best_static
 
@@ -49,15 +40,15 @@ class BestOf:
         names = [train.names[arm] for arm in group]
         return Tuned(lambda seen: pick(group, scorer.judge(seen)), {"arms": names})
 
-    def _grown(self, judge: Judge, arms: Arms, alpha: float) -> list[int]:
+    def _grown(self, judge: Judge, fold: Arms, alpha: float) -> list[int]:
         """The best arm of a fold, and others as long as each makes its mean R higher."""
-        by_cost = arms.cost.mean(axis=0).argsort(kind="stable").tolist()
-        group = [best_arm(arms.reward(alpha), arms.cost)]
-        value = float(arms.reward(alpha)[:, group].mean())
+        by_cost = fold.cost.mean(axis=0).argsort(kind="stable").tolist()
+        group = [best_arm(fold.reward(alpha), fold.cost)]
+        value = float(fold.reward(alpha)[:, group].mean())
         while len(group) < min(self.largest, len(by_cost)):
             more = [arm for arm in by_cost if arm not in group]
             larger = [[arm for arm in by_cost if arm in {*group, one}] for one in more]
-            values = [mean_reward(pick(one, judge), arms, alpha) for one in larger]
+            values = [arms.mean_reward(pick(one, judge), fold, alpha) for one in larger]
             best = int(np.round(values, DIGITS).argmax())
             if values[best] <= value + 10**-DIGITS:
                 break
@@ -103,7 +94,7 @@ class MajorityVote:
             for size in self.sizes
             for group in combinations(by_cost, size)
         ]
-        return best_of(candidates, validation, alpha)
+        return arms.best_of(candidates, validation, alpha)
 
 
 def vote(group: Sequence[int], seen: Seen) -> Play:
@@ -157,16 +148,16 @@ class Cascade:
         names = [train.names[arm] for arm in chain.arms]
         return Tuned(play, {"arms": names, "thresholds": list(chain.thresholds)})
 
-    def _best(self, judge: Judge, arms: Arms, alpha: float) -> Chain:
+    def _best(self, judge: Judge, fold: Arms, alpha: float) -> Chain:
         """The cascade of the highest mean R on a fold, of those that were looked at."""
-        value = arms.reward(alpha).mean(axis=0)
-        grown = [(float(value[arm]), Chain((int(arm),))) for arm in _by_cost(arms)]
+        value = fold.reward(alpha).mean(axis=0)
+        grown = [(float(value[arm]), Chain((int(arm),))) for arm in _by_cost(fold)]
         found = grown
         for _ in range(1, self.longest):
             longer = [
                 candidate
                 for value, chain in grown
-                for candidate in _longer(value, chain, judge, arms, alpha)
+                for candidate in _longer(value, chain, judge, fold, alpha)
             ]
             grown = _highest(longer)[: self.kept]
             found = [*found, *grown]
@@ -174,7 +165,7 @@ class Cascade:
 
 
 def _longer(
-    value: float, chain: Chain, judge: Judge, arms: Arms, alpha: float
+    value: float, chain: Chain, judge: Judge, fold: Arms, alpha: float
 ) -> Iterator[tuple[float, Chain]]:
     """With each arm added at the end, at its best threshold, where that makes R higher.
 
@@ -184,16 +175,16 @@ def _longer(
     _, read, query = _follow(chain, judge)
     last, read = chain.arms[-1], read[query]
     score = judge.score(query, np.full(len(query), last), read)
-    unpaid = arms.call_cost[query] * ~arms.seen.made(read)
-    gain = arms.quality[query] - arms.quality[query, last][:, None]
-    gain -= alpha * unpaid @ arms.seen.calls.T
+    unpaid = fold.call_cost[query] * ~fold.seen.made(read)
+    gain = fold.quality[query] - fold.quality[query, last][:, None]
+    gain -= alpha * unpaid @ fold.seen.calls.T
     worst_first = score.argsort(kind="stable")
     score = score[worst_first]
     cuts = np.flatnonzero(np.diff(score) > 10**-DIGITS)
     if not len(cuts):
         return
-    added = gain[worst_first].cumsum(axis=0)[cuts] / len(arms)
-    for arm in [arm for arm in _by_cost(arms) if arm not in chain.arms]:
+    added = gain[worst_first].cumsum(axis=0)[cuts] / len(fold)
+    for arm in [arm for arm in _by_cost(fold) if arm not in chain.arms]:
         best = int(np.argmax(added[:, arm]))
         if added[best, arm] > 10**-DIGITS:
             threshold = float(score[cuts[best] : cuts[best] + 2].mean())
@@ -223,8 +214,8 @@ def _follow(
     return answer, read, going
 
 
-def _by_cost(arms: Arms) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = arms.cost.mean(axis=0).argsort(kind="stable")
+def _by_cost(fold: Arms) -> NDArray[np.int64]:
+    order: NDArray[np.int64] = fold.cost.mean(axis=0).argsort(kind="stable")
     return order
 
 
@@ -252,7 +243,7 @@ class CascadeRouting(GridSearch):
     source: ClassVar[str] = "Dekoninck et al. 2024, arXiv 2410.10347; Weitzman 1979"
     reads_answers: ClassVar[bool] = True
 
-    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> arms.Candidates:
         """One fit on `train`, of which each router trusts the answers differently."""
         scorer = fit_scorer(train, rng)
         cost = expectation(train.seen.question, train.call_cost, rng)

@@ -15,15 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines.arms import (
-    Arms,
-    Candidates,
-    GridSearch,
-    Play,
-    Seen,
-    columns,
-    strongest,
-)
+from hierrouter.learning.baselines import arms
+from hierrouter.learning.baselines.arms import Arms, Candidates, GridSearch, Play, Seen
 
 Array = NDArray[np.float32]
 
@@ -120,16 +113,16 @@ class Factorisation(GridSearch):
     def _trained(
         self, train: Arms, alpha: float, battles: Battles, rng: np.random.Generator
     ) -> Candidates:
-        question = torch.from_numpy(columns(train.seen.question))
+        question = torch.from_numpy(arms.columns(train.seen.question))
         reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
         best = torch.from_numpy(cheapest_best(train.reward(alpha), train.cost))[:, None]
 
         def loss(weights: Sequence[Tensor]) -> Tensor:
-            into, arms = weights
-            drawn = torch.from_numpy(rng.permutation(len(arms)))
+            into, places = weights
+            drawn = torch.from_numpy(rng.permutation(len(places)))
             opponent = (best if battles == "best" else drawn).expand(reward.shape)
             lead, gap = (
-                value - value.gather(1, opponent) for value in (question @ into @ arms.T, reward)
+                value - value.gather(1, opponent) for value in (question @ into @ places.T, reward)
             )
             return lost_battles(lead, gap, self.weighed)
 
@@ -138,8 +131,8 @@ class Factorisation(GridSearch):
             random_map(rng, question.shape[1], self.rank, self.rank**-0.5),
             np.zeros((train.seen.arms, self.rank), dtype=np.float32),
         ]
-        for steps, (into, arms) in descend(start, loss, self.steps, self.learning_rate):
-            play = partial(_factored, into, arms, train.cost.mean(axis=0))
+        for steps, (into, places) in descend(start, loss, self.steps, self.learning_rate):
+            play = partial(_factored, into, places, train.cost.mean(axis=0))
             yield {"battles": battles, "steps": steps}, play
 
 
@@ -156,8 +149,8 @@ def lost_battles(lead: Tensor, gap: Tensor, weighed: bool) -> Tensor:
     return (weight * loss).sum() / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
-def _factored(into: Array, arms: Array, cost: NDArray[np.float64], seen: Seen) -> Play:
-    return strongest(seen, columns(seen.question) @ into @ arms.T, cost)
+def _factored(into: Array, places: Array, cost: NDArray[np.float64], seen: Seen) -> Play:
+    return arms.strongest(seen, arms.columns(seen.question) @ into @ places.T, cost)
 
 
 @dataclass(frozen=True)
@@ -187,7 +180,7 @@ class DualEncoder(GridSearch):
 
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
         """One training for each number of positives, looked at after each number of steps."""
-        question = columns(train.seen.question)
+        question = arms.columns(train.seen.question)
         clusters = min(self.clusters, len(np.unique(question, axis=0)))
         means = KMeans(clusters, n_init=1, random_state=int(rng.integers(2**31)))
         cluster = means.fit_predict(question)
@@ -202,7 +195,7 @@ class DualEncoder(GridSearch):
         cluster: NDArray[np.int32],
         rng: np.random.Generator,
     ) -> Candidates:
-        question = torch.from_numpy(columns(train.seen.question))
+        question = torch.from_numpy(arms.columns(train.seen.question))
         reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
         group = torch.from_numpy(cluster)
 
@@ -228,6 +221,6 @@ def _encoded(question: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _nearest_arm(weights: Sequence[Array], cost: NDArray[np.float64], seen: Seen) -> Play:
-    first, second, arms = (torch.from_numpy(weight) for weight in weights)
-    question = torch.from_numpy(columns(seen.question))
-    return strongest(seen, (_encoded(question, first, second) @ arms.T).numpy(), cost)
+    first, second, places = (torch.from_numpy(weight) for weight in weights)
+    question = torch.from_numpy(arms.columns(seen.question))
+    return arms.strongest(seen, (_encoded(question, first, second) @ places.T).numpy(), cost)
