@@ -146,6 +146,7 @@ def test_with_stop_every_model_comes_twice(stop: bool) -> None:
     assert actions.model(numbers).tolist() == [0, 1, 2] * times
     assert actions.stops(numbers).tolist() == [*[False] * 3, *[True] * 3][: 3 * times]
     assert range(13)[actions.endings] == range(1 if stop else 4, 13)
+    assert (Actions(Routes(3, 2)) == actions) != stop  # who says nothing may not stop
 
 
 @given(all_actions)
