@@ -1,4 +1,4 @@
-"""What a policy needs to route live questions."""
+"""`live.json`, beside a policy: the pool and the ceilings it needs to route live questions."""
 
 from __future__ import annotations
 

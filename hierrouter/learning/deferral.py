@@ -1,4 +1,7 @@
-"""A router that knows when to hand over."""
+"""A trained router in doubt: how sure it is, and the threshold below which it hands over.
+
+What any threshold gives, of any policy, is in `hierrouter.evaluation.deferral`.
+"""
 
 from __future__ import annotations
 

@@ -71,13 +71,6 @@ def test_what_is_not_known_is_not_there(
     assert getattr(load_checkpoint(tmp_path), name) == value
 
 
-def test_saving_again_replaces_and_leaves_no_draft(trained: TrainedRouter, folder: Path) -> None:
-    before = (folder / WEIGHTS).read_bytes()
-    save_checkpoint(trained, folder)
-    assert (folder / WEIGHTS).read_bytes() == before
-    assert sorted(file.name for file in folder.iterdir()) == [checkpoint.DESCRIPTION, WEIGHTS]
-
-
 def test_a_crash_between_the_files_leaves_a_whole_checkpoint(
     trained: TrainedRouter, folder: Path
 ) -> None:

@@ -32,15 +32,11 @@ def test_the_papers_preset_has_the_papers_numbers() -> None:
     assert not preset("default").plain_start
 
 
-def test_a_preset_says_its_name_and_algorithm() -> None:
+def test_a_training_is_of_a_preset_and_takes_one_epoch_or_more() -> None:
     for (name, algo), config in PRESETS.items():
-        assert preset(name, algo) is config
+        assert training_config(name, algo) is config
         assert (config.preset, config.algo) == (name, algo)
         assert type(config) is ALGORITHMS[algo]
-
-
-def test_a_training_takes_one_epoch_or_more() -> None:
-    assert training_config("default", "exact") is preset("default", "exact")
     assert training_config("default", "exact", every_alpha=True) is SWEEP
     assert training_config("default", "exact", 1).epochs == 1
     with pytest.raises(InputError, match="epochs must be at least 1, got 0"):

@@ -97,10 +97,3 @@ def test_weights_and_statistics_are_those_of_tianshous_update(
     for name in ("loss", "actor_loss", "vf_loss", "ent_loss"):
         told, known = getattr(ours, name), getattr(stock, name)
         assert (told.mean, told.max) == pytest.approx((known.mean, known.max), rel=1e-4, abs=1e-6)
-
-
-def test_the_optimiser_holds_every_weight_once() -> None:
-    actions = Actions(Routes(3, 2))
-    algorithm = algorithm_on(random_tree(actions.routes, 10, seed=0), actions)
-    held = [id(p) for group in algorithm.optim._optim.param_groups for p in group["params"]]
-    assert sorted(held) == sorted(id(p) for p in algorithm.critic.router.parameters())

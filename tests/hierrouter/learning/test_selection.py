@@ -43,10 +43,6 @@ def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     return folder
 
 
-def dear(tree: RouteTree) -> RouteTree:
-    return repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
-
-
 def test_without_a_router_that_is_said() -> None:
     shown = select_run(small_tree(), 0.5)
     assert (shown.run, shown.trained, shown.alpha) == (None, None, 0.5)
@@ -101,7 +97,8 @@ def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
 def test_other_prices_and_other_data_are_told_apart() -> None:
     tree = small_tree()
     run = trained(tree)
-    assert select_run(dear(tree), None).remarks == (
+    dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
+    assert select_run(dear, None).remarks == (
         "the router was trained under other prices than shown here",
     )
     assert select_run(small_tree(seed=1), None, run).remarks == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,23 +76,6 @@ def test_it_beats_the_best_fixed_route_wherever_that_leaves_a_gap(
     assert gaps >= len(every_alpha.alphas) - 1
 
 
-def test_there_and_back(tmp_path: Path) -> None:
-    trained = sweep_glimpse(small_tree())
-    save_checkpoint(trained, tmp_path)
-    loaded = checkpoint.load_checkpoint(tmp_path)
-    assert isinstance(loaded, TrainedSweep)
-    assert (loaded.alphas, loaded.origin) == (trained.alphas, trained.origin)
-    assert (loaded.objective, loaded.history) == (trained.objective, trained.history)
-    tree = small_tree()
-    for alpha in (*GRID, 0.7):
-        expected = trained.at(alpha).probabilities(tree)
-        np.testing.assert_array_equal(loaded.at(alpha).probabilities(tree), expected)
-        np.testing.assert_array_equal(
-            checkpoint.router_at(tmp_path, alpha).probabilities(tree), expected
-        )
-    assert checkpoint.router_at(tmp_path, None).alpha == GRID[0]
-
-
 def test_an_alpha_out_of_all_proportion_and_a_limit_on_each_query_are_refused(
     every_alpha: TrainedSweep,
 ) -> None:
@@ -154,7 +138,8 @@ def test_a_finished_sweep_of_one_training_an_alpha_is_read_back(tmp_path: Path) 
 def test_a_finished_sweep_of_one_network_makes_any_router_when_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    members = tuple(sweep_glimpse(small_tree(), seed) for seed in (7, 8))
+    tree = small_tree()
+    members = tuple(sweep_glimpse(tree, seed) for seed in (7, 8))
     for member in members:
         save_checkpoint(member, member_folder(tmp_path, member.origin.seed))
     finish_sweep(tmp_path, Sweep(GRID, members), (7, 8))
@@ -165,14 +150,23 @@ def test_a_finished_sweep_of_one_network_makes_any_router_when_it_is_asked_for(
         made.append(alpha)
         return make(network, alpha)
 
-    monkeypatch.setattr(AlphaRouter, "at", counted)
-    sweep = load_sweep(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(AlphaRouter, "at", counted)
+        sweep = load_sweep(tmp_path)
+        assert sweep.has(GRID[1]) and sweep.has(0.1) and made == []
+        assert [router.origin.seed for router in sweep.at(0.1)] == [7, 8]
+        found = sweep.like(None, 0.1)
+        assert found and (found.alpha, found.origin.seed, made) == (0.1, 7, [0.1] * 3)
     assert (sweep.alphas, sweep.origin) == (GRID, members[0].origin)
-    assert sweep.has(GRID[1]) and sweep.has(0.1) and made == []
-    assert [(router.alpha, router.origin.seed) for router in sweep.at(0.1)] == [(0.1, 7), (0.1, 8)]
-    found = sweep.like(None, 0.1)
-    assert found and (found.alpha, found.origin.seed, made) == (0.1, 7, [0.1] * 3)
     assert [len(routers) for routers in sweep.routers] == [2, 2, 2]
+    for member, loaded in zip(members, sweep.members, strict=True):
+        assert replace(loaded, network=member.network) == member
+    for alpha in (*GRID, 0.7):
+        expected = members[0].at(alpha).probabilities(tree)
+        read = checkpoint.router_at(member_folder(tmp_path, 7), alpha)
+        for router in (sweep.at(alpha)[0], read):
+            np.testing.assert_array_equal(router.probabilities(tree), expected)
+    assert checkpoint.router_at(member_folder(tmp_path, 7), None).alpha == GRID[0]
 
 
 def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path) -> None:

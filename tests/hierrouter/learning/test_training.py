@@ -214,23 +214,6 @@ def test_improvement_ends_where_a_policy_is_the_softmax_of_its_own_values(action
     assert loss(torch.zeros_like(there)) > entropy + 0.01
 
 
-@pytest.mark.parametrize("algo", ["ppo", "exact"])
-def test_a_training_closes_the_gap_that_only_a_second_look_can_close(
-    planted: RouteTree, algo: str
-) -> None:
-    known, fold = planted.split("train"), planted.split("test")
-    trained = train(planted, OBJECTIVE, presets.training_config("default", algo, 12), seed=0)
-    outcomes = (
-        trained.outcome(fold),
-        bounds.best_fixed_route(known, ALPHA, fold),
-        bounds.best_route_per_dataset(known, ALPHA, fold),
-        bounds.oracle(fold, ALPHA),
-    )
-    reached, fixed, blind, best = (outcome.reward(ALPHA).mean() for outcome in outcomes)
-    assert (reached - fixed) / (best - fixed) >= 0.9
-    assert reached > blind + 0.05
-
-
 def test_where_queries_look_alike_the_mean_decides() -> None:
     """One first model is right in 40 % of queries, the other always by 0.3; nothing tells which."""
     tree = two_step_tree(view="stage", models=2)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer
 from sklearn.svm import SVC
@@ -75,21 +74,6 @@ def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
     first = fitted(baseline, train, validation.select(EMPTY)).settings[setting]
     assert first == {"neighbours": 1, "clusters": 1}.get(setting, max(first, 1e-9))
     assert first != good or setting == "neighbours"
-
-
-def test_neighbours_predict_the_mean_of_the_nearest():
-    train, asked = planted_arms(40), planted_arms(20, seed=1)
-    tuned = fitted(classifiers.NearestNeighbours((7,), ("uniform",)), train)
-    near = NearestNeighbors(n_neighbors=7, metric="cosine").fit(train.seen.question)
-    rows = near.kneighbors(asked.seen.question, return_distance=False)
-    best = train.reward(ALPHA)[rows].mean(axis=1).argmax(axis=1)
-    assert choices(asked, tuned.play).tolist() == best.tolist()
-
-
-def test_a_cluster_takes_its_best_arm():
-    train = planted_arms(30, noise=0.01)
-    tuned, best = fitted(classifiers.Clusters((3,)), train), train.reward(ALPHA).max(axis=1)
-    assert value_of(tuned.play, train, ALPHA) == pytest.approx(best.mean())
 
 
 def test_a_fractional_quality_is_predicted_as_such():

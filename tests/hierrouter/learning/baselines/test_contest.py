@@ -17,7 +17,7 @@ from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import DirectCalls
-from tests.hierrouter.learning.runs import ALPHA, small_tree
+from tests.hierrouter.learning.runs import ALPHA
 from tests.hierrouter.trees import planted_tree
 
 STATIC = (Random(), BestStatic(), DatasetOracle())
@@ -138,13 +138,6 @@ def test_an_entry_says_what_validation_said(tree):
     assert (one.validation, one.validation_cost) == (None, None)
 
 
-def test_one_query_a_fold_is_enough():
-    tree = small_tree()
-    rows = [tree.splits.index(fold) for fold in ("train", "validation", "test")]
-    found = contest(tree.select(np.array(rows)), ALPHA, (*STATIC, NearestNeighbours()))
-    assert all(len(e.outcome.quality) == 1 for e in found.entries)
-
-
 def test_without_texts_who_reads_answers_is_left_out_by_name(tree):
     found = contest(tree, ALPHA, (BestStatic(), Reader()))
     assert {e.outcome.name for e in found.entries if e.arms == "B"} == {"best static"}
@@ -166,12 +159,6 @@ def test_what_cannot_be_compared_is_refused(tree, change, said):
         contest(replace(tree, **change), ALPHA, STATIC)
 
 
-@pytest.mark.parametrize(("names", "said"), [(["C"], "known: A, B"), (["A", "A"], "given twice")])
-def test_wrong_sets_are_refused(names, said):
-    with pytest.raises(InputError, match=said):
-        arms.require_sets(names)
-
-
 def test_which_sets_a_tree_has(monkeypatch):
     tree = planted_tree(**SMALL)
     assert usable_sets(tree, BOTH) == BOTH
@@ -180,6 +167,8 @@ def test_which_sets_a_tree_has(monkeypatch):
     )  # with an instruction of its own
     with pytest.raises(InputError, match="no arms to compare: --sets ; name one"):
         usable_sets(tree, [])
+    with pytest.raises(InputError, match="set of arms given twice: A: --sets; names must differ"):
+        arms.require_sets(["A", "A"])
     assert arms.MOST_ROUTES > 125  # five models, three hops
     monkeypatch.setattr(arms, "MOST_ROUTES", 8)
     assert arms.left_out(tree, BOTH) == {
