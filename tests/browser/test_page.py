@@ -12,12 +12,9 @@ from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
-from hierrouter.reports.drawing import as_svg
 from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.explain import explain, worst_queries
-from hierrouter.reports.figures import route_map_figure
 from hierrouter.reports.page import as_html
-from hierrouter.reports.results import RouteMap, RouteShares
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, repriced
@@ -209,19 +206,6 @@ def test_totals_stay_in_sight(browser: Any, pages: dict[str, Path]) -> None:
             assert header.last.inner_text() == "all"
             assert total["x"] + total["width"] <= frame["x"] + frame["width"] + 1
             assert total["width"] > 20
-
-
-def test_hostile_routes_do_nothing(browser: Any, tmp_path: Path) -> None:
-    share = 1 / len(HARM)
-    rows = tuple(RouteShares(name, (share,) * len(HARM), (share,) * len(HARM)) for name in HARM)
-    drawing = route_map_figure(RouteMap(tuple(HARM), rows))
-    file = tmp_path / "map.html"
-    file.write_text(f"<!doctype html><body>{as_svg(drawing)}", "utf-8")
-    with opened(browser, file) as (page, log):
-        assert page.locator("script, img, iframe").count() == 0
-        assert page.evaluate("window.harmed") is None
-        assert len(log) == 1
-        assert page.evaluate(DRAWINGS)[0]["marks"] > 15
 
 
 BAD = """<!doctype html><body style="color: #999; background: #bbb">
