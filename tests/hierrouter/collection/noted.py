@@ -29,7 +29,7 @@ from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted, told
 from tests.hierrouter.collection.examples import POOL, sums
 
-QUERIES = sums(16)
+QUERIES = tuple(sums(16))
 
 
 @dataclass

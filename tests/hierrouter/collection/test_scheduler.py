@@ -1,5 +1,7 @@
-"""Every distinct call is made once, whatever happened to the cache before."""
+"""Every distinct call is made once, and one that fails costs the rest of the tree nothing."""
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,19 +9,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collection.plan import last_plan, store_plan
-from hierrouter.collection.scheduler import fill_cache
+from hierrouter.collection.progress import Progress, Summary, require_answers
+from hierrouter.collection.scheduler import ATTEMPTS, fill_cache
 from hierrouter.engines import identify
+from hierrouter.engines.generator import STATUSES, Answer, Failure, Outage, Response
 from hierrouter.pools.files import load_pool
+from hierrouter.pools.pool import ModelSpec
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import cache_info
 from hierrouter.replay.opening import Selection, open_tree
-from hierrouter_cache.errors import DamagedPart
+from hierrouter_cache.errors import DamagedPart, IncompleteTree, Interrupted, WorldError
 from hierrouter_cache.maintenance import quarantine
 from hierrouter_cache.mirror import note_arrivals
 from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
-from tests.engines import Counting, Scripted
+from tests.engines import Counting, Scripted, told
 from tests.hierrouter.collection.examples import POOL, sums
 
 QUERIES = sums(6)
@@ -79,3 +84,214 @@ def test_many_queries_make_many_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     parts = [part.rows for part in list_parts(tmp_path) if part.kind == "queries"]
     assert parts == [4, 2]
     assert last_plan(tmp_path) == (POOL, tuple(QUERIES))
+
+
+ALL_CALLS = len(QUERIES) * (12 + 3)
+# The first hop of model b for the first query: its three children hang on it.
+LOST = "What is 0 + 0?\n\nPlan."
+
+
+def saying(others: dict[tuple[str, str], Answer]) -> Scripted:
+    """The scripted models, which answer some prompts otherwise."""
+    return Scripted(lambda model, prompt: others.get((model, prompt)) or told(model, prompt))
+
+
+def failing(status: str) -> Scripted:
+    return saying({("b", LOST): Failure(status, "as scripted")})
+
+
+def failures(root: Path) -> list[dict[str, object]]:
+    return CacheReader(root).sql("SELECT * FROM failures_rows").to_pylist()
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_failed_call_is_no_answer_and_asked_again_only_where_it_may_pass(
+    tmp_path: Path, status: str
+) -> None:
+    engine = failing(status)
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
+    assert summary.failed == {status: 1}
+    assert (summary.calls, summary.missing, summary.incomplete) == (ALL_CALLS - 4, 4, 1)
+    attempts = ATTEMPTS if STATUSES[status] else 1
+    assert engine.asked["b", LOST] == attempts
+    assert sum(engine.asked.values()) == ALL_CALLS - 4 + attempts
+    (row,) = failures(tmp_path)
+    assert (row["model"], row["status"], row["detail"]) == ("b", status, "as scripted")
+    assert row["attempts"] == attempts
+    reader = CacheReader(tmp_path)
+    assert row["key"] not in reader.responses()
+    prompts = reader.sql("SELECT prompt FROM calls")["prompt"].to_pylist()
+    assert LOST in prompts  # the other models answered it
+    assert len(prompts) == len(reader.responses()) == ALL_CALLS - 4
+
+
+def test_a_failure_that_passes_leaves_no_trace(tmp_path: Path) -> None:
+    engine = Scripted()
+
+    def script(model: str, prompt: str) -> Answer:
+        if (model, prompt) == ("b", LOST) and engine.asked[model, prompt] < ATTEMPTS - 1:
+            return Failure("error", "busy")
+        return told(model, prompt)
+
+    engine.script = script
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
+    assert (summary.failed, summary.calls) == ({}, ALL_CALLS)
+    assert failures(tmp_path) == []
+
+
+def test_a_tree_with_a_failure_is_refused_or_left_out_but_never_scored(tmp_path: Path) -> None:
+    fill_cache(POOL, QUERIES, tmp_path, engines=failing("filtered"))
+    with pytest.raises(IncompleteTree, match="1 of 6 queries lack 4 nodes"):
+        open_tree(tmp_path)
+    whole = open_tree(tmp_path, Selection(allow_incomplete=True))
+    assert whole.query_ids == tuple(query.id for query in QUERIES[1:])
+    (failed,) = failures(tmp_path)
+    scored = CacheReader(tmp_path).sql("SELECT call FROM scores_rows")["call"].to_pylist()
+    assert scored
+    assert failed["key"] not in scored
+
+
+def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) -> None:
+    fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=failing("error"))
+    summary = fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=failing("filtered"))
+    assert (summary.failed, summary.calls) == ({"filtered": 1}, 0)
+    assert [row["status"] for row in failures(tmp_path / "hurt")] == ["error", "filtered"]
+    again = Scripted()
+    summary = fill_cache(POOL, QUERIES, tmp_path / "hurt", engines=again)
+    assert (summary.calls, summary.failed, summary.missing) == (4, {}, 0)
+    assert set(again.asked.values()) == {1}
+    assert ("b", LOST) in again.asked
+    fill_cache(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
+    assert open_tree(tmp_path / "hurt").fingerprint == open_tree(tmp_path / "whole").fingerprint
+
+
+def test_an_answer_that_no_file_takes_spoils_no_batch(tmp_path: Path) -> None:
+    odd = Response("half a sign: \ud83d", 9, 5, "stop")
+    failed = Failure("error", "line\n\tand \ud83d")
+    engine = saying({("b", LOST): odd, ("c", LOST): failed})
+    fill_cache(POOL, QUERIES, tmp_path, engines=engine)
+    assert "half a sign: \N{REPLACEMENT CHARACTER}" in CacheReader(tmp_path).responses().values()
+    assert failures(tmp_path)[0]["detail"] == "line and \N{REPLACEMENT CHARACTER}"
+
+
+def test_a_failed_direct_call_costs_the_tree_nothing(tmp_path: Path) -> None:
+    refused, question = Failure("filtered", "refused"), QUERIES[0].question
+    engine = saying({(model, question): refused for model in ("a", "b", "c", "big")})
+    levels: list[str] = []
+    progress = Progress(on_level=lambda label, calls: levels.append(label))
+    big = replace(POOL, references=(ModelSpec("big", "org/big", 9.0),))
+    summary = fill_cache(big, QUERIES, tmp_path, progress, engines=engine)
+    assert summary.failed == {"filtered": 4}
+    assert (summary.missing, summary.incomplete) == (4, 1)
+    # References are the large ones: where memory is short, the others are loaded after them.
+    assert levels[:2] == ["direct big", "direct a"]
+
+
+def test_where_everything_fails_nothing_is_stored_as_an_answer(tmp_path: Path) -> None:
+    """Without an instruction the first hop is the direct call, and given up once."""
+    bare = replace(POOL, stage_prompts=("", "Solve."))
+    engine = Scripted(lambda model, prompt: Failure("error", "no"))
+    summary = fill_cache(bare, QUERIES, tmp_path, engines=engine)
+    assert set(engine.asked.values()) == {ATTEMPTS}
+    assert summary.failed == {"error": len(QUERIES) * 3}
+    assert (summary.calls, summary.missing) == (0, ALL_CALLS)
+    assert list((tmp_path / "parts").glob("calls-*")) == []
+    with pytest.raises(WorldError, match="nothing was answered: look at the model's name"):
+        require_answers(summary)
+
+
+def breaking(error: Exception) -> Scripted:
+    """Model b of the pool breaks at its third call."""
+    answered: list[str] = []
+
+    def script(model: str, prompt: str) -> Answer:
+        if model == "b":
+            if len(answered) == 2:
+                raise error
+            answered.append(prompt)
+        return told(model, prompt)
+
+    return Scripted(script)
+
+
+BREAKS = {
+    # the direct calls of model a, and two of model b
+    "a model": (RuntimeError("no memory"), r"model b failed: org/b: no memory; .* rerun", 6 + 2),
+    # a and c: direct, first hop, and the second hop below each of the two; b: two direct calls
+    "a server": (
+        Outage("model b: nobody listens at 127.0.0.1:9"),
+        r"nobody listens at 127.0.0.1:9; \d+ calls committed",
+        6 * 2 * (1 + 1 + 2) + 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_what_was_answered_before_it_broke_is_kept(tmp_path: Path, what: str) -> None:
+    """After a server that is down the other models go on."""
+    error, message, kept = BREAKS[what]
+    with pytest.raises(WorldError, match=message):
+        fill_cache(POOL, QUERIES, tmp_path, engines=breaking(error))
+    assert len(CacheReader(tmp_path).responses()) == kept
+    again = Scripted()
+    fill_cache(POOL, QUERIES, tmp_path, engines=again)
+    assert sum(again.asked.values()) == ALL_CALLS - kept
+
+
+def test_who_cannot_be_told_is_not_the_model(tmp_path: Path) -> None:
+    def gone(calls: int, tokens: int, cost: float) -> None:
+        raise BrokenPipeError("nobody reads stderr")
+
+    with pytest.raises(BrokenPipeError):
+        fill_cache(POOL, QUERIES, tmp_path, Progress(on_calls=gone), engines=Scripted())
+    assert len(CacheReader(tmp_path).responses()) == 1  # and the answer is kept
+
+
+def test_what_was_answered_before_a_stop_is_committed(tmp_path: Path) -> None:
+    engine = Scripted()
+    with pytest.raises(Interrupted, match="4 calls committed"):
+        fill_cache(POOL, QUERIES, tmp_path, engines=engine, stop=lambda: engine.asked.total() == 4)
+    assert len(CacheReader(tmp_path).responses()) == 4
+    with pytest.raises(IncompleteTree, match="6 queries lack"):
+        open_tree(tmp_path)
+    summary = fill_cache(POOL, QUERIES, tmp_path, engines=engine)
+    assert (summary.earlier, summary.missing) == (4, 0)
+    assert set(engine.asked.values()) == {1}
+
+
+def test_reruns_over_random_failures_end_where_none_would_have(tmp_path: Path) -> None:
+    fill_cache(POOL, QUERIES, tmp_path / "calm", engines=Scripted())
+    rng = random.Random(1)
+    statuses = list(STATUSES)
+
+    def script(model: str, prompt: str) -> Answer:
+        if rng.random() < 0.6:
+            return Failure(rng.choice(statuses), "chance")
+        return told(model, prompt)
+
+    engine = Scripted(script)
+    runs = 0
+    while fill_cache(POOL, QUERIES, tmp_path / "rough", engines=engine).failed:
+        runs += 1
+    assert runs > 2  # else nothing was shown
+    calm, rough = CacheReader(tmp_path / "calm"), CacheReader(tmp_path / "rough")
+    assert rough.responses() == calm.responses()
+    rows = rough.sql("SELECT count(*) AS n FROM calls_rows")["n"][0].as_py()
+    assert rows == len(calm.responses())
+
+
+def test_failed_calls_end_in_one_line() -> None:
+    require_answers(Summary(queries=9, wanted=135, calls=135))
+    hurt = Summary(queries=9, wanted=135, calls=130, incomplete=2, example="model a: " + "x" * 500)
+    hurt.failed.update({"filtered": 3, "too_long": 1})
+    with pytest.raises(WorldError, match=r"4 calls failed \(3 filtered, 1 too_long\)") as caught:
+        require_answers(hurt)
+    line = str(caught.value)
+    assert "2 of 9 queries are incomplete" in line
+    assert "rerun the same command" in line
+    assert len(line) <= 300
+
+
+def test_an_unknown_status_is_a_mistake_in_the_backend() -> None:
+    with pytest.raises(ValueError, match="unknown status 'odd'"):
+        Failure("odd", "?")

@@ -1,13 +1,15 @@
-"""What trees become of tables, and what is said of questions that stand in two folds."""
+"""What trees become of tables, public ones too, and what is said of questions in two folds."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from hierrouter.collection import transfer
 from hierrouter.collection.storing import pool_names, pool_of, priced, store_answers
+from hierrouter.collection.tables import gather, read_table
 from hierrouter.collection.transfer import import_
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree, InputError
@@ -15,6 +17,7 @@ from hierrouter_cache.keys import next_context
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate
 from tests.hierrouter.collection.examples import (
+    DATA,
     MODELS,
     answers_of,
     cache_of,
@@ -159,3 +162,37 @@ def test_a_question_in_two_folds_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert leak(tmp_path / "2", asked, *others) == ""
     monkeypatch.setattr(transfer, "MOST", 2)
     assert "were not looked for" in leak(tmp_path / "3", asked, *others)
+
+
+public = pytest.mark.skipif(not DATA.is_dir(), reason="no tables beside the sources")
+SINGLE = {"depth1_gsm8k_openai4_200": 4, "depth1_mbpp_mapcoder3_100": 3}
+
+
+@public
+@pytest.mark.parametrize("name", SINGLE)
+def test_single_answers_keep_the_sources_verdict(tmp_path: Path, name: str) -> None:
+    file = DATA / f"{name}.parquet"
+    stored(gather(read_table(file), 42), tmp_path / "cache")
+    tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
+    rows = pq.read_table(file).to_pylist()
+    assert len(tree.models) == SINGLE[name]
+    assert tree.context_free
+    assert tree.direct.score.sum() == sum(row["score"] for row in rows)
+    assert tree.direct.tokens_out.sum() == sum(row["tokens_out"] for row in rows)
+    if "gsm8k" in name:
+        ours = open_tree(tmp_path / "cache").direct.accuracy
+        assert np.array_equal(ours, tree.direct.accuracy)
+
+
+@public
+def test_real_chains_open_one_model_at_a_time(tmp_path: Path) -> None:
+    file = DATA / "multihop_math_dylan_60.parquet"
+    stored(gather(read_table(file), 42), tmp_path / "cache")
+    rows = pq.read_table(file).to_pylist()
+    for agent in range(3):
+        selection = Selection(models=[f"gpt-3.5-turbo-agent{agent}"], scorer="given")
+        tree = open_tree(tmp_path / "cache", selection)
+        assert (len(tree), tree.context_free) == (60, False)
+        for hop in (0, 1):
+            wanted = sum(row["score"] for row in rows if (row["agent"], row["hop"]) == (agent, hop))
+            assert tree.score[:, hop + 1].sum() == wanted
