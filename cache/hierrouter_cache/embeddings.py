@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH, digest
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import TRIES, file_sha16
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import writable, write_derived
@@ -297,3 +298,46 @@ def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
     return pa.Array.from_buffers(
         pa.large_string(), len(packed), [None, pa.py_buffer(offsets), pa.py_buffer(packed)]
     )
+
+
+def merge_embeddings(root: Path) -> int:
+    """Merge the files of each encoder into one, so that it is mapped and not copied.
+
+    Returns how many files there are fewer.
+
+    Raises:
+        DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
+        CacheLocked: a collector or a compaction is at work.
+    """
+    with collector_lock(root):
+        folders: dict[Path, list[EmbeddingFile]] = {}
+        for file in embedding_files(root):
+            folders.setdefault(file.path.parent, []).append(file)
+        return sum(_merge_files(folder, files) for folder, files in folders.items())
+
+
+def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
+    if len(files) < 2:
+        return 0
+    for file in files:
+        require_sound(file)
+    arrays = [mapped(file) for file in files]
+    require_one_width(arrays, folder)
+    write_rows(folder, len(files), _first_of_each(arrays))
+    try:
+        for file in reversed(files):
+            file.path.unlink()
+    except OSError as error:
+        raise WorldError(
+            f"cannot remove a merged file: {error}; run `cache compact` again"
+        ) from error
+    return len(files) - 1
+
+
+def _first_of_each(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
+    """The rows but for those whose digest stood before; copied only where there is one."""
+    contexts = np.concatenate([rows["context"] for rows in arrays])
+    first = np.zeros(len(contexts), bool)
+    first[np.unique(contexts, return_index=True)[1]] = True
+    kept = np.split(first, np.cumsum([len(rows) for rows in arrays])[:-1])
+    return [rows if here.all() else rows[here] for rows, here in zip(arrays, kept, strict=True)]

@@ -16,9 +16,6 @@ from hierrouter_cache.errors import CacheLocked, WorldError
 from hierrouter_cache.writer import not_writable
 
 WHOLE = "collect.lock"
-START = "start.lock"
-PULL = "pull.lock"
-RUN = "run.lock"
 SHARD = re.compile(r"shard-(?P<index>\d+)-of-(?P<count>\d+)\.lock")
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
@@ -44,7 +41,7 @@ def folder_lock(folder: Path, who: str) -> contextlib.AbstractContextManager[Non
         CacheLocked: another process is at work there.
         CacheError, WorldError: as `collector_lock`.
     """
-    return _locked(folder / RUN, fcntl.LOCK_EX, who)
+    return _locked(folder / "run.lock", fcntl.LOCK_EX, who)
 
 
 def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:
@@ -85,7 +82,7 @@ def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     Raises:
         CacheError, WorldError: as `collector_lock`.
     """
-    return _locked(root / START, fcntl.LOCK_EX, "another shard", wait=True)
+    return _locked(root / "start.lock", fcntl.LOCK_EX, "another shard", wait=True)
 
 
 def pull_lock(root: Path, wait: bool = True) -> contextlib.AbstractContextManager[None]:
@@ -95,7 +92,7 @@ def pull_lock(root: Path, wait: bool = True) -> contextlib.AbstractContextManage
         CacheLocked: another pull is at work there, and `wait` is false.
         CacheError, WorldError: as `collector_lock`.
     """
-    return _locked(root / PULL, fcntl.LOCK_EX, "another pull", wait)
+    return _locked(root / "pull.lock", fcntl.LOCK_EX, "another pull", wait)
 
 
 def shards_at_work(root: Path) -> list[tuple[int, int]]:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from hierrouter_cache.embeddings import (
-    EmbeddingFile,
-    embedding_fault,
-    embedding_files,
-    mapped,
-    require_one_width,
-    require_sound,
-    write_rows,
-)
+from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.mirror import finish_pull
@@ -34,19 +24,10 @@ from hierrouter_cache.parts import (
     sound_parts,
 )
 from hierrouter_cache.reader import Winners, winners_of
-from hierrouter_cache.writer import (
-    Packing,
-    Steps,
-    commit,
-    encode,
-    fsync_folder,
-    no_steps,
-    sweep_drafts,
-)
+from hierrouter_cache.writer import Steps, commit, encode, fsync_folder, no_steps, sweep_drafts
 
 TARGET_ROWS = 131_072
 TARGET_BYTES = 64 << 20
-PACKING = Packing(level=9, page_bytes=8 << 20)
 # The writer in a merged part's name: sorts before every other one.
 MERGED = "00000000"
 
@@ -107,43 +88,26 @@ def compact(
 
 
 def _groups(winners: Winners, target_rows: int) -> list[list[Part]]:
-    """The parts of one kind that become one part each; those without winners just go."""
-    loose = [
-        part
-        for part, rows in winners.items()
-        if len(rows)
-        and (
-            part.kind == "plans"
-            or len(rows) < part.rows
-            or _share(part, winners, target_rows) < 0.5
-        )
-    ]
-    return [
-        group
-        for group in _neighbours(loose, winners, target_rows)
-        if len(group) > 1 or len(winners[group[0]]) < group[0].rows
-    ]
+    """The parts of one kind that become one part each; those without winners just go.
 
-
-def _share(part: Part, winners: Winners, target_rows: int) -> float:
-    """How much of a merged part this part's winners would fill, by rows or by bytes."""
-    kept = len(winners[part])
-    return max(kept / target_rows, part.path.stat().st_size * kept / part.rows / TARGET_BYTES)
-
-
-def _neighbours(loose: Sequence[Part], winners: Winners, target_rows: int) -> Iterator[list[Part]]:
-    """Runs of parts whose winners fit into one merged part; all plans together."""
-    group: list[Part] = []
+    Neighbours whose winners fit into one merged part go together, and all plans. A part that would
+    fill half of one by itself, by its rows or its bytes, and keeps them all, is left alone.
+    """
+    groups: list[list[Part]] = []
     filled = 0.0
-    for part in loose:
-        share = _share(part, winners, target_rows)
-        if group and filled + share > 1 and part.kind != "plans":
-            yield group
-            group, filled = [], 0.0
-        group.append(part)
+    for part, rows in winners.items():
+        if not len(rows):
+            continue
+        kept = part.path.stat().st_size * len(rows) / part.rows
+        share = max(len(rows) / target_rows, kept / TARGET_BYTES)
+        if part.kind != "plans" and len(rows) == part.rows and share >= 0.5:
+            continue
+        if not groups or (filled + share > 1 and part.kind != "plans"):
+            groups.append([])
+            filled = 0.0
+        groups[-1].append(part)
         filled += share
-    if group:
-        yield group
+    return [group for group in groups if len(group) > 1 or len(winners[group[0]]) < group[0].rows]
 
 
 def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) -> Path:
@@ -152,7 +116,7 @@ def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) 
     on_step("compact: read")
     seqs = [part.seq for part in group]
     seq = max(seqs) + 1 if kind in LAST_WINS else min(seqs)
-    data = encode(kind, table, PACKING)
+    data = encode(kind, table, level=9, page_bytes=8 << 20)
     path = commit(root, part_name(kind, seq, MERGED, table.num_rows, data), data, on_step)
     on_step("compact: written")
     return path
@@ -218,8 +182,14 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
     list_parts(root)  # before a lock file is made in a folder that is no cache
     with collector_lock(root):
         damaged = damaged_files(root)
+        shelf = quarantine_folder(root)
         try:
-            _move([path for path, _ in damaged], quarantine_folder(root))
+            if damaged:
+                shelf.mkdir(exist_ok=True)
+            for path, _ in damaged:
+                path.rename(_free_name(shelf / path.name))
+            for folder in {place for path, _ in damaged for place in (shelf, root, path.parent)}:
+                fsync_folder(folder)
         except OSError as error:
             raise WorldError(f"cannot move a damaged file: {error}; run `repair` again") from error
     return [(path.name, why) for path, why in damaged]
@@ -236,17 +206,6 @@ def damaged_files(root: Path) -> list[tuple[Path, str]]:
     return parts + [(path, why) for path, why in files if why]
 
 
-def _move(paths: list[Path], shelf: Path) -> None:
-    """Move files to the shelf, under names that are free there, and make that last."""
-    if not paths:
-        return
-    shelf.mkdir(exist_ok=True)
-    for path in paths:
-        path.rename(_free_name(shelf / path.name))
-    for folder in {shelf, shelf.parent, *(path.parent for path in paths)}:
-        fsync_folder(folder)
-
-
 def _free_name(path: Path) -> Path:
     """`path`, or it with the first number behind it that no file has."""
     number = 1
@@ -255,46 +214,3 @@ def _free_name(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
-
-
-def merge_embeddings(root: Path) -> int:
-    """Merge the files of each encoder into one, so that it is mapped and not copied.
-
-    Returns how many files there are fewer.
-
-    Raises:
-        DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
-        CacheLocked: a collector or a compaction is at work.
-    """
-    with collector_lock(root):
-        folders: dict[Path, list[EmbeddingFile]] = {}
-        for file in embedding_files(root):
-            folders.setdefault(file.path.parent, []).append(file)
-        return sum(_merge_files(folder, files) for folder, files in folders.items())
-
-
-def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
-    if len(files) < 2:
-        return 0
-    for file in files:
-        require_sound(file)
-    arrays = [mapped(file) for file in files]
-    require_one_width(arrays, folder)
-    write_rows(folder, len(files), _first_of_each(arrays))
-    try:
-        for file in reversed(files):
-            file.path.unlink()
-    except OSError as error:
-        raise WorldError(
-            f"cannot remove a merged file: {error}; run `cache compact` again"
-        ) from error
-    return len(files) - 1
-
-
-def _first_of_each(arrays: Sequence[NDArray[np.void]]) -> list[NDArray[np.void]]:
-    """The rows but for those whose digest stood before; copied only where there is one."""
-    contexts = np.concatenate([rows["context"] for rows in arrays])
-    first = np.zeros(len(contexts), bool)
-    first[np.unique(contexts, return_index=True)[1]] = True
-    kept = np.split(first, np.cumsum([len(rows) for rows in arrays])[:-1])
-    return [rows if here.all() else rows[here] for rows, here in zip(arrays, kept, strict=True)]

@@ -27,7 +27,7 @@ from hierrouter_cache.parts import (
     sound_parts,
 )
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.stores import Store
+from hierrouter_cache.stores import Store, unreachable
 from hierrouter_cache.writer import (
     OnPart,
     commit,
@@ -372,4 +372,4 @@ def _reaching(store: Store) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, CacheError) as error:  # a folder is refused as a cache
-        raise store.failed(error) from error
+        raise unreachable(store, error, store.url) from error

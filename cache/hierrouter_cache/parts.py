@@ -226,7 +226,16 @@ def fault(part: Part) -> str | None:
         CacheError: the part is sound but was written by a newer version.
     """
     try:
-        return _file_fault(part) or _content_fault(part, part.path)
+        if part.rows > MAX_ROWS:
+            return TOO_MANY.format(part.rows)
+        found = part.path.lstat()  # one look: the file may go at any time
+        if not stat.S_ISREG(found.st_mode):
+            return "not a regular file"
+        if found.st_size == 0:
+            return "0 bytes"
+        if file_sha16(part.path) != part.sha:
+            return "checksum mismatch"
+        return _content_fault(part, part.path)
     except FileNotFoundError:
         return GONE
     except PermissionError as error:
@@ -250,18 +259,6 @@ def fault_of_bytes(part: Part, data: bytes) -> str | None:
         return _content_fault(part, pa.BufferReader(data))
     except (OSError, pa.ArrowException) as error:
         return f"not readable ({reason_of(error, 80)})"
-
-
-def _file_fault(part: Part) -> str | None:
-    """Is it a file of ours, with the bytes that its name promises? Nothing is parsed."""
-    if part.rows > MAX_ROWS:
-        return TOO_MANY.format(part.rows)
-    found = part.path.lstat()  # one look: the file may go at any time
-    if not stat.S_ISREG(found.st_mode):
-        return "not a regular file"
-    if found.st_size == 0:
-        return "0 bytes"
-    return None if file_sha16(part.path) == part.sha else "checksum mismatch"
 
 
 def _content_fault(part: Part, where: Path | pa.BufferReader) -> str | None:

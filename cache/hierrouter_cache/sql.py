@@ -61,7 +61,11 @@ def ask(
     try:
         with connect(reader.parts, "cache") as connection:
             interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
-            _lock(connection, [str(part.path) for part in reader.parts])
+            # Leave the connection nothing but these files, for good.
+            connection.execute("SET allowed_paths = ?", [[str(part.path) for part in reader.parts]])
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET python_enable_replacements = false")
+            connection.execute("SET lock_configuration = true")
             answer = interruptible(connection, lambda: connection.sql(question).to_arrow_table())
     except duckdb.IOException as error:
         raise CacheError(f"the cache has changed: {reader.root}; ask again") from error
@@ -116,7 +120,7 @@ def _found(spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]) -> pa.Tab
     nodes = range(1, routes.nodes)
     rate = rate_table(spec.models, prices)
     total = total_cost(routes, forest.tree.tokens_in, forest.tree.tokens_out, rate)[:, 1:]
-    tree = forest.tree.columns(slice(1, None))
+    tree = forest.tree.at((slice(None), slice(1, None)))
     called = [routes.action(node) for node in nodes]
     cost = cost_of(tree.tokens_in, tree.tokens_out, rate[called])
     names = [routes.name(node, spec.models) for node in nodes]
@@ -142,11 +146,3 @@ def _rows(
             "total_cost": total[position, column],
         }
     )
-
-
-def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
-    """Leave the connection nothing but these files, for good."""
-    connection.execute("SET allowed_paths = ?", [list(files)])
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET python_enable_replacements = false")
-    connection.execute("SET lock_configuration = true")

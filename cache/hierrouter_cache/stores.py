@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -20,31 +20,12 @@ OF_ARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "s3a", "az", "adl")
 
 
-class Store(Protocol):
-    """Parts at another place. All methods raise OSError or an Arrow error where it fails."""
-
-    def sizes(self) -> dict[str, int]:
-        """The bytes of each part that is there, by name."""
-        ...
-
-    def read(self, name: str) -> bytes:
-        """The bytes of one part."""
-        ...
-
-    def write(self, name: str, data: bytes | memoryview) -> None:
-        """Make one part visible, wholly or not at all."""
-        ...
-
-    def failed(self, error: BaseException) -> WorldError:
-        """The error to raise for what a method raised; no secret is in it."""
-        ...
-
-
 @dataclass(frozen=True)
 class FolderStore:
     """A folder on a disk; it is a cache itself, and can be opened as one."""
 
     root: Path
+    url: ClassVar[str] = ""  # nothing to hide
 
     def __str__(self) -> str:
         return str(self.root)
@@ -65,10 +46,6 @@ class FolderStore:
         if not parts_folder(self.root).is_dir() or not (self.root / "tmp").is_dir():
             make_cache(self.root)
         commit(self.root, name, memoryview(data), no_steps)
-
-    def failed(self, error: BaseException) -> WorldError:
-        """The error to raise for what a method raised."""
-        return _unreachable(self.root, error)
 
 
 @dataclass(frozen=True)
@@ -118,13 +95,13 @@ class ObjectStore:
         self._put(draft, data)
         self.files.move(draft, target)
 
-    def failed(self, error: BaseException) -> WorldError:
-        """The error to raise for what a method raised; no secret of the URL is in it."""
-        return _unreachable(self.shown, error, self.url)
-
     def _put(self, path: str, data: bytes | memoryview) -> None:
         with self.files.open_output_stream(path) as stream:
             stream.write(data)
+
+
+# Parts at another place. All methods raise OSError or an Arrow error where it fails.
+Store = FolderStore | ObjectStore
 
 
 def store_at(url: str) -> Store:
@@ -147,7 +124,7 @@ def store_at(url: str) -> Store:
             "name a folder, or s3://, gs://, abfs://"
         ) from error
     except (OSError, pa.ArrowException) as error:
-        raise _unreachable(without_secrets(url), error, url) from error
+        raise unreachable(without_secrets(url), error, url) from error
     whole = scheme in OBJECT_STORES
     return ObjectStore(files, folder.rstrip("/"), whole, without_secrets(url), url)
 
@@ -168,8 +145,13 @@ def without_secrets(url: str) -> str:
     return f"{scheme}://{place.partition('?')[0]}"
 
 
-def _unreachable(place: object, error: BaseException, url: str = "") -> WorldError:
-    """The error to raise where a store fails; `url` is what its reason may repeat."""
+def unreachable(place: object, error: BaseException, url: str) -> WorldError:
+    """The error to raise where a store fails; no secret of its `url` is in it.
+
+    Args:
+        place: the store, or its URL without secrets.
+        error: what a library raised; it may repeat the URL, or a part of it.
+    """
     return WorldError(
         f"cannot use the mirror: {place}: {_reason(error, url)}; "
         "what is committed here is safe, rerun the same command to resume"

@@ -66,13 +66,9 @@ class Nodes:
         whole: NDArray[np.bool_] = np.all(self.found, axis=1)
         return whole
 
-    def select(self, rows: NDArray[np.int64]) -> Nodes:
-        """The same for some of the queries."""
-        return Nodes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
-
-    def columns(self, chosen: slice) -> Nodes:
-        """The same for some of the columns."""
-        return Nodes(**{item.name: getattr(self, item.name)[:, chosen] for item in fields(self)})
+    def at(self, chosen: Any) -> Nodes:
+        """The same for some queries and columns; `chosen` is an index of numpy for these two."""
+        return Nodes(**{item.name: getattr(self, item.name)[chosen] for item in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ class Forest:
         return Forest(
             tuple(self.keys[row] for row in rows),
             self.references[rows],
-            self.tree.select(rows),
-            self.direct.select(rows),
+            self.tree.at(rows),
+            self.direct.at(rows),
         )
 
 
@@ -218,7 +214,8 @@ def states(
     width = spec.routes.states
     place = first_match(contexts, forest.tree.outcome[:, :width].ravel())
     position, node = place // width, place % width
-    paths = [_ancestors(spec.routes, number) for number in range(width)]
+    routes = map(spec.routes.path, range(width))
+    paths = [[spec.routes.node(path[: hop + 1]) for hop in range(len(path))] for path in routes]
     keys = [forest.tree.key[row, paths[column]] for row, column in zip(position, node, strict=True)]
     calls = reader.texts(np.concatenate([*keys, np.empty(0, np.uint64)]))
     queries = reader.queries([forest.keys[row] for row in position], ("context", "question"))
@@ -241,12 +238,6 @@ def newest_answers(reader: CacheReader, spec: TreeSpec, forest: Forest) -> NDArr
     nothing = reader.hashes([text_digest("")])
     root = np.repeat(nothing[:, None], len(calls), axis=0)
     return np.concatenate([root, reader.answers(calls)], axis=1)
-
-
-def _ancestors(routes: Routes, node: int) -> list[int]:
-    """Node numbers from the first hop down to `node`; none for the root."""
-    path = routes.path(node)
-    return [routes.node(path[: length + 1]) for length in range(len(path))]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -108,17 +107,6 @@ def no_copy(name: str, data: memoryview) -> None:
     """The `OnPart` of a cache that lies at one place only."""
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How hard a part is compressed: zstd `level`, and the size of a page in bytes."""
-
-    level: int
-    page_bytes: int
-
-
-WHILE_COLLECTING = Packing(level=3, page_bytes=1 << 20)
-
-
 class PartWriter:
     """The one way rows get into a cache.
 
@@ -145,7 +133,7 @@ class PartWriter:
         Raises:
             WorldError: the disk is full or failed; `table` is not committed then.
         """
-        data = encode(kind, table.cast(KINDS[kind]), WHILE_COLLECTING)
+        data = encode(kind, table.cast(KINDS[kind]))
         seq = last_seq(self.root) + 1
         name = part_name(kind, seq, self._writer, table.num_rows, data)
         path = commit(self.root, name, data, self._on_step)
@@ -172,8 +160,13 @@ def make_cache(root: Path) -> None:
         raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
 
 
-def encode(kind: str, table: pa.Table, packing: Packing) -> memoryview:
+def encode(kind: str, table: pa.Table, level: int = 3, page_bytes: int = 1 << 20) -> memoryview:
     """The bytes of a part; the same table gives the same bytes.
+
+    Args:
+        kind, table: its rows.
+        level: how hard zstd compresses; low while a collection waits for it.
+        page_bytes: size of a page.
 
     Raises:
         ValueError: `table` has no rows; such a part would carry no information.
@@ -186,8 +179,8 @@ def encode(kind: str, table: pa.Table, packing: Packing) -> memoryview:
         table.replace_schema_metadata({METADATA_KEY: header}),
         sink,
         compression="zstd",
-        compression_level=packing.level,
-        data_page_size=packing.page_bytes,
+        compression_level=level,
+        data_page_size=page_bytes,
         write_page_checksum=True,
         write_statistics=False,  # the smallest and largest text of a column help nobody
     )

@@ -301,8 +301,8 @@ def verify(
 @add(app, "cache compact", "Merge many small files into few large ones.")
 def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Merge many small files into few large ones; everything is served as before."""
+    from hierrouter_cache.embeddings import merge_embeddings
     from hierrouter_cache.maintenance import compact as merge
-    from hierrouter_cache.maintenance import merge_embeddings
 
     with console.bar("merging parts") as show:
         done = merge(cache, on_part=show)

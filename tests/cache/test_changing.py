@@ -15,10 +15,15 @@ import numpy as np
 import pytest
 
 from hierrouter_cache import embeddings, mirror, parts, reader
-from hierrouter_cache.embeddings import EmbeddingFile, EmbeddingStore, embedding_fault
+from hierrouter_cache.embeddings import (
+    EmbeddingFile,
+    EmbeddingStore,
+    embedding_fault,
+    merge_embeddings,
+)
 from hierrouter_cache.errors import CacheError
 from hierrouter_cache.keys import digest
-from hierrouter_cache.maintenance import compact, merge_embeddings
+from hierrouter_cache.maintenance import compact
 from hierrouter_cache.mirror import push
 from hierrouter_cache.parts import list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader

@@ -9,10 +9,15 @@ import pytest
 from numpy.typing import NDArray
 
 from hierrouter_cache import embeddings
-from hierrouter_cache.embeddings import ANSWERS, EmbeddingStore, embedding_fault, embedding_files
+from hierrouter_cache.embeddings import (
+    ANSWERS,
+    EmbeddingStore,
+    embedding_fault,
+    embedding_files,
+    merge_embeddings,
+)
 from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.keys import digest
-from hierrouter_cache.maintenance import merge_embeddings
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import sweep_drafts

@@ -42,7 +42,7 @@ def load_answers(
         CacheError: nothing there, damaged, or not the cache of this tree.
     """
     reader, spec, forest = calls_of(root, tree, pool)
-    last = {name: LAST_CALLS[name](tree, spec, forest) for name in sets}
+    last = {name: _last_calls(name, tree, spec, forest) for name in sets}
     calls = np.concatenate([keys for keys, _ in last.values()], axis=1)
     _, first, text = np.unique(reader.answers(calls), return_index=True, return_inverse=True)
     vectors, group = _read(reader, calls.ravel()[first])
@@ -67,24 +67,18 @@ def answers_for(
     return load_answers(root, tree, sets, pool)
 
 
-# The last call of each arm: hash of its key, uint64[queries, arms], and tokens, int64.
-LastCalls = tuple[NDArray[np.uint64], NDArray[np.int64]]
-
-
-def _last_direct(tree: RouteTree, spec: TreeSpec, forest: Forest) -> LastCalls:
-    asked = [name for name, _ in spec.direct]
+def _last_calls(
+    name: str, tree: RouteTree, spec: TreeSpec, forest: Forest
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Of each arm of a set: hash of its last call's key, [queries, arms], and tokens."""
+    if name == "B":
+        leaves = tree.routes.leaves
+        return _keys(forest.tree.columns(leaves)), tree.tokens_out[:, leaves]
+    asked = [model for model, _ in spec.direct]
     models = [model for model in tree.direct.models if model in tree.models]
     ours = [tree.direct.models.index(model) for model in models]
     keys = _keys(forest.direct)[:, [asked.index(model) for model in models]]
     return keys, tree.direct.tokens_out[:, ours]
-
-
-def _last_of_routes(tree: RouteTree, spec: TreeSpec, forest: Forest) -> LastCalls:
-    leaves = tree.routes.leaves
-    return _keys(forest.tree.at((slice(None), leaves))), tree.tokens_out[:, leaves]
-
-
-LAST_CALLS = {"A": _last_direct, "B": _last_of_routes}
 
 
 def _keys(nodes: Nodes) -> NDArray[np.uint64]:
