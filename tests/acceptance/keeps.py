@@ -20,21 +20,13 @@ Contents = Mapping[str, bytes | None]
 
 @dataclass(frozen=True)
 class Happened:
-    """A row that has been run.
-
-    Attributes:
-        place: where.
-        done: what the command said.
-        before: content of every file below the place, by its path; None for a folder.
-        after: the same after the command.
-        calls: how often a model was asked.
-    """
+    """A row that has been run."""
 
     place: Place
     done: CompletedProcess[str]
-    before: Contents
+    before: Contents  # of every file below the place, by its path; None for a folder
     after: Contents
-    calls: int
+    calls: int  # how often a model was asked
 
 
 def contents(place: Place) -> Contents:

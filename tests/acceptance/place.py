@@ -66,19 +66,12 @@ def listing() -> Reply:
 
 @dataclass
 class Place:
-    """Where a row happens.
+    """Where a row happens."""
 
-    Attributes:
-        home: the folder in which the command runs.
-        run: runs the command there.
-        server: counts the calls.
-        noted: what a set-up tells the checks.
-    """
-
-    home: Path
+    home: Path  # where the command runs
     run: Run
-    server: Server
-    noted: dict[str, Any] = field(default_factory=dict)
+    server: Server  # counts the calls
+    noted: dict[str, Any] = field(default_factory=dict)  # what a set-up tells the checks
 
     @property
     def cache(self) -> Path:

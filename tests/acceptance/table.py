@@ -1,8 +1,4 @@
-"""The rows of bad_inputs.toml: what is wrong, what is done, what the user reads.
-
-Out: `Row` values. A row is run, or names the tests that prove it in full; `Row` refuses anything in
-between. What a page of error messages needs is here: `area`, `what`, `says`, `exit`, `why`.
-"""
+"""The rows of bad_inputs.toml: what is wrong, what is done, what the user reads."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ FILE = Path(__file__).with_name("bad_inputs.toml")
 
 @dataclass(frozen=True)
 class Row:
-    """One bad input.
+    """One bad input: it is run, or names the tests that prove it in full.
 
     Attributes:
         area: what is bad, e.g. "dataset".

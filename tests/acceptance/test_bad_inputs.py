@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance import keeps
+from tests.acceptance import damage, keeps
 from tests.acceptance.keeps import Happened, contents, parts
 from tests.acceptance.place import Answering, Place, listing, make_place
 from tests.acceptance.table import Row, read_rows
@@ -46,7 +45,8 @@ def place(made: Place, tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.run], ids=lambda row: row.id)
 def test_bad_input(row: Row, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_up(row, place)
+    for name, *arguments in row.setup:
+        getattr(damage, name)(place, *arguments)
     for variable, value in row.env.items():
         monkeypatch.setenv(variable, value)
     it = run(place, row.run)
@@ -57,12 +57,6 @@ def test_bad_input(row: Row, place: Place, monkeypatch: pytest.MonkeyPatch) -> N
         assert keeps.matches(f"error: {row.says}", it.done.stderr.splitlines()[-1])
     for name, *arguments in row.keep:
         getattr(keeps, name)(it, *arguments)
-
-
-def set_up(row: Row, place: Place) -> None:
-    for name, *arguments in row.setup:
-        module, function = name.split(".")
-        getattr(import_module(f"tests.acceptance.damage.{module}"), function)(place, *arguments)
 
 
 def run(place: Place, command: str) -> Happened:

@@ -12,10 +12,10 @@ from tests.acceptance.place import Answering, listing, pool_text, questions, wri
 from tests.conftest import COMMAND, environment
 from tests.servers import serving
 
-QUESTIONS = 40
-# A file system of 100 KB of its own, for this shell and what it starts.
+QUESTIONS = 16
+# A file system of 60 KB of its own, for this shell and what it starts.
 STEPS = """
-mount -t tmpfs -o size=100k none small || exit 77
+mount -t tmpfs -o size=60k none small || exit 77
 "$@" 2> first.txt; echo $? > first.code
 ls small/cache/tmp > drafts.txt
 mount -o remount,size=64m small
