@@ -68,7 +68,7 @@ def main() -> None:
         "logs": Column("logs"),
     }
     lines = [
-        Line("", tuple(getattr(score, name) for name in columns))
+        Line(asked.logged_by, tuple(getattr(score, name) for name in columns))
         for score in scores(found, setting.truth)
     ]
     print(as_markdown(Table(title, tuple(columns.values()), tuple(lines))))

@@ -188,7 +188,6 @@ def last_chunks(
 
 
 def _usage(result: RouteResult) -> dict[str, int]:
-    """Tokens of all calls."""
     return {
         "prompt_tokens": result.tokens_in,
         "completion_tokens": result.tokens_out,

@@ -244,7 +244,6 @@ class DecisionBatcher:
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What it gives, and the seconds it took."""
     started = perf_counter()
     found = work()
     return found, perf_counter() - started

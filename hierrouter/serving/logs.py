@@ -188,7 +188,6 @@ def _step(step: Any, where: str, shape: LogShape, *, with_text: bool) -> Step:
 
 
 def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
-    """Of one call, as given or of its tokens."""
     if step.get("cost") is not None:
         return _number(step, "cost", where, 0.0)
     if any(step.get(name) is None for name in ("tokens_in", "tokens_out")):
@@ -244,7 +243,6 @@ def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTre
 
 
 def _position(episode: Episode, places: Mapping[str, Mapping[str, int]]) -> int:
-    """Where an episode's question is, given positions by id and dataset."""
     found = places.get(episode.query, {})
     if episode.dataset:
         found = {name: at for name, at in found.items() if name == episode.dataset}

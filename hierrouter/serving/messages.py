@@ -59,7 +59,6 @@ def _transcript(messages: Sequence[Message]) -> str:
 
 
 def _turn(message: Any, where: str) -> tuple[str, str]:
-    """Role and text of one message."""
     if not isinstance(message, Mapping):
         raise InputError(f"a message is no object: {where}; give role and content")
     role = message.get("role")
@@ -73,7 +72,6 @@ def _turn(message: Any, where: str) -> tuple[str, str]:
 
 
 def _text(content: Any, where: str) -> str:
-    """The text of a message, given whole or in parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not content:

@@ -129,7 +129,6 @@ class BatchedModel:
                     one.answer.set_exception(RuntimeError(reason))
 
     def _batch(self, first: _Request) -> Iterator[_Request]:
-        """One request and what else waits now."""
         yield first
         for _ in range(MOST_AT_ONCE - 1):
             try:

@@ -79,14 +79,11 @@ class Settings:
     max_requests: int = MAX_REQUESTS
 
 
-def make_app(router: Router, settings: Settings, log: RequestLog | None = None) -> FastAPI:
-    """The application; it closes the router and the log when it ends.
-
-    Args:
-        log: where a line a question goes; None is nowhere.
-    """
+def make_app(router: Router, settings: Settings, log: RequestLog) -> FastAPI:
+    """The application; it closes the router and the log, a line a question, when it ends."""
+    names = settings.names
     rng = None if settings.seed is None else np.random.default_rng(settings.seed)
-    server = Server(router, settings, log or RequestLog(None), rng)
+    server = Server(router, settings, log, rng)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -94,7 +91,7 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
         try:
             await router.aclose()
         finally:
-            server.log.close()
+            log.close()
 
     # No pages of documentation: they would load scripts from elsewhere.
     app = FastAPI(title="hierrouter", lifespan=lifespan, openapi_url=None)
@@ -103,27 +100,10 @@ def make_app(router: Router, settings: Settings, log: RequestLog | None = None) 
     )
     for kind in (RequestValidationError, InputError, CallFailed, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
-    _add_routes(app, server)
-    return app
-
-
-@dataclass
-class Server:
-    """What lives as long as the application."""
-
-    router: Router
-    settings: Settings
-    log: RequestLog
-    rng: np.random.Generator | None
-    metrics: Metrics = field(default_factory=lambda: Metrics())
-
-
-def _add_routes(app: FastAPI, server: Server) -> None:
-    names = server.settings.names
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "models": [model.name for model in server.router.pool.models]}
+        return {"status": "ok", "models": [model.name for model in router.pool.models]}
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -146,6 +126,19 @@ def _add_routes(app: FastAPI, server: Server) -> None:
         name = f"chatcmpl-{secrets.token_hex(12)}"
         return await ChatAnswer(server, name, request, question, http).response()
 
+    return app
+
+
+@dataclass
+class Server:
+    """What lives as long as the application."""
+
+    router: Router
+    settings: Settings
+    log: RequestLog
+    rng: np.random.Generator | None
+    metrics: Metrics = field(default_factory=lambda: Metrics())
+
 
 def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "hierrouter"}
@@ -163,7 +156,6 @@ def error_response(
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    """The response to a request that ended in an error."""
     match error:
         case RequestValidationError():
             first = error.errors()[0]
@@ -338,20 +330,21 @@ class ChatAnswer:
         options = RouteOptions(
             alpha, wanted.max_cost, server.rng, settings.reroute, on_text, self._on_hop
         )
+        failed = partial(server.log.failed, self.name, model, self.hops)
         try:
             result = await server.router.aroute(self.question, options)
         except InputError:  # refused before any call
             raise
         except CallFailed as error:
-            for failed in (*error.earlier, error):
-                server.metrics.failed(failed.model)
-            self._note_failure(_status_of(error), str(error), error.earlier)
+            for call in (*error.earlier, error):
+                server.metrics.failed(call.model)
+            failed(_status_of(error), str(error), error.earlier)
             raise
         except asyncio.CancelledError:
-            self._note_failure(LEFT, "the client left")
+            failed(LEFT, "the client left")
             raise
         except Exception as error:
-            self._note_failure(500, f"unexpected: {type(error).__name__}")
+            failed(500, f"unexpected: {type(error).__name__}")
             raise
         server.log.answered(self.name, model, settings.policy, result)
         return result
@@ -359,12 +352,6 @@ class ChatAnswer:
     def _on_hop(self, hop: Hop) -> None:
         self.hops.append(hop)
         self.server.metrics.called(hop)
-
-    def _note_failure(
-        self, status: int, reason: str, instead_of: Sequence[CallFailed] = ()
-    ) -> None:
-        log, model = self.server.log, self.request.model
-        log.failed(self.name, model, status, reason, self.hops, instead_of)
 
     async def _stream(self, headers: dict[str, str]) -> Response:
         """The answer as it grows; an error before its first text is an error of the request."""
@@ -387,7 +374,6 @@ class ChatAnswer:
     async def _events(
         self, task: asyncio.Task[RouteResult], texts: asyncio.Queue[str | None], text: str | None
     ) -> AsyncIterator[str]:
-        """The events of a stream whose first text is there."""
         name, model, options = self.name, self.request.model, self.request.stream_options
         try:
             yield _event(chunk(name, model, {"role": "assistant", "content": ""}))
@@ -420,7 +406,6 @@ class ChatAnswer:
             gone.cancel()
 
     async def _left(self) -> None:
-        """Until the client has left."""
         while (await self.http.receive())["type"] != "http.disconnect":
             pass
 
@@ -507,9 +492,9 @@ class RequestLog:
         self,
         name: str,
         model: str,
+        hops: Sequence[Hop],
         status: int,
         reason: str,
-        hops: Sequence[Hop],
         instead_of: Sequence[CallFailed] = (),
     ) -> None:
         """A question has no answer; the calls that were made for it are named all the same.

@@ -113,16 +113,6 @@ def test_per_decision_differs_by_the_cost_of_earlier_calls_alone() -> None:
         assert dear[0] != pytest.approx(dear[1], rel=0.01)
 
 
-def test_what_the_log_never_does_is_missing_by_its_share_of_the_value() -> None:
-    setting = world()
-    logging = setting.logging.copy()
-    logging[:, 0] = [1.0, 0.0]  # never model 1 first
-    missing = (setting.target[:, 0, 1] * expected_returns(setting)[:, 0, 1]).mean()
-    found = on_logs(replace(setting, logging=logging), 20, LOGS, weighted(est.ips))
-    assert abs(found.bias + missing) <= SURE * found.error
-    assert abs(found.bias) > SURE * found.error
-
-
 @pytest.mark.parametrize("name", ["ips", "snips", "robust"])
 def test_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
     setting = world(queries=2_000)
@@ -153,12 +143,6 @@ def test_the_error_is_that_of_the_mean_where_no_question_comes_twice() -> None:
     assert found.error == pytest.approx(values.std(ddof=1) / np.sqrt(50))
     twice = est.clustered_mean(np.repeat(values, 2), np.repeat(np.arange(50), 2))
     assert (twice.value, twice.error) == pytest.approx((found.value, found.error))
-
-
-def test_a_log_of_nothing_that_the_policy_does_says_nothing() -> None:
-    setting = bandit(np.eye(2), logging=[1.0, 0.0], target=[0.0, 1.0])
-    assert on_logs(setting, 10, 1, weighted(est.ips)).values == 0
-    assert np.isnan(on_logs(setting, 10, 1, weighted(est.snips)).values)
 
 
 def test_every_estimator_is_right_on_the_policy_that_logged() -> None:

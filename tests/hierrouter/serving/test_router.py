@@ -134,12 +134,6 @@ def test_a_model_that_does_not_close_holds_no_other(live_run: Path) -> None:
     assert not [each for each in set(threading.enumerate()) - before if each.name == "router"]
 
 
-def test_another_alpha_is_refused_by_a_policy_for_one(router: Router) -> None:
-    with pytest.raises(InputError, match=r"alpha 0.1 alone, asked for was 0.2; .*sweep-alpha"):
-        router.route(QUESTION, RouteOptions(alpha=0.2))
-    assert router.route(QUESTION, RouteOptions(alpha=0.1)).alpha == 0.1
-
-
 def test_another_pool_is_refused(live_run: Path) -> None:
     pool = bundle_in(live_run).pool
     with pytest.raises(InputError, match="the pool is not the policy's: facts, text, calc"):
