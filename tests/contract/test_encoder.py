@@ -45,28 +45,19 @@ def test_a_vector_depends_on_its_own_text_alone(encoder: Encoder) -> None:
     assert np.allclose(together, alone, atol=1e-5)
 
 
-def test_another_response_is_seen(encoder: Encoder) -> None:
-    asked = "solve the riddle of room 7"
-    states = [
-        context_text(asked, []),
-        context_text(asked, ["12+7"]),
-        context_text(asked, ["reverse ab"]),
-    ]
-    vectors = encoder.encode(states)
-    similarity = vectors @ vectors.T
-    assert similarity[np.triu_indices(3, 1)].max() < 0.99
+RESPONSES: list[list[str]] = [[], ["12+7"], ["reverse ab"]]
+LONG = [context_text("word " * 600, responses) for responses in RESPONSES[1:]]
 
 
-def test_the_newest_response_of_a_long_context_is_seen(encoder: Encoder) -> None:
-    long = "word " * 600
-    vectors = encoder.encode([context_text(long, ["12+7"]), context_text(long, ["reverse ab"])])
+def test_the_newest_response_is_seen(encoder: Encoder) -> None:
+    vectors = encoder.encode([context_text("solve the riddle of room 7", x) for x in RESPONSES])
+    assert (vectors @ vectors.T)[np.triu_indices(3, 1)].max() < 0.99
+    vectors = encoder.encode(LONG)
     assert vectors[0] @ vectors[1] < 1 - 1e-4
 
 
 def test_the_papers_truncation_does_not_see_it(saved: Path) -> None:
-    long = "word " * 600
-    encoder = SentenceEncoder(str(saved), truncates=True)
-    vectors = encoder.encode([context_text(long, ["12+7"]), context_text(long, ["ab"])])
+    vectors = SentenceEncoder(str(saved), truncates=True).encode(LONG)
     assert vectors[0] @ vectors[1] == pytest.approx(1, abs=1e-6)
 
 

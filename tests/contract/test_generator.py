@@ -1,13 +1,19 @@
 """Any generator must pass these; a new one is a name and a branch in the fixture `generator`."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines import backend
+from hierrouter.engines.batches import processors
 from hierrouter.engines.generator import (
     STATUSES,
     Answer,
@@ -68,8 +74,8 @@ def generator(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Gener
 
 @pytest.fixture(scope="module")
 def together(generator: Generator) -> dict[str, Answer]:
-    """The answer to each of 70 prompts that were asked at once."""
-    asked = prompts(70)
+    """The answer to each of 50 prompts that were asked at once, in more than one batch."""
+    asked = prompts(50)
     return dict(zip(asked, answers_in_order(generator, asked), strict=True))
 
 
@@ -80,7 +86,7 @@ def test_one_response_a_prompt_in_order(together: dict[str, Answer]) -> None:
         assert answer.tokens_in > 0
         assert 1 <= answer.tokens_out <= NEW_TOKENS
         assert answer.text == answer.text.strip()
-    assert len(set(together.values())) > 50  # else nothing below can fail
+    assert len(set(together.values())) > 35  # else nothing below can fail
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_one_response_a_prompt_in_order(together: dict[str, Answer]) -> None:
     [
         pytest.param(lambda asked, rng: rng.sample(asked, len(asked)), id="shuffled"),
         pytest.param(lambda asked, rng: asked[:5], id="fewer"),
-        pytest.param(lambda asked, rng: asked[:3] * 30, id="repeated"),
+        pytest.param(lambda asked, rng: asked[:3] * 15, id="repeated"),
         pytest.param(lambda asked, rng: asked[:1], id="alone"),
     ],
 )
@@ -101,43 +107,31 @@ def test_batch_composition_changes_no_response(
     assert answers_in_order(generator, batch) == [together[prompt] for prompt in batch]
 
 
-def test_the_same_prompts_give_the_same_responses(generator: Generator) -> None:
-    assert answers_in_order(generator, prompts(20)) == answers_in_order(generator, prompts(20))
-
-
 def test_a_prompt_that_cannot_be_answered_is_a_failure_and_spoils_no_other(
-    generator: Generator,
+    generator: Generator, together: dict[str, Answer]
 ) -> None:
-    asked = prompts(5)
-    first, failure, *rest = answers_in_order(generator, [asked[0], TOO_LONG, *asked[1:]])
+    asked = [*prompts(5), TOO_LONG, *prompts(3)]
+    answers = list(generator.generate(asked))
+    assert sorted(place for place, _ in answers) == list(range(len(asked)))  # once each
+    failure = dict(answers)[5]
     assert isinstance(failure, Failure)
     assert failure.status in STATUSES
     assert len(failure.detail.splitlines()) == 1
-    assert [first, *rest] == answers_in_order(generator, asked)
-
-
-def test_every_prompt_is_answered_once(generator: Generator) -> None:
-    asked = [TOO_LONG, *prompts(70), *prompts(3)]
-    places = [place for place, _ in generator.generate(asked)]
-    assert sorted(places) == list(range(len(asked)))
+    assert all(answer == together[asked[place]] for place, answer in answers if place != 5)
 
 
 def test_after_stop_only_what_has_begun_is_delivered(generator: Generator) -> None:
-    asked = [" ".join(WORDS) + f" {n}" for n in range(1_200)]  # more than one batch
+    more_than_one_batch = 1_200 if torch.cuda.is_available() else 150
+    asked = [" ".join(WORDS) + f" {n}" for n in range(more_than_one_batch)]
     delivered: list[int] = []
     for place, _ in generator.generate(asked, lambda: bool(delivered)):
         delivered.append(place)
     assert 0 < len(delivered) < len(asked)
     assert list(generator.generate(asked, lambda: True)) == []
-
-
-def test_no_prompts_no_responses(generator: Generator) -> None:
     assert list(generator.generate([])) == []
 
 
 def test_tokens_are_counted_by_the_models_own_tokenizer(folders: dict[str, Path]) -> None:
-    from transformers import AutoTokenizer
-
     tokenizer = AutoTokenizer.from_pretrained(folders["llama"])
     generator = backend("transformers").load(spec(folders["llama"]))
     (answer,) = answers_in_order(generator, ["compute 12+7"])
@@ -171,35 +165,30 @@ def test_the_window_holds_prompt_and_response(tmp_path: Path) -> None:
     )
 
 
-def test_identity_changes_with_weights_dtype_and_nothing_else(
+def test_identity_changes_with_weights_dtype_template_and_nothing_else(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     identify = backend("transformers").identify
     same = save_random_model(tmp_path / "same", "qwen2", seed=0)
     other = save_random_model(tmp_path / "other", "qwen2", seed=1)
-    assert identify(spec(same)) == identify(spec(folders["qwen2"]))
-    assert identify(spec(other)) != identify(spec(same))
-    assert identify(spec(same, "bfloat16")) != identify(spec(same))
-
-
-def test_a_changed_chat_template_is_another_model(tmp_path: Path) -> None:
-    identify = backend("transformers").identify
-    folder = save_random_model(tmp_path / "m", "llama")
-    before = identify(spec(folder))
-    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    assert identify(spec(folder)) != before
+    before = identify(spec(same))
+    assert before == identify(spec(folders["qwen2"]))
+    assert identify(spec(other)) != before != identify(spec(same, "bfloat16"))
+    (same / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert identify(spec(same)) != before
 
 
 def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
-    engine = backend("transformers")
+    identify = backend("transformers").identify
     with pytest.raises(WorldError, match="nobody/nothing not found on this machine"):
-        engine.identify(ModelSpec("x", "nobody/nothing", 0.1))
-    with pytest.raises(InputError, match=r"config\.json is missing"):
-        engine.identify(ModelSpec("x", str(tmp_path), 0.1))
-    with pytest.raises(InputError, match="model folder not found"):
-        engine.identify(ModelSpec("x", str(tmp_path / "gone"), 0.1))
-    with pytest.raises(InputError, match="unknown testbed model clac"):
-        engine.identify(ModelSpec("x", "testbed:clac", 0.1))
+        identify(ModelSpec("x", "nobody/nothing"))
+    for model, said in (
+        (tmp_path, r"config\.json is missing"),
+        (tmp_path / "gone", "model folder not found"),
+        ("testbed:clac", "unknown testbed model clac"),
+    ):
+        with pytest.raises(InputError, match=said):
+            identify(ModelSpec("x", str(model)))
 
 
 def test_remote_code_is_never_run(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -212,3 +201,103 @@ def test_remote_code_is_never_run(tmp_path: Path, folders: dict[str, Path]) -> N
     with pytest.raises(WorldError, match=r"trust_remote_code|custom code"):
         backend("transformers").load(spec(folder))
     assert not (tmp_path / "pwned").exists()
+
+
+# What sampled decoding promises besides.
+ONE_TOKEN = Generation(1, temperature=0.7)
+
+
+def loaded(folder: Path, generation: Generation) -> Any:
+    return backend("transformers").load(spec(folder, generation=generation))
+
+
+def texts(generator: Generator, asked: list[str]) -> list[str]:
+    answers = answers_in_order(generator, asked)
+    return [answer.text for answer in answers if isinstance(answer, Response)]
+
+
+def numbered(count: int) -> list[str]:
+    rng = random.Random(0)
+    return [f"{n} {' '.join(rng.choices(WORDS, k=4))}" for n in range(count)]
+
+
+def test_draws_follow_the_softmax() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])
+    count = 20_000
+    chain = processors(ONE_TOKEN, range(count), logits.device)
+    drawn = chain(torch.empty(0), logits.repeat(count, 1)).argmax(dim=1)
+    expected = torch.softmax(logits / ONE_TOKEN.temperature, dim=0) * count
+    seen = torch.bincount(drawn, minlength=len(logits))
+    assert chisquare(seen.numpy(), expected.numpy(), sum_check=False).pvalue > 0.01
+
+
+def test_first_tokens_follow_the_models_own_softmax(folders: dict[str, Path]) -> None:
+    """Of 800 prompts, as many get their likeliest token as the model's probabilities say."""
+    asked = numbered(800)
+    drawn = texts(loaded(folders["llama"], ONE_TOKEN), asked)
+    tokenizer = AutoTokenizer.from_pretrained(folders["llama"])
+    model = AutoModelForCausalLM.from_pretrained(folders["llama"]).eval()
+    words = [tokenizer.decode([n], skip_special_tokens=True).strip() for n in range(len(tokenizer))]
+    excess, variance = Counter[int](), Counter[int]()
+    for prompt, text in zip(asked, drawn, strict=True):
+        message = [{"role": "user", "content": prompt}]
+        shown = tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        with torch.inference_mode():
+            logits = model(**shown).logits[0, -1]
+        share = Counter[str]()
+        for word, chance in zip(words, (logits / 0.7).softmax(0).tolist(), strict=True):
+            share[word] += chance
+        for rank, (word, chance) in enumerate(share.most_common(5)):
+            excess[rank] += (text == word) - chance
+            variance[rank] += chance * (1 - chance)
+    assert variance[0] > 50  # else the test could not fail
+    assert all(excess[rank] ** 2 < 3.5**2 * variance[rank] for rank in range(5)), excess
+
+
+def test_another_seed_draws_other_responses(folders: dict[str, Path]) -> None:
+    asked = numbered(40)
+    one = texts(loaded(folders["llama"], Generation(8, 0.8, seed=1)), asked)
+    two = texts(loaded(folders["llama"], Generation(8, 0.8, seed=2)), asked)
+    assert sum(a != b for a, b in zip(one, two, strict=True)) > 30
+    assert one == texts(loaded(folders["llama"], Generation(8, 0.8, seed=1)), asked)
+
+
+def test_two_models_draw_independently(folders: dict[str, Path], tmp_path: Path) -> None:
+    """The same random numbers would make the models of a pool right and wrong together."""
+    moved = save_random_model(tmp_path / "moved", "llama")
+    other = save_random_model(tmp_path / "other", "llama", seed=1)
+    here, there, others = (
+        [loaded(path, ONE_TOKEN)._seed(prompt) for prompt in numbered(2)]
+        for path in (folders["llama"], moved, other)
+    )
+    assert here == there
+    assert len({*here, *others}) == 4
+
+
+def test_a_small_top_p_is_greedy_and_a_low_temperature_nearly(folders: dict[str, Path]) -> None:
+    asked = numbered(40)
+    greedy = texts(loaded(folders["llama"], Generation(8)), asked)
+    assert texts(loaded(folders["llama"], Generation(8, 1.0, top_p=1e-6)), asked) == greedy
+    cold, hot = (
+        texts(loaded(folders["llama"], Generation(8, heat)), asked) for heat in (0.01, 1.0)
+    )
+    assert sum(a == b for a, b in zip(cold, greedy, strict=True)) > 30
+    assert sum(a == b for a, b in zip(hot, greedy, strict=True)) < 10
+
+
+def test_top_p_draws_from_the_likeliest_only() -> None:
+    logits = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.1])).repeat(2000, 1)
+    chain = processors(Generation(1, 1.0, top_p=0.65), range(2000), logits.device)
+    drawn = torch.bincount(chain(torch.empty(0), logits).argmax(dim=1), minlength=4).tolist()
+    assert drawn[2:] == [0, 0]
+    assert chisquare(drawn[:2], [2000 * 4 / 7, 2000 * 3 / 7]).pvalue > 0.01
+
+
+def test_greedy_knows_no_seed_and_no_top_p() -> None:
+    plain, sampled = Generation(8), Generation(8, 0.7)
+    assert replace(plain, seed=5, top_p=0.5).settings == plain.settings
+    assert plain.settings == {"max_new_tokens": 8, "temperature": 0.0}  # keys of older caches
+    changes: list[dict[str, Any]] = [{}, {"seed": 1}, {"top_p": 0.9}, {"temperature": 1}]
+    assert len({str(replace(sampled, **change).settings) for change in changes}) == 4

@@ -13,6 +13,7 @@ from hierrouter.pools.pool import (
     Parameters,
     Price,
     TokenRate,
+    guesses,
     price_by_size,
     price_table,
     size_in,
@@ -222,6 +223,14 @@ def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
     assert open_tree(testbed_cache, selection).models == ("calc", "text")
     with pytest.raises(InputError, match="unknown model: clac"):
         open_tree(testbed_cache, Selection(prices={"clac": Price(Rate.base(1.0), "x")}))
+
+
+def test_a_guessed_price_is_said() -> None:
+    tree = planted_tree()
+    assert guesses(replace(tree, priced_by={"model-0": "size (2B)", "model-1": "pool"})) == (
+        "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
+    )
+    assert guesses(tree) is None
 
 
 def test_a_table_of_prices_says_whose_they_are() -> None:
