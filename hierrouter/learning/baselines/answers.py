@@ -73,7 +73,7 @@ def _last_calls(
     """Of each arm of a set: hash of its last call's key, [queries, arms], and tokens."""
     if name == "B":
         leaves = tree.routes.leaves
-        return _keys(forest.tree.columns(leaves)), tree.tokens_out[:, leaves]
+        return _keys(forest.tree.at((slice(None), leaves))), tree.tokens_out[:, leaves]
     asked = [model for model, _ in spec.direct]
     models = [model for model in tree.direct.models if model in tree.models]
     ours = [tree.direct.models.index(model) for model in models]
