@@ -223,23 +223,14 @@ def killed(copy: Callable[..., object], *sides: object, point: str, time: int) -
 
 @dataclass(frozen=True)
 class Findings:
-    """Rows that are not as they should be; all 0 where the cache kept its promises.
+    """Rows that are not as they should be; all 0 where the cache kept its promises."""
 
-    Attributes:
-        lost: acknowledged rows that are not served.
-        torn: rows of parts that are there only in part.
-        wrong: rows with other content than was written, or that nobody wrote.
-        double: rows served twice.
-        unreadable: 1 where the cache cannot be opened.
-        older: 1 where the latest plan is older than an acknowledged one.
-    """
-
-    lost: int = 0
-    torn: int = 0
-    wrong: int = 0
-    double: int = 0
-    unreadable: int = 0
-    older: int = 0
+    lost: int = 0  # acknowledged and not served
+    torn: int = 0  # of parts that are there only in part
+    wrong: int = 0  # with other content than was written, or written by nobody
+    double: int = 0  # served twice
+    unreadable: int = 0  # 1 where the cache cannot be opened
+    older: int = 0  # 1 where the latest plan is older than an acknowledged one
 
 
 def inspect(root: Path, acked: set[Ack]) -> Findings:

@@ -70,10 +70,8 @@ WRONG = [
 def test_a_right_row_has_no_fault(kind: str) -> None:
     assert row_fault(kind, ROWS[kind]) is None
     assert row_fault(kind, {**ROWS[kind], "filename": "another column"}) is None
-
-
-def test_only_the_latency_may_be_unknown() -> None:
-    assert row_fault("calls", {**CALL, "latency_s": None}) is None
+    if kind == "calls":
+        assert row_fault(kind, {**CALL, "latency_s": None}) is None
 
 
 def test_choices_are_part_of_what_a_query_is() -> None:

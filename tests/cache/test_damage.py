@@ -15,7 +15,7 @@ import pytest
 
 from hierrouter_cache import parts
 from hierrouter_cache.embeddings import EmbeddingStore
-from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
+from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart
 from hierrouter_cache.keys import digest
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, quarantine
@@ -112,26 +112,9 @@ def test_what_we_do_not_write_is_named(
         CacheReader(tmp_path)
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    rows.put(tmp_path, "calls", rows.parquet(ONE_CALL, b'{"format": 99}'))
-    with pytest.raises(CacheError, match=r"newer version \(format 99"):
-        CacheReader(tmp_path)
-
-
 def test_a_further_column_is_welcome(tmp_path: Path) -> None:
     rows.put(tmp_path, "calls", ONE_CALL.append_column("judge", pa.array(["x"])))
     assert len(CacheReader(tmp_path).responses()) == 1
-
-
-def test_strangers_are_ignored(tmp_path: Path, part: Path) -> None:
-    for name in (".DS_Store", "README.txt", "x.tmp", "y.csv", "calls-1.parquet"):
-        (part.parent / name).write_text("stranger")
-    assert len(CacheReader(tmp_path).responses()) == 9
-
-
-def test_no_cache_names_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(NoCache, match=r"no cache: .*nowhere; .*hierrouter collect"):
-        CacheReader(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda part: part.symlink_to("../sound")])

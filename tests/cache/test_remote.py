@@ -186,14 +186,6 @@ def test_two_sides_become_equal(store: Store, tmp_path: Path) -> None:
     assert replace(found, older=0) == crash.Findings()  # with equal counters no plan is older
 
 
-def test_each_part_is_copied_when_it_is_committed(store: Store, other: Path) -> None:
-    writer = PartWriter(other, on_part=copying_to(store))
-    for number in range(3):
-        writer.append("calls", rows.calls(("m", f"c{number}", "r")))
-        assert store.sizes() == {name: len(data) for name, data in contents(other).items()}
-    assert push(other, store) == 0
-
-
 def test_a_copy_that_fails_costs_no_row(root: Path, pushed: FolderStore) -> None:
     """The mirror's disk goes away in the middle, and comes back."""
     folder = (pushed.root / "parts").rename(root.with_name("away"))

@@ -37,11 +37,6 @@ def test_two_models_two_hops_as_drawn_in_the_docstring() -> None:
     assert routes.name(4, ("calc", "text")) == "calc>text"
 
 
-@pytest.mark.parametrize(("models", "hops", "calls"), [(3, 2, 12), (3, 3, 39), (4, 2, 20)])
-def test_calls_a_query(models: int, hops: int, calls: int) -> None:
-    assert Routes(models, hops).calls == calls
-
-
 @given(SHAPES)
 def test_numbers_paths_and_levels_agree(routes: Routes) -> None:
     states, depth = np.arange(routes.states), routes.depth()

@@ -25,28 +25,29 @@ def reader(tmp_path: Path) -> CacheReader:
     return CacheReader(rows.fill(tmp_path / "cache"))
 
 
-def test_every_node_and_direct_call_is_a_row(reader: CacheReader) -> None:
-    found = ask(reader, "SELECT route, hop, count(*) AS n FROM nodes GROUP BY ALL ORDER BY ALL")
-    names = [(row["route"], row["hop"]) for row in found.to_pylist()]
-    assert names == sorted(
-        [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a>a", 2), ("a>b", 2), ("b>a", 2), ("b>b", 2)]
-    )
-    assert set(found["n"].to_pylist()) == {len(rows.KEYS)}
+ROUTES = "SELECT route, hop, count(*) AS n FROM nodes GROUP BY ALL ORDER BY ALL"
+BEST = "SELECT route, value, queries FROM routes WHERE scorer = 'token_f1' AND hop = 2"
+COSTS = "SELECT cost, total_cost FROM nodes WHERE route = 'a>b' AND id = 'one'"
 
 
-def test_costs_follow_the_prices(reader: CacheReader) -> None:
-    found = ask(reader, "SELECT cost, total_cost FROM nodes WHERE route = 'a>b' AND id = 'one'")
-    # 3 tokens in and 2 out a call: 3 * 1 + 2 * 2 for a, 5 for b.
-    assert found.to_pylist() == [{"cost": 5.0, "total_cost": 12.0}]
-
-
-def test_routes_have_their_mean_score(reader: CacheReader) -> None:
-    found = ask(
-        reader,
-        "SELECT route, value, queries FROM routes WHERE scorer = 'token_f1' AND hop = 2 "
-        "ORDER BY value DESC LIMIT 1",
-    )
-    assert found.to_pylist() == [{"route": "a>b", "value": 1.0, "queries": 2}]
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        (
+            ROUTES,
+            [
+                *(("a", 0, 2), ("a", 1, 2), ("a>a", 2, 2), ("a>b", 2, 2)),
+                *(("b", 0, 2), ("b", 1, 2), ("b>a", 2, 2), ("b>b", 2, 2)),
+            ],
+        ),
+        (COSTS, [(5.0, 12.0)]),  # 3 tokens in and 2 out a call: 3 * 1 + 2 * 2 for a, 5 for b
+        (f"{BEST} ORDER BY value DESC LIMIT 1", [("a>b", 1.0, 2)]),
+    ],
+)
+def test_views_say_what_was_collected(
+    reader: CacheReader, question: str, expected: list[tuple[object, ...]]
+) -> None:
+    assert [tuple(row.values()) for row in ask(reader, question).to_pylist()] == expected
 
 
 def test_only_the_queries_of_the_plan_are_shown(reader: CacheReader) -> None:
