@@ -118,25 +118,19 @@ class FeaturedRouter(nn.Module):
         itself: Tensor | None = None,
     ) -> Tensor:
         """Logits float32[n, A] of queries at the same state, float32[n, dim]; none is masked."""
-        attention = self._attention(embedding, examples.embedding[state], stage, itself)
+        here, there = (
+            nn.functional.normalize(vectors @ self.projection.T, dim=1)
+            for vectors in (embedding, examples.embedding[state])
+        )
+        similarity = self.sharpness[stage].exp() * (here @ there.T)
+        if itself is not None:
+            similarity = similarity.scatter(1, itself[:, None], NEVER)
+        attention = torch.softmax(similarity, dim=1)  # float32[n, train queries]
         expected = torch.einsum("nq,qaf->naf", attention, examples.values[state])
         to_best = expected - expected.amax(dim=1, keepdim=True)
         stage_bits = torch.eye(self.hops)[stage].expand(*expected.shape[:2], -1)
         logits: Tensor = self.scorer(torch.cat([expected, to_best, stage_bits], dim=2))[..., 0]
         return logits
-
-    def _attention(
-        self, embedding: Tensor, others: Tensor, stage: int, itself: Tensor | None
-    ) -> Tensor:
-        """float32[n, train queries], rows sum to 1."""
-        here, there = (
-            nn.functional.normalize(vectors @ self.projection.T, dim=1)
-            for vectors in (embedding, others)
-        )
-        similarity = self.sharpness[stage].exp() * (here @ there.T)
-        if itself is not None:
-            similarity = similarity.scatter(1, itself[:, None], NEVER)
-        return torch.softmax(similarity, dim=1)
 
 
 FEATURED = ExactConfig(epochs=8)
