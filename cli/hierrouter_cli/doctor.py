@@ -155,16 +155,15 @@ def devices() -> Iterator[Finding]:
 
     from hierrouter.engines.devices import memory
 
-    here = memory([torch.device("cpu")])
+    free, total = map(_gib, memory([torch.device("cpu")]))
     threads = f"{os.cpu_count()} cores, torch takes {torch.get_num_threads()} threads"
-    free = f"{_gib(here.free)} of {_gib(here.total)} memory free"
-    yield Finding("cpu", "ok", f"{threads}; {free}")
+    yield Finding("cpu", "ok", f"{threads}; {free} of {total} memory free")
     if not torch.cuda.is_available():
         yield Finding("gpu", "note", "none that torch can use; models run on the CPU")
     for index in range(torch.cuda.device_count()):
-        there = memory([torch.device("cuda", index)])
-        free = f"{_gib(there.free)} of {_gib(there.total)} free"
-        yield Finding(f"cuda:{index}", "ok", f"{torch.cuda.get_device_name(index)}, {free}")
+        free, total = map(_gib, memory([torch.device("cuda", index)]))
+        name = torch.cuda.get_device_name(index)
+        yield Finding(f"cuda:{index}", "ok", f"{name}, {free} of {total} free")
 
 
 def hub() -> Iterator[Finding]:

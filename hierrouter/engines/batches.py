@@ -193,12 +193,12 @@ def limits_for(model: Any, new_tokens: int) -> Limits:
         model: loaded already.
         new_tokens: the longest response.
     """
-    room = memory({parameter.device for parameter in model.parameters()})
+    free, _ = memory({parameter.device for parameter in model.parameters()})
     config = model.config.get_text_config()
     logits = config.vocab_size * torch.float32.itemsize * 3  # as they come, processed, compared
     token = cache_bytes(config, model.dtype) + logits // (new_tokens + 1)
     kind = model.device.type
-    cache_tokens = int(CACHE_SHARE * room.free) // token
+    cache_tokens = int(CACHE_SHARE * free) // token
     return Limits(ROWS[kind], PROMPT_TOKENS[kind], cache_tokens, new_tokens)
 
 
@@ -285,18 +285,9 @@ CPU_PAGE_TOKENS = 32
 CPU_BATCH_TOKENS = 512
 # What a checkpoint's generation settings may hold; anything else would be left out silently.
 HEEDED = {
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "max_length",
-    "max_new_tokens",
-    "do_sample",
-    "temperature",
-    "top_k",
-    "top_p",
-    "use_cache",
-    "transformers_version",
-    "_from_model_config",
+    *("bos_token_id", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens"),
+    *("do_sample", "temperature", "top_k", "top_p", "use_cache"),
+    *("transformers_version", "_from_model_config"),
 }
 
 
@@ -334,7 +325,12 @@ class ContinuousBatches:
     def __init__(self, model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> None:
         self._model = model
         self._settings = deepcopy(model.generation_config)
-        if unheeded := _unheeded(self._settings.to_diff_dict()):
+        unheeded = [
+            name
+            for name, value in sorted(self._settings.to_diff_dict().items())
+            if name not in HEEDED and (value is True or value not in (None, 0, 1))
+        ]
+        if unheeded:
             raise WorldError(
                 f"model {spec.name} cannot be batched continuously: its generation_config sets "
                 f'{", ".join(unheeded)}; use batching = "static"'
@@ -392,15 +388,6 @@ class ContinuousBatches:
             max_batch_tokens=CPU_BATCH_TOKENS,
             max_requests_per_batch=IN_FLIGHT["cpu"],
         )
-
-
-def _unheeded(settings: Mapping[str, Any]) -> list[str]:
-    """Names of settings that change greedy responses and that the engine would drop."""
-    return sorted(
-        name
-        for name, value in settings.items()
-        if name not in HEEDED and (value is True or value not in (None, 0, 1))
-    )
 
 
 def _next_result(manager: Any) -> tuple[int, list[int]]:

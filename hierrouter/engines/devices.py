@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psutil
 import torch
@@ -18,14 +17,6 @@ BALANCED = "balanced"
 # Beside the weights a batch needs room: a GPU that they fill is of no use.
 WEIGHTS_SHARE = 0.8
 EXHAUSTED = ("not enough memory", "can't allocate memory", "out of memory", "ALLOC_FAILED")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of a device, or of all GPUs together: `total`, and of them `free`."""
-
-    total: int
-    free: int
 
 
 def candidates(spec: ModelSpec) -> list[torch.device]:
@@ -62,24 +53,24 @@ def placement(spec: ModelSpec, weight_bytes: int) -> str:
     devices = candidates(spec)
     if len(devices) > 1 and spec.device == BALANCED:
         return BALANCED
-    emptiest = max(devices, key=lambda device: memory([device]).free)
-    if len(devices) > 1 and weight_bytes > WEIGHTS_SHARE * memory([emptiest]).free:
+    emptiest = max(devices, key=lambda device: memory([device])[0])
+    if len(devices) > 1 and weight_bytes > WEIGHTS_SHARE * memory([emptiest])[0]:
         return BALANCED
     return str(emptiest)
 
 
-def memory(devices: Iterable[torch.device]) -> Memory:
-    """What these have together; of GPUs after torch has given back what it keeps for later."""
-    total = free = 0
+def memory(devices: Iterable[torch.device]) -> tuple[int, int]:
+    """Bytes of these together: free (torch first gives back what it keeps of a GPU), and in all."""
+    free = total = 0
     for device in devices:
         if device.type == "cpu":
             seen = psutil.virtual_memory()
-            total, free = total + seen.total, free + seen.available
+            here = seen.available, seen.total
         else:
             torch.cuda.empty_cache()
             here = torch.cuda.mem_get_info(device)
-            total, free = total + here[1], free + here[0]
-    return Memory(total, free)
+        free, total = free + here[0], total + here[1]
+    return free, total
 
 
 def give_back_memory() -> None:
@@ -109,13 +100,13 @@ def torch_threads(count: int) -> Iterator[None]:
 
 def lone_thread(name: str) -> ThreadPoolExecutor:
     """An executor of one thread in which torch uses no other; to be made before others compute."""
+
+    def alone() -> None:
+        torch.get_num_threads()  # a thread's first use of torch takes the number of others
+        torch.set_num_threads(1)
+
     before = torch.get_num_threads()
     executor = ThreadPoolExecutor(1, name)
-    executor.submit(_alone).result()
+    executor.submit(alone).result()
     torch.set_num_threads(before)  # what threads begin with that are yet to come
     return executor
-
-
-def _alone() -> None:
-    torch.get_num_threads()  # a thread's first use of torch takes the number of others
-    torch.set_num_threads(1)

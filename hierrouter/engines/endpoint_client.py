@@ -78,6 +78,24 @@ CONNECT_S = 10.0
 LISTING_S = 30.0  # whatever time a completion may take
 HIDDEN = "***"
 SHORTEST_SECRET = 8
+TOO_LONG = re.compile(
+    r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
+    r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
+    r"|max_new_tokens`? must be|exceeds? the (maximum|available|limit)|token count exceeds"
+    r"|must have less than \d+ tokens|max_tokens must be at least 1",
+    re.IGNORECASE,
+)
+FILTERED = re.compile(
+    r"content.?(filter|policy|management)|safety (filter|system|settings)"
+    r"|(input|prompt|content|message|request|text)s?.{0,12}flagged",
+    re.IGNORECASE,
+)
+LONGEST_DETAIL = 150  # characters of what the server says
+BUSY = (429, 503, 529)
+UNLUCKY = (408, 409, 425)
+LOCKED = (401, 402)
+MISSING = (404, 405)
+KEY_RIGHT = "is the API key right? api_key_env names its variable"
 
 
 class Client:
@@ -114,7 +132,7 @@ class Client:
         """The body of one chat completion.
 
         Raises:
-            Again, Busy, Refused, Outage: see `meaning`.
+            Again, Busy, Refused, Outage: what a caller shall do.
         """
         with self._guarded(self._timeout_s):
             create = self._openai.chat.completions.with_raw_response.create
@@ -170,7 +188,7 @@ class Client:
         except TimeoutError:
             raise Again(f"no answer from {self.address}: timed out after {timeout_s:g} s") from None
         except APIError as error:
-            raise meaning(error, self.address, self._hidden) from None
+            raise self._meaning(error) from None
         except TransportError as error:  # in the middle of an answer
             raise Again(f"{self.address}: {type(error).__name__}: {error}") from None
         except (json.JSONDecodeError, UnicodeDecodeError):  # a piece of a stream
@@ -182,86 +200,63 @@ class Client:
     def _hidden(self, text: str) -> str:
         return text.replace(self._secret, HIDDEN) if self._secret else text
 
+    def _meaning(self, error: APIError) -> Exception:
+        """What a caller shall do after this error: an `Again`, `Busy`, `Refused` or `Outage`."""
+        if isinstance(error, APITimeoutError):
+            return Busy(f"cannot connect to {self.address}: timed out", is_there=False)
+        if isinstance(error, APIConnectionError):
+            return self._no_connection(error)
+        if isinstance(error, APIStatusError):
+            return self._refusal(error)
+        return Again(self._hidden(f"{self.address}: {error}"))
 
-TOO_LONG = re.compile(
-    r"context.{0,12}(length|window|size)|maximum.{0,20}context|too many tokens"
-    r"|(prompt|input|message|request|sequence|content|text)s?( is| are)? too long"
-    r"|max_new_tokens`? must be|exceeds? the (maximum|available|limit)|token count exceeds"
-    r"|must have less than \d+ tokens|max_tokens must be at least 1",
-    re.IGNORECASE,
-)
-FILTERED = re.compile(
-    r"content.?(filter|policy|management)|safety (filter|system|settings)"
-    r"|(input|prompt|content|message|request|text)s?.{0,12}flagged",
-    re.IGNORECASE,
-)
-LONGEST_DETAIL = 150  # characters of what the server says
-BUSY = (429, 503, 529)
-UNLUCKY = (408, 409, 425)
-LOCKED = (401, 402)
-MISSING = (404, 405)
-KEY_RIGHT = "is the API key right? api_key_env names its variable"
+    def _no_connection(self, error: APIConnectionError) -> Exception:
+        """Nobody there, which a restart may change, or a line that was cut."""
+        problem: BaseException = error
+        while inner := problem.__cause__ or problem.__context__:
+            problem = inner
+        words = str(problem) or type(problem).__name__
+        if isinstance(problem, OSError) and problem.errno and problem.errno > 0:
+            words = os.strerror(problem.errno)
+        words = self._hidden(words)
+        if type(error.__cause__).__name__ == "ConnectError":
+            return Busy(f"cannot connect to {self.address}: {words.lower()}", is_there=False)
+        return Again(f"connection to {self.address} was cut: {words}")
 
+    def _refusal(self, error: APIStatusError) -> Exception:
+        """By its status; by its words only where the status leaves open what is wrong."""
+        status, words, headers = error.status_code, self._words(error), error.response.headers
+        detail = f"{self.address} answered {status}: {words}"
+        if status < 400:
+            target = self._hidden(headers.get("location", "nowhere").partition("?")[0])
+            return Outage(f"{self.address} answered with a redirect, not followed: {target:.80}")
+        if status in LOCKED:
+            return Outage(f"{detail}; {KEY_RIGHT}")
+        if status == 429 and error.code == "insufficient_quota":
+            return Outage(detail)
+        if status in BUSY:
+            return Busy(detail, wait_of(headers.get("retry-after", "")))
+        fault = prompt_fault(words)
+        if is_broken(status) and (status != 500 or not fault):  # llama.cpp has sent these with 500
+            return Again(detail)
+        if fault:
+            return Refused(detail, fault)
+        if status in MISSING:
+            return Outage(f"{detail}; is the model there, and base_url right (often .../v1)?")
+        if status == 413:
+            return Refused(detail, "too_long")
+        if status == 403:
+            return Refused(f"{detail}; {KEY_RIGHT}", is_doubtful=True)
+        return Refused(detail)
 
-def meaning(error: APIError, address: str, hidden: Callable[[str], str]) -> Exception:
-    """What a caller shall do after this error: an `Again`, `Busy`, `Refused` or `Outage`.
-
-    Args:
-        error: as the client raised it.
-        address: of the server, for messages.
-        hidden: takes the key out of what the server said.
-    """
-    if isinstance(error, APITimeoutError):
-        return Busy(f"cannot connect to {address}: timed out", is_there=False)
-    if isinstance(error, APIConnectionError):
-        return _no_connection(error, address, hidden)
-    if isinstance(error, APIStatusError):
-        return _refusal(error, address, hidden)
-    return Again(hidden(f"{address}: {error}"))
-
-
-def _no_connection(
-    error: APIConnectionError, address: str, hidden: Callable[[str], str]
-) -> Exception:
-    """Nobody there, which a restart may change, or a line that was cut."""
-    problem: BaseException = error
-    while inner := problem.__cause__ or problem.__context__:
-        problem = inner
-    words = str(problem) or type(problem).__name__
-    if isinstance(problem, OSError) and problem.errno and problem.errno > 0:
-        words = os.strerror(problem.errno)
-    words = hidden(words)
-    if type(error.__cause__).__name__ == "ConnectError":
-        return Busy(f"cannot connect to {address}: {words.lower()}", is_there=False)
-    return Again(f"connection to {address} was cut: {words}")
-
-
-def _refusal(error: APIStatusError, address: str, hidden: Callable[[str], str]) -> Exception:
-    """By its status; by its words only where the status leaves open what is wrong."""
-    status, words = error.status_code, _words(error, hidden)
-    headers = error.response.headers
-    detail = f"{address} answered {status}: {words}"
-    if status < 400:
-        target = hidden(headers.get("location", "nowhere").partition("?")[0])
-        return Outage(f"{address} answered with a redirect, not followed: {target:.80}")
-    if status in LOCKED:
-        return Outage(f"{detail}; {KEY_RIGHT}")
-    if status == 429 and error.code == "insufficient_quota":
-        return Outage(detail)
-    if status in BUSY:
-        return Busy(detail, wait_of(headers.get("retry-after", "")))
-    fault = prompt_fault(words)
-    if is_broken(status) and (status != 500 or not fault):  # llama.cpp has sent these with 500
-        return Again(detail)
-    if fault:
-        return Refused(detail, fault)
-    if status in MISSING:
-        return Outage(f"{detail}; is the model there, and base_url right (often .../v1)?")
-    if status == 413:
-        return Refused(detail, "too_long")
-    if status == 403:
-        return Refused(f"{detail}; {KEY_RIGHT}", is_doubtful=True)
-    return Refused(detail)
+    def _words(self, error: APIStatusError) -> str:
+        """The server's own words, and its code, which tells filters apart."""
+        body = error.body
+        if isinstance(body, dict):
+            words = body.get("message") or body.get("detail") or body.get("error") or ""
+            body = f"{words} {body.get('code') or body.get('type') or ''}".strip()
+        text = self._hidden(str(body or ""))
+        return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:LONGEST_DETAIL]
 
 
 def is_broken(status: int) -> bool:
@@ -286,16 +281,6 @@ def wait_of(retry_after: str) -> float | None:
         except (ValueError, OverflowError):
             return None
     return max(seconds, 0.0) if isfinite(seconds) else None
-
-
-def _words(error: APIStatusError, hidden: Callable[[str], str]) -> str:
-    """The server's own words, and its code, which tells filters apart."""
-    body = error.body
-    if isinstance(body, dict):
-        words = body.get("message") or body.get("detail") or body.get("error") or ""
-        body = f"{words} {body.get('code') or body.get('type') or ''}".strip()
-    text = hidden(str(body or ""))
-    return "HTML" if text.lstrip().startswith("<") else " ".join(text.split())[:LONGEST_DETAIL]
 
 
 ROUNDS = 2  # of nothing but failed attempts, and the server is doubted

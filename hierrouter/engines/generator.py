@@ -196,8 +196,8 @@ def room_for_weights(spec: ModelSpec) -> int:
     """Bytes that weights may take now on the devices of this model."""
     from hierrouter.engines.devices import candidates, memory
 
-    seen = memory(candidates(spec))
-    return int(seen.free - BATCHES_SHARE * seen.total)
+    free, total = memory(candidates(spec))
+    return int(free - BATCHES_SHARE * total)
 
 
 class Residency:

@@ -51,13 +51,11 @@ def served_identity(spec: ModelSpec) -> Identity:
         "engine": "openai",
         "served": spec.model,
         "deployment": endpoint.deployment or endpoint.base_url,
-    }
-    optional = {
         "answers_as": endpoint.answers_as,
         "revision": spec.revision,
         "tokenizer": endpoint.tokenizer,
     }
-    return identity | {name: value for name, value in optional.items() if value is not None}
+    return {name: value for name, value in identity.items() if value is not None}
 
 
 def endpoint_of(spec: ModelSpec) -> Endpoint:

@@ -9,13 +9,8 @@ from typing import Any
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.engines.batches import (
-    ContinuousBatches,
-    Prompt,
-    StaticBatches,
-    prompt_seed,
-    require_continuous,
-)
+from hierrouter.engines import batches, identity
+from hierrouter.engines.batches import ContinuousBatches, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
 from hierrouter.engines.generator import (
     Answer,
@@ -25,14 +20,6 @@ from hierrouter.engines.generator import (
     never,
     prompt_tokens,
     split_by_window,
-)
-from hierrouter.engines.identity import (
-    CONTINUOUS,
-    hub_commit,
-    local_folder,
-    saved_identity,
-    weight_bytes,
-    weights_of,
 )
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
@@ -49,15 +36,15 @@ class TransformersBackend:
                 continuous batching does not know.
             WorldError: a hub id that is neither cached nor reachable.
         """
-        identity = {
+        found = {
             "engine": f"transformers {version('transformers')}, torch {version('torch')}",
             # Not its number: greedy decoding in bfloat16 differs between the kinds.
             "device": candidates(spec)[0].type,
-            **saved_identity(spec),
+            **identity.saved_identity(spec),
         }
-        if spec.batching == CONTINUOUS:
-            require_continuous(spec)
-        return identity
+        if spec.batching == identity.CONTINUOUS:
+            batches.require_continuous(spec)
+        return found
 
     def weight_bytes(self, spec: ModelSpec) -> int:
         """Bytes of the weights once loaded.
@@ -66,7 +53,7 @@ class TransformersBackend:
             InputError: a folder that is not a saved model.
             WorldError: the files cannot be fetched or are damaged.
         """
-        return weight_bytes(spec)
+        return identity.weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> TransformersGenerator:
         """Load weights and tokenizer; remote code is never run.
@@ -77,12 +64,12 @@ class TransformersBackend:
         """
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
-        folder = local_folder(spec)
+        folder = identity.local_folder(spec)
         source = str(folder or spec.model)
         # The very commit that `identify` names: a branch may have moved in between.
-        commit = None if folder else hub_commit(spec.model, spec.revision)
+        commit = None if folder else identity.hub_commit(spec.model, spec.revision)
         options: dict[str, Any] = {"revision": commit, "trust_remote_code": False}
-        where = placement(spec, weight_bytes(spec))
+        where = placement(spec, identity.weight_bytes(spec))
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
             model = AutoModelForCausalLM.from_pretrained(
@@ -94,7 +81,7 @@ class TransformersBackend:
                 f"cannot load model {spec.name}: {spec.model}: {reason}; give another one"
             ) from error
         # Greedy decoding needs no random numbers; hashing large weights once more takes time.
-        weights = weights_of(spec) if spec.generation.temperature else ""
+        weights = identity.weights_of(spec) if spec.generation.temperature else ""
         return TransformersGenerator(model.eval(), tokenizer, spec, weights)
 
 
@@ -126,7 +113,7 @@ class TransformersGenerator:
         pad = tokenizer.pad_token_id
         pad = min(self._ends) if pad is None else pad
         self._decoder: StaticBatches | ContinuousBatches
-        if spec.batching == CONTINUOUS:
+        if spec.batching == identity.CONTINUOUS:
             self._decoder = ContinuousBatches(model, pad, self._ends, spec)
         else:
             self._decoder = StaticBatches(model, pad, spec.generation)
@@ -184,7 +171,7 @@ class TransformersGenerator:
         return fitting, failures
 
     def _seed(self, prompt: str) -> int:
-        return prompt_seed(self._weights, self._generation.seed, prompt)
+        return batches.prompt_seed(self._weights, self._generation.seed, prompt)
 
     def _response(self, tokens_in: int, generated: list[int]) -> Response:
         end = next((i for i, token in enumerate(generated) if token in self._ends), None)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from hierrouter.engines import identity
 from hierrouter.engines.batches import prompt_seed
 from hierrouter.engines.devices import BALANCED, candidates
 from hierrouter.engines.generator import (
@@ -16,13 +17,6 @@ from hierrouter.engines.generator import (
     message_of,
     never,
     split_by_window,
-)
-from hierrouter.engines.identity import (
-    hub_commit,
-    local_folder,
-    saved_identity,
-    weight_bytes,
-    weights_of,
 )
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError, reason_of
@@ -49,11 +43,11 @@ class VllmBackend:
                 'pip install "hierrouter[vllm]", or use --backend transformers'
             ) from None
         _require_the_first_gpu(spec)
-        return {"engine": engine, "device": "cuda", **saved_identity(spec)}
+        return {"engine": engine, "device": "cuda", **identity.saved_identity(spec)}
 
     def weight_bytes(self, spec: ModelSpec) -> int:
         """As for any local model; vLLM takes most of what is left for its cache besides."""
-        return weight_bytes(spec)
+        return identity.weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> VllmGenerator:
         """Start the engine; remote code is never run.
@@ -64,12 +58,12 @@ class VllmBackend:
         import torch
         from vllm import LLM  # pyright: ignore  it takes this very file for the package
 
-        folder = local_folder(spec)
+        folder = identity.local_folder(spec)
         devices = torch.cuda.device_count() if spec.device == BALANCED else 1
         try:
             engine = LLM(
                 model=str(folder or spec.model),
-                revision=None if folder else hub_commit(spec.model, spec.revision),
+                revision=None if folder else identity.hub_commit(spec.model, spec.revision),
                 dtype=spec.dtype,
                 tensor_parallel_size=devices,
                 trust_remote_code=False,
@@ -80,11 +74,12 @@ class VllmBackend:
             raise WorldError(
                 f"cannot load model {spec.name}: {spec.model}: {reason}; use --backend transformers"
             ) from error
-        return VllmGenerator(engine, spec, weights_of(spec) if spec.generation.temperature else "")
+        weights = identity.weights_of(spec) if spec.generation.temperature else ""
+        return VllmGenerator(engine, spec, weights)
 
 
 def _require_the_first_gpu(spec: ModelSpec) -> None:
-    """vLLM takes the first ones that it sees; the number of another would have no effect."""
+    # vLLM takes the first ones that it sees; the number of another would have no effect.
     chosen = candidates(spec)[0]
     if chosen.type == "cpu":
         raise InputError(
