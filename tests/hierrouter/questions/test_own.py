@@ -26,9 +26,9 @@ def write(value: str, name: str = "mine") -> None:
 
 
 def test_a_function_in_the_working_directory_scores() -> None:
-    write("0.5 if response in references else False")
+    write("1 if response in references else False")
     mine = scorer("mine:score")
-    assert (mine("a", ["a"]), mine("b", ["a"])) == (0.5, 0)
+    assert (mine("a", ["a"]), mine("b", ["a"])) == (1, 0)
     assert mine.key.startswith("mine:score@")
 
 
@@ -58,6 +58,7 @@ def test_a_file_here_cannot_stand_in_for_a_library() -> None:
     sys.modules.pop("colorsys", None)
     with pytest.raises(InputError, match="scorer takes other arguments"):
         scorer("colorsys:rgb_to_hsv")
+    assert scorer("builtins:max").name == "builtins:max"  # which does not tell what it takes
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_file_here_cannot_stand_in_for_a_library() -> None:
         ("raise SystemExit(0)", "mine:score", "cannot be imported: mine:score: SystemExit"),
         ("", "mine:score", "no function score in module mine"),
         ("score = 3", "mine:score", "no function score in module mine"),
-        ("def score(response): ...", "mine:score", "takes other arguments: mine:score"),
+        ("def score(a): ...", "mine:score", r"arguments: mine:score; write def score\("),
         ("def score(a, b, c): ...", "mine:score", "takes other arguments: mine:score"),
         ("", "mine:", "not an import path"),
         ("", ":score", "not an import path"),
@@ -102,3 +103,10 @@ def test_what_is_no_score_is_refused(value: str, words: str) -> None:
         scorer("mine:score")("seven", ["7"])
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) <= 300
+
+
+@pytest.mark.parametrize(("length", "shown"), [(40, "x" * 40), (41, "x" * 40 + r"\.\.\.")])
+def test_a_long_response_is_cut_in_a_message(length: int, shown: str) -> None:
+    write("None")
+    with pytest.raises(InputError, match=f"on the response '{shown}'"):
+        scorer("mine:score")("x" * length, ["7"])

@@ -65,10 +65,17 @@ def test_a_reference_is_right(name: str, reference: str) -> None:
 def test_a_key_names_scorer_and_version() -> None:
     assert scorer("token_f1").key == "token_f1@1"
     assert "math-verify-" in scorer("boxed").version
+    assert len(scorer("accuracy").version) == len("1-") + 8  # of the others' versions
+    assert {found.name for found in SCORERS.values() if found.reads_choices} == {
+        "choice",
+        "accuracy",
+    }
     assert len({found.key for found in SCORERS.values()}) == len(SCORERS)
     assert all(found.name == name for name, found in SCORERS.items())
     with pytest.raises(InputError, match=r"unknown scorer: token-f1; did you mean token_f1\?"):
         scorer("token-f1")
+    with pytest.raises(InputError, match="no score was imported with the response 'x'"):
+        scorer("given ".strip())("x", ["x"])
 
 
 def test_equal_pairs_are_scored_once() -> None:
