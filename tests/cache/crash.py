@@ -130,16 +130,19 @@ class Harness:
         return process.exitcode
 
     def run_and_kill(
-        self, moments: random.Random, strike: Callable[[], None] = lambda: None
+        self,
+        moments: random.Random,
+        strike: Callable[[], None] = lambda: None,
+        milestones: int = 120,
     ) -> None:
         """Go on behind what was acknowledged, and kill the worker at a random moment.
 
-        The moment is a number of milestones and then some milliseconds: no part of the work is
-        spared, and a slow disk does not keep the cache from growing. `strike` comes before it.
+        The moment is fewer than so many milestones and then some milliseconds: no part of the work
+        is spared, and a slow disk does not keep the cache from growing. `strike` comes before it.
         """
         first = max((number for number, _ in self.acked), default=0)
         process, news = self._start(first, ENDLESS, None)
-        for _ in range(moments.randrange(60)):
+        for _ in range(moments.randrange(milestones)):
             self._hear(news)
         process.join(moments.uniform(0, 0.005))
         assert process.is_alive(), "the worker failed by itself"

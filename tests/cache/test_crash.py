@@ -29,7 +29,7 @@ def test_twenty_random_kills_of_one_cache_cost_nothing(tmp_path: Path) -> None:
     cache = crash.Harness(tmp_path)
     moments = random.Random(42)
     for _ in range(20):
-        cache.run_and_kill(moments)
+        cache.run_and_kill(moments, milestones=60)
         assert crash.inspect(tmp_path, cache.acked) == crash.Findings()
     assert len(cache.acked) > 20
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,18 +17,14 @@ from hierrouter.questions.query import Query
 from hierrouter.questions.sources import read_file
 from hierrouter.serving.logs import LogShape, has_texts, read_log
 from hierrouter_cache.errors import InputError
+from tests.cache.rows import parquet
 from tests.properties.near import damaged, edited
 
 Rows = list[dict[str, Any]]
 FEW = settings(max_examples=30)
 ROWS: Rows = [
     {"id": "q1", "question": "1+1?", "answer": "2", "split": "train"},
-    {
-        "question": "which?",
-        "answer": "B",
-        "choices": {"A": "no", "B": "yes"},
-        "dataset": "arc_easy",
-    },
+    {"question": "which?", "answer": "B", "choices": {"A": "no", "B": "yes"}, "dataset": "mmlu"},
     {"question": "which now?", "answers": ["B"], "choices": ["no", "yes"], "id": 7},
     {"question": "2+2?", "answer": 4.5, "final_answer": 4, "split": "test"},
 ]
@@ -65,23 +60,15 @@ def lines(rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def parquet(rows: Rows) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 @st.composite
 def files(draw: st.DrawFn, sound: Rows) -> tuple[str, bytes]:
     """(ending, bytes) of a file near a sound one."""
-    rows = draw(edited(sound))
-    if draw(st.booleans()):
-        return ".jsonl", draw(st.one_of(st.just(lines(rows)), damaged(lines(rows))))
+    rows, ending = draw(edited(sound)), draw(st.sampled_from((".jsonl", ".parquet")))
     try:
-        data = parquet(rows)
+        data = lines(rows) if ending == ".jsonl" else parquet(pa.Table.from_pylist(rows))
     except (pa.ArrowException, TypeError, OverflowError, UnicodeError, AttributeError):
-        data = parquet(sound[:1])  # no such table can be written
-    return ".parquet", draw(st.one_of(st.just(data), damaged(data)))
+        data = parquet(pa.Table.from_pylist(sound[:1]))  # no such table can be written
+    return ending, draw(st.one_of(st.just(data), damaged(data)))
 
 
 def read(ending: str, data: bytes) -> list[Query]:
@@ -123,7 +110,7 @@ def test_any_log_is_taken_or_refused(file: tuple[str, bytes]) -> None:
 def test_sound_files_are_taken() -> None:
     """Without this, a property that refuses all would pass."""
     assert len(read(".jsonl", lines(ROWS))) == 4
-    assert read(".parquet", parquet(ROWS[:1]))
+    assert read(".parquet", parquet(pa.Table.from_pylist(ROWS[:1])))
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -131,6 +118,4 @@ def test_sound_files_are_taken() -> None:
 def test_any_column_of_parquet_is_taken_or_refused(name: str, column: str) -> None:
     values, kind = TYPES[name]
     columns = {"question": pa.array(["which?"]), "answer": pa.array(["A"])}
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({**columns, column: pa.array(values, kind)}), sink)
-    read(".parquet", bytes(sink.getvalue().to_pybytes()))
+    read(".parquet", parquet(pa.table({**columns, column: pa.array(values, kind)})))

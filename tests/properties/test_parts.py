@@ -25,8 +25,9 @@ from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import plan_key
 from hierrouter_cache.maintenance import compact, quarantine
 from hierrouter_cache.mirror import pull
-from hierrouter_cache.parts import METADATA_KEY, Part, list_parts, part_name
+from hierrouter_cache.parts import METADATA_KEY, Part, list_parts
 from hierrouter_cache.stores import FolderStore
+from tests.cache import rows
 from tests.engines import Scripted
 from tests.properties.near import TEXT, VALUE, damaged, edited
 
@@ -73,7 +74,7 @@ def columns(draw: st.DrawFn, sound: pa.Table) -> pa.Table:
     if draw(st.booleans()):
         values = table[name].to_pylist()
         if name == "pool" and values:
-            values = [draw(plans(values[0]))]
+            values = [json.dumps(draw(edited(json.loads(values[0]))))]
         else:
             values = draw(edited(values, VALUE | TEXT))
     else:
@@ -89,11 +90,6 @@ def columns(draw: st.DrawFn, sound: pa.Table) -> pa.Table:
 
 
 @st.composite
-def plans(draw: st.DrawFn, sound: str) -> str:
-    return json.dumps(draw(edited(json.loads(sound))))
-
-
-@st.composite
 def parts(draw: st.DrawFn) -> tuple[Part, int, bytes]:
     """(the part it replaces, rows that its name says, its bytes)."""
     part = draw(st.sampled_from(list_parts(sound())))
@@ -102,12 +98,10 @@ def parts(draw: st.DrawFn) -> tuple[Part, int, bytes]:
     table = draw(columns(pq.read_table(part.path)))
     if part.kind == "plans" and len(table) == 1:
         table = _rekeyed(table)
-    sink = pa.BufferOutputStream()
     try:
-        pq.write_table(table, sink)
+        return part, len(table), rows.parquet(table, None)
     except (pa.ArrowException, OSError):
         return part, part.rows, b""
-    return part, len(table), sink.getvalue().to_pybytes()
 
 
 def _rekeyed(table: pa.Table) -> pa.Table:
@@ -116,7 +110,7 @@ def _rekeyed(table: pa.Table) -> pa.Table:
         key = plan_key(row["pool"], row["queries"])
     except (TypeError, ValueError, KeyError):
         return table
-    return table.set_column(table.column_names.index("plan"), "plan", pa.array([key]))
+    return rows.with_column(table, "plan", pa.array([key]))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,12 +126,11 @@ def contents(root: Path) -> dict[str, bytes]:
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(parts(), st.sampled_from(sorted(READERS)))
 def test_any_part_is_served_or_refused(odd: tuple[Part, int, bytes], reader: str) -> None:
-    part, rows, data = odd
+    part, count, data = odd
     with tempfile.TemporaryDirectory() as folder:
         root = Path(shutil.copytree(sound(), Path(folder) / "cache"))
         (root / "parts" / part.path.name).unlink()
-        name = part_name(part.kind, part.seq, "00000000", rows, data)
-        (root / "parts" / name).write_bytes(data)
+        rows.put(root, part.kind, data, part.seq, rows=count)
         before = contents(root)
         try:
             READERS[reader](root)
@@ -146,10 +139,7 @@ def test_any_part_is_served_or_refused(odd: tuple[Part, int, bytes], reader: str
         if reader in READ_ONLY:
             assert contents(root) == before
         if reader == "repair":
-            shelf = root / "quarantine"
-            kept = (
-                {path.name: path.read_bytes() for path in shelf.iterdir()} if shelf.exists() else {}
-            )
+            kept = {path.name: path.read_bytes() for path in root.glob("quarantine/*")}
             assert contents(root) | kept == before
         assert {path.name for path in Path(folder).iterdir()} <= {"cache", "out.jsonl", "pulled"}
 

@@ -23,22 +23,24 @@ RATE = st.floats(0, 1e6)
 RAW = ("0x" + "f" * 5000, "9" * 5000, "1e999", "-nan", "1979-05-27T07:32:00Z", "{}", "[[]]", "'''")
 SOUND = {
     **tomllib.loads(GOOD),
-    "models": [
-        {
-            "name": "a",
-            "model": "org/a",
-            "rate_in": 0.5,
-            "rate_out": 1,
-            "device": "cuda:0",
-            "backend": "openai",
-            "revision": "main",
-            "dtype": "auto",
-            "batching": "static",
-            "generation": {"max_new_tokens": 64, "temperature": 0.7, "top_p": 0.9, "seed": 1},
-            "endpoint": {"base_url": "http://127.0.0.1:8000/v1", "concurrency": 2, "attempts": 3},
-        },
-        {"name": "b", "model": "org/b-7B", "parameters": "7B"},
-    ],
+    **tomllib.loads("""
+[[models]]
+name = "a"
+model = "org/a"
+rate_in = 0.5
+rate_out = 1
+device = "cuda:0"
+backend = "openai"
+revision = "main"
+dtype = "auto"
+batching = "static"
+generation = { max_new_tokens = 64, temperature = 0.7, top_p = 0.9, seed = 1 }
+endpoint = { base_url = "http://127.0.0.1:8000/v1", concurrency = 2, attempts = 3 }
+[[models]]
+name = "b"
+model = "org/b-7B"
+parameters = "7B"
+"""),
 }
 
 
@@ -162,16 +164,9 @@ def _without_nothing(value: Any) -> Any:
     return [_without_nothing(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ("0x" + "f" * 5000, "too many digits: p.toml"),
-        ("9" * 5000, "too many digits: p.toml"),
-        ("[0x" + "f" * 5000 + "]", "too many digits: p.toml"),
-    ],
-)
-def test_a_number_that_cannot_be_shown_is_refused(value: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("value", ["0x" + "f" * 5000, "9" * 5000, "[0x" + "f" * 5000 + "]"])
+def test_a_number_that_cannot_be_shown_is_refused(value: str) -> None:
+    with pytest.raises(InputError, match=r"too many digits: p\.toml"):
         parse_pool(GOOD.replace("hops = 2", f"hops = {value}"), "p.toml")
 
 
