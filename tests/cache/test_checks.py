@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hierrouter_cache.errors import named_reason, reason_of
+from hierrouter_cache.errors import named_reason, reason_of, suggestion
 from hierrouter_cache.keys import (
     call_key,
     part_fault,
@@ -59,6 +59,8 @@ WRONG = [
     ("scores", "value", 1.7, "value must be from 0 to 1, got 1.7"),
     ("scores", "value", -0.1, "value must be from 0 to 1"),
     ("scores", "value", math.nan, "value must be double, got nan"),
+    ("scores", "value", True, "value must be double, got True"),
+    ("scores", "value", 2**53 + 1, "value must be double, got"),
     ("plans", "pool", "[]", "plan is not that of"),
     ("plans", "queries", [], "plan is not that of"),
     ("failures", "step", "forged", "key is not that of"),
@@ -169,3 +171,9 @@ def test_keys_without_choices_are_those_of_before() -> None:
 def test_an_error_is_one_short_line(error: Exception, limit: int, said: str, named: str) -> None:
     assert reason_of(error, limit) == said
     assert named_reason(error, limit) == named
+
+
+def test_what_may_be_meant_is_suggested_and_else_what_is_known() -> None:
+    assert suggestion("gsm9k", ["math", "gsm8k"]) == "did you mean gsm8k? "
+    assert suggestion("xyz", ["math", "gsm8k"]) == "known: math, gsm8k; "
+    assert suggestion("xyz", ["math", "gsm8k"], "see there; ") == "see there; "

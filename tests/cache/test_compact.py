@@ -1,5 +1,6 @@
 """Compaction: fewer parts, the same rows served; also when it is broken off anywhere."""
 
+import errno
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from hierrouter_cache import reader
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.maintenance import MERGED, compact
+from hierrouter_cache.maintenance import MERGED, compact, quarantine
 from hierrouter_cache.parts import IDENTITY, LAST_WINS, list_parts, sound_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
+from tests.cache.test_writer import failing
 
 Served = dict[tuple[object, ...], dict[str, object]]
 
@@ -265,6 +267,20 @@ def test_without_room_nothing_is_merged_and_a_part_that_is_gone_is_no_lack_of_it
     before[1].path.unlink()
     with pytest.raises(CacheError, match=r"a part cannot be read: .*; nothing was merged"):
         reader.winners_of(tmp_path, before)
+
+
+def test_a_disk_that_refuses_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = store(tmp_path, scores(a=0.5), scores(b=0.5))
+    for call in ("unlink", "rename"):
+        monkeypatch.setattr(Path, call, failing(errno.EIO))
+    with pytest.raises(WorldError, match=r"cannot remove a merged part: .*; run `cache compact`"):
+        compact(tmp_path)
+    assert {first.name, second.name} < set(names(tmp_path))
+    second.write_bytes(b"")
+    with pytest.raises(WorldError, match=r"cannot move a damaged file: .*; run `repair` again"):
+        quarantine(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a b'c", "x[1]*?", "deep/../deep/./cache"])

@@ -131,6 +131,11 @@ def test_a_selection_keeps_rows_together(tree: RouteTree) -> None:
     assert second.query_ids == tree.split("train").query_ids == ("two",)
     assert tree.split("validation").query_ids == ("one",)
     assert len(tree.split("test")) == 0
+    with pytest.raises(InputError, match="unknown split: tests; known: train, validation, test"):
+        tree.split("tests")
+    folds = "1 train, 1 validation"
+    shown = f"RouteTree(2 queries ({folds}), 2 models (a, b), 2 hops, Q is token_f1)"
+    assert repr(tree) == shown
     assert np.array_equal(second.embedding, tree.embedding[1:])
     shared = zip(second.parts, tree.parts, strict=True)
     assert all(chosen.vectors is whole.vectors for chosen, whole in shared)
