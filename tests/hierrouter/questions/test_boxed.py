@@ -114,6 +114,12 @@ def test_a_judge_that_ends_is_no_verdict(tmp_path: Path, code: str, said: str) -
         Judge(path).equivalent("x", "x")
 
 
+def test_a_judge_whose_stack_is_full_says_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "worker.py"
+    path.write_text(f"{READY}os.kill(os.getpid(), signal.SIGSEGV)")
+    assert Judge(path).equivalent("x", "x") is False
+
+
 def test_real_answers_are_judged_as_by_their_source() -> None:
     """Measured: 366 of 386. All 20 others were looked at.
 
