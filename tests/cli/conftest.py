@@ -4,7 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,17 @@ def brief(warm: Warm) -> Run:
         done = warm.start("-c", BRIEF, *words, cwd=cwd, env=environment()).result()
         done.args = words
         return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def python(warm: Warm) -> Callable[[str, Place], str]:
+    """Run some Python in a place, as a process of its own; its stdout."""
+
+    def run(code: str, place: Place) -> str:
+        process = warm.start("-c", code, cwd=place.folder, env=environment())
+        return works(process.result()).stdout
 
     return run
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from tests.cli.conftest import Place
 from tests.conftest import SOURCES, environment
@@ -49,7 +50,7 @@ def only_shown(page: Path) -> list[list[str]]:
     return [shlex.split(line.partition(" > ")[0], comments=True) for line in typed]
 
 
-def follow(page: Path, place: Place, **instead: str) -> list[subprocess.CompletedProcess[str]]:
+def follow(page: Path, place: Place, **instead: str) -> list[CompletedProcess[str]]:
     """Write the files of a page, then run its commands; returns what each `hierrouter` did.
 
     Args:
@@ -62,17 +63,9 @@ def follow(page: Path, place: Place, **instead: str) -> list[subprocess.Complete
         (place / name).write_text(text)
     for command, *arguments in commands(page):
         if command == "python":
-            run_python((place / arguments[0]).read_text(), place.folder)
+            script = [sys.executable, *arguments]
+            subprocess.run(script, cwd=place.folder, env=environment(), check=True)
             continue
         assert command == "hierrouter"
         finished.append(place.does("", *arguments))
     return finished
-
-
-def run_python(code: str, folder: Path) -> str:
-    """Run it in a folder; its stdout."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -1,6 +1,7 @@
 """What the README and the pages show, runs."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,11 @@ from tests.cli.pages import (
     files,
     follow,
     only_shown,
-    run_python,
 )
 from tests.cli.test_help import COMMANDS, context
 from tests.conftest import Run
 
+Python = Callable[[str, Place], str]
 TUTORIALS = DOCS / "tutorials"  # followed in test_tutorials.py
 FOLLOWED = [
     page for page in PAGES if commands(page) and page != README and page.parent != TUTORIALS
@@ -80,28 +81,28 @@ def test_commands_that_are_only_shown_can_be_typed() -> None:
         context(path, words[len(path.split()) :])
 
 
-def test_the_python_examples_of_the_readme_and_of_training_run(own: Place) -> None:
+def test_the_python_examples_of_the_readme_and_of_training_run(own: Place, python: Python) -> None:
     (example,) = blocks("python", README)
-    told = run_python(example, own.folder)
+    told = python(example, own)
     ruled, learned = map(float, re.findall(r"^(-?[\d.]+) (-?[\d.]+)$", told, re.M)[0])
     assert ruled < learned
     assert f"R {learned:.3f} on validation" in told
     assert "Quality Q (token_f1), higher is better" in told
     assert told.splitlines()[-1] == "19"
     (example,) = blocks("python", DOCS / "train.md")
-    assert float(run_python(example, own.folder)) > -3
+    assert float(python(example, own)) > -3
 
 
-def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place) -> None:
-    told = run_python("".join(blocks("python", DOCS / "env.md")), own.folder)
+def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place, python: Python) -> None:
+    told = python("".join(blocks("python", DOCS / "env.md")), own)
     exact = {name: float(value) for value, name in re.findall(r"exact, test: (\S+) (.+)", told)}
     fixed, learned, best = exact.values()
     assert list(exact)[1:] == ["own loop", "oracle"]
     assert fixed < learned < best
 
 
-def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place) -> None:
-    told = run_python("".join(blocks("python", DOCS / "beyond.md")), own.folder)
+def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python: Python) -> None:
+    told = python("".join(blocks("python", DOCS / "beyond.md")), own)
     helped = re.search(r"test: alone (\S+), helped (\S+)", told)
     joined = re.search(r"without facts (\S+), with (\S+)", told)
     assert helped

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -24,7 +24,7 @@ from hierrouter.replay.opening import open_tree
 from hierrouter.serving.messages import piped_lines
 from hierrouter_cache.errors import InputError
 from tests.cli.conftest import Place
-from tests.cli.pages import blocks, run_python
+from tests.cli.pages import blocks
 from tests.conftest import COMMAND, SOURCES, Start, environment
 from tests.security.world import served_pool
 from tests.servers import Server, good, late
@@ -158,11 +158,13 @@ def test_the_server_answers_as_route_does(home: Place, start: Start) -> None:
             assert found["hierrouter"]["alpha"] == alpha
 
 
-def test_the_examples_of_the_page_run(home: Place, start: Start) -> None:
+def test_the_examples_of_the_page_run(
+    home: Place, start: Start, python: Callable[[str, Place], str]
+) -> None:
     client, api = blocks("python", SOURCES / "docs" / "live.md")
     with serving(home, start) as url:
         both = f"{client.replace('http://127.0.0.1:8100', url)}\n{api}"
-        answers = [line.split()[0] for line in run_python(both, home.folder).splitlines()]
+        answers = [line.split()[0] for line in python(both, home).splitlines()]
     assert answers == ["19", "19"]
 
 
