@@ -59,7 +59,7 @@ def test_a_report_opens_the_view_of_its_checkpoint(bare: Place, question_only: s
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--state context", "another view of the state: query, opened was context; add --state q"),
+        ("--state context", "state: query, opened was context; open it with --state query"),
         ("--models calc,text", "for other models: 3 models (calc, text, facts), the cache has 2 ("),
         ("--hops 1", "for 2 hops, the cache has 1"),
         ("--encoder hashed-ngrams", "another encoder: elsewhere, opened was hashed-ngrams"),
