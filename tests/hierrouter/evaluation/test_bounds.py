@@ -243,6 +243,7 @@ def test_who_says_nothing_may_not_stop() -> None:
         lambda *stop: bounds.best_route_per_dataset(tree, 1.0, tree, *stop).cost,
         lambda *stop: bounds.oracle(tree, 1.0, *stop).cost,
         lambda *stop: bounds.random_policy(tree, *stop).cost,
+        lambda *stop: ladder(tree, 1.0, tree, *stop)["random"].cost,
     ):
         np.testing.assert_array_equal(bound(), bound(False))
         assert not np.array_equal(bound(), bound(True))
