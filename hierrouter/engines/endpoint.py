@@ -22,17 +22,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 from transformers import AutoTokenizer
 
-from hierrouter.engines.endpoint_client import (
-    LONGEST_DETAIL,
-    TICK_S,
-    Again,
-    Busy,
-    Client,
-    Patience,
-    Refused,
-    Stopped,
-    prompt_fault,
-)
+from hierrouter.engines import endpoint_client as server
 from hierrouter.engines.generator import (
     Answer,
     Failure,
@@ -84,7 +74,7 @@ LIST_ATTEMPTS = 2
 NAMED = 5  # models of a server, in a message
 
 
-async def _require_served(client: Client, model: str) -> None:
+async def _require_served(client: server.Client, model: str) -> None:
     """Ask for the list of models; a server that has none is not asked further.
 
     Raises:
@@ -92,8 +82,8 @@ async def _require_served(client: Client, model: str) -> None:
     """
     ask = partial(_listed, client)
     try:
-        names = await Patience(LIST_ATTEMPTS, 1, ask, never).tried(ask)
-    except Refused as error:
+        names = await server.Patience(LIST_ATTEMPTS, 1, ask, never).tried(ask)
+    except server.Refused as error:
         raise Outage(str(error)) from None
     # `transformers serve` lists what it has from the hub, but serves folders as well; Ollama
     # takes a name without its tag.
@@ -107,11 +97,11 @@ async def _require_served(client: Client, model: str) -> None:
     )
 
 
-async def _listed(client: Client) -> list[str]:
+async def _listed(client: server.Client) -> list[str]:
     """Names of the served models; empty where the server does not tell."""
     try:
         body = await client.list_models()
-    except Busy as busy:
+    except server.Busy as busy:
         if busy.is_there:
             raise
         raise Outage(f"{busy}; start the server, or correct base_url") from None
@@ -164,7 +154,7 @@ class EndpointGenerator:
         outage: Outage | None = None
         with _session(self._endpoint, self._key) as (portal, client):
             probe = partial(self.caller.probe, client)
-            patience = Patience(self._endpoint.attempts, width, probe, stopping.is_set)
+            patience = server.Patience(self._endpoint.attempts, width, probe, stopping.is_set)
             try:
                 while True:
                     over = outage is not None or stop()
@@ -187,19 +177,21 @@ class EndpointGenerator:
             raise outage
 
 
-async def _final_answer(patience: Patience, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
+async def _final_answer(
+    patience: server.Patience, call: Callable[[], Awaitable[Answer]]
+) -> Answer | None:
     """What comes of one prompt; None where the collection stops before."""
     try:
         return await patience.tried(call)
-    except Refused as error:
+    except server.Refused as error:
         return Failure("error", str(error))
-    except Stopped:
+    except server.Stopped:
         return None
 
 
 def _finished(pending: dict[Future[Answer | None], int]) -> Iterator[tuple[int, Answer]]:
     """Take out what is finished by now, or soon; an error comes after the answers."""
-    done, _ = wait(pending, TICK_S, FIRST_COMPLETED)
+    done, _ = wait(pending, server.TICK_S, FIRST_COMPLETED)
     for future in sorted(done, key=lambda each: each.exception() is not None):
         place = pending.pop(future)
         answer = future.result()
@@ -235,7 +227,7 @@ class Caller:
         self._tokenizer = _tokenizer(spec, endpoint.tokenizer) if endpoint.tokenizer else None
 
     async def complete(
-        self, client: Client, prompt: str, on_text: Callable[[str], None] | None = None
+        self, client: server.Client, prompt: str, on_text: Callable[[str], None] | None = None
     ) -> Answer:
         """What one attempt gives.
 
@@ -257,21 +249,21 @@ class Caller:
             else:
                 body = await client.complete(request)
             return self._answer(prompt, body)
-        except Refused as refused:
+        except server.Refused as refused:
             if refused.status != "error":
                 return Failure(refused.status, str(refused))
             if refused.is_doubtful or limit == OTHER_LIMIT or OTHER_LIMIT not in str(refused):
                 raise
         except ValueError as error:
-            raise Again(f"unexpected answer from {client.address}: {error}") from None
+            raise server.Again(f"unexpected answer from {client.address}: {error}") from None
         self._limit = OTHER_LIMIT
         return await self.complete(client, prompt, on_text)
 
-    async def probe(self, client: Client) -> None:
+    async def probe(self, client: server.Client) -> None:
         """One attempt at a prompt that no server can mind."""
         answer = await self.complete(client, PROBE)
         if isinstance(answer, Failure):
-            raise Again(answer.detail)
+            raise server.Again(answer.detail)
 
     def count(self, prompt: str) -> int | None:
         """Tokens of a prompt, where a tokenizer is named."""
@@ -304,7 +296,7 @@ class Caller:
         """
         completion = _json_object(body)
         if words := _error_in(completion):
-            if status := prompt_fault(words):
+            if status := server.prompt_fault(words):
                 return Failure(status, words)
             raise ValueError(f"an error: {words}")
         choices = completion.get("choices")
@@ -410,7 +402,7 @@ def _error_in(completion: dict[str, Any]) -> str:
     """The words of an error that came with status 200, as some servers send it; else nothing."""
     error = completion if completion.get("object") == "error" else completion.get("error")
     words = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(words).split())[:LONGEST_DETAIL] if words else ""
+    return " ".join(str(words).split())[: server.LONGEST_DETAIL] if words else ""
 
 
 def _token_count(value: Any) -> int | None:
@@ -437,9 +429,9 @@ def _is_choice(choice: Any) -> bool:
 
 
 @contextmanager
-def _session(endpoint: Endpoint, key: str | None) -> Iterator[tuple[BlockingPortal, Client]]:
+def _session(endpoint: Endpoint, key: str | None) -> Iterator[tuple[BlockingPortal, server.Client]]:
     """A client and an event loop in a thread of its own to run it in; both gone afterwards."""
-    client = Client(endpoint, key)
+    client = server.Client(endpoint, key)
     with start_blocking_portal("asyncio", name=f"endpoint {client.address}") as portal:
         try:
             yield portal, client
