@@ -105,7 +105,8 @@ def test_two_answers_to_one_call_stop_nobody(asked: Place) -> None:
     note = "note: 1 parts of the mirror answer calls in other words"
     assert note in asked.does(f"{COLLECT} c2 --remote m").stderr
     assert CacheReader(asked / "c2").responses()[key] == said[1]
-    assert names(asked / "c2") <= names(asked / "m")
+    made = {name for name in names(asked / "c2") if not name.startswith("scores")}
+    assert made <= names(asked / "m")
     line = asked.asks("cache pull m --cache c4")
     assert line.returncode == 3
     assert "error: 1 parts of the mirror answer calls in other words" in line.stderr
