@@ -152,22 +152,19 @@ def _battles(table: DirectTable, number: int) -> Iterator[dict[str, Any]]:
     """Every pair of models on one query."""
     query, responses, scores = table.queries[number], table.responses[number], table.score[number]
     for a, b in combinations(range(len(table.models)), 2):
+        # In the words of the arena; its training code leaves both kinds of ties out.
+        winner = "model_a" if scores[a] > scores[b] else "model_b"
+        if scores[a] == scores[b]:
+            winner = "tie" if scores[a] > 0 else "tie (bothbad)"
         yield {
             "question_id": query.id,
             "prompt": query.question,
             "model_a": table.models[a],
             "model_b": table.models[b],
-            "winner": _winner(float(scores[a]), float(scores[b])),
+            "winner": winner,
             "response_a": responses[a],
             "response_b": responses[b],
         }
-
-
-def _winner(a: float, b: float) -> str:
-    """In the words of the arena; its training code leaves both kinds of ties out."""
-    if a == b:
-        return "tie" if a > 0 else "tie (bothbad)"
-    return "model_a" if a > b else "model_b"
 
 
 def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
