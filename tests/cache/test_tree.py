@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +165,12 @@ def test_some_states_have_the_vectors_that_all_have(tree: RouteTree, parts: int)
     assert some.shape == (4, shown.dim)
     assert np.array_equal(some, shown.embedding[query, node])
     assert shown.select(np.array([1])).embedding.shape == (1, 3, shown.dim)
+
+
+def test_what_is_shared_cannot_be_changed(tree: RouteTree) -> None:
+    for value in (tree, tree.direct, tree.parts[0], Rate.base(1.0)):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, fields(value)[0].name, None)
 
 
 def test_what_is_handed_out_is_a_copy(tree: RouteTree) -> None:
