@@ -168,7 +168,7 @@ def test_some_states_have_the_vectors_that_all_have(tree: RouteTree, parts: int)
 
 
 def test_what_is_shared_cannot_be_changed(tree: RouteTree) -> None:
-    for value in (tree, tree.direct, tree.parts[0], Rate.base(1.0)):
+    for value in (tree, tree.routes, tree.direct, tree.parts[0], Rate.base(1.0)):
         with pytest.raises(FrozenInstanceError):
             setattr(value, fields(value)[0].name, None)
 
