@@ -142,7 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.told.seen.append(self._named())
-        self._send(self.told.listing)
+        if self._waited(self.told.listing):
+            self.close_connection = True
+        else:
+            self._send(self.told.listing)
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -153,22 +156,26 @@ class _Handler(BaseHTTPRequestHandler):
             server.widest = max(server.widest, server.under_way)
         try:
             reply = server.completed(request)
-            streams = request.get("stream") and isinstance(reply.body, dict)
-            if streams and "choices" in reply.body:
-                self._stream(reply, reply.body)
-            else:
-                self._send(reply)
-        finally:
+            gone = self._waited(reply)
+        finally:  # before the caller can know that it is answered, and call again
             with server.lock:
                 server.under_way -= 1
+        streams = request.get("stream") and isinstance(reply.body, dict)
+        if gone:
+            self.close_connection = True
+        elif streams and "choices" in reply.body:
+            self._stream(reply, reply.body)
+        else:
+            self._send(reply)
+
+    def _waited(self, reply: Reply) -> bool:
+        """Wait as long as the reply takes; whether the server closed meanwhile."""
+        return bool(reply.delay_s) and self.told.closing.wait(reply.delay_s)
 
     def _named(self) -> dict[str, str]:
         return {name.lower(): value for name, value in self.headers.items()}
 
     def _send(self, reply: Reply) -> None:
-        if reply.delay_s and self.told.closing.wait(reply.delay_s):
-            self.close_connection = True
-            return
         headers = {"Content-Type": "application/json"} | reply.headers
         missing = 100 if reply.cut else 0
         try:
@@ -184,8 +191,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, reply: Reply, body: dict[str, Any]) -> None:
         """A completion as server-sent events."""
-        if reply.delay_s and self.told.closing.wait(reply.delay_s):
-            return
         events = list(pieces(body))
         if reply.cut:
             events = events[: len(events) // 2]

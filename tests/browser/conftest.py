@@ -52,9 +52,12 @@ CONTRASTS = """(() => {
 })()"""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def browser() -> Iterator[Any]:
-    """Whoever lacks one skips these tests, before anything is made for them."""
+    """Whoever lacks one skips these tests, before anything is made for them.
+
+    For a module, not for the session: while it is there no other test can run an event loop.
+    """
     sync_api = pytest.importorskip("playwright.sync_api")
     known = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES)]
     found = next(filter(None, [*known, str(kept()) if kept().exists() else None]), None)

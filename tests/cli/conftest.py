@@ -15,16 +15,15 @@ from tests.conftest import Run, as_json, environment, once, refused, works
 from tests.warm import Warm
 
 LIMIT = "30"
-# The command with trainings of a few epochs, for all that says nothing of how well they end.
+# Trainings of a few epochs, for all that says nothing of how well they end.
 BRIEF = """
 from dataclasses import replace
 from hierrouter.learning import config
 for name, full in config.PRESETS.items():
     config.PRESETS[name] = replace(full, epochs=max(2, full.epochs // 6))
 config.SWEEP = replace(config.SWEEP, epochs=5)
-from hierrouter_cli.__main__ import main
-main()
 """
+COMMAND = "from hierrouter_cli.__main__ import main\nmain()\n"
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,11 @@ def over_all(rows: Iterable[dict[str, Any]], name: str = "policy") -> dict[str, 
 
 @pytest.fixture(scope="session")
 def brief(warm: Warm) -> Run:
-    """See `BRIEF`; `cwd` says where."""
+    """The command with trainings as in `BRIEF`; `cwd` says where."""
 
     def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         words = [str(argument) for argument in arguments]
-        done = warm.start("-c", BRIEF, *words, cwd=cwd, env=environment()).result()
+        done = warm.start("-c", BRIEF + COMMAND, *words, cwd=cwd, env=environment()).result()
         done.args = words
         return done
 
@@ -78,10 +77,10 @@ def brief(warm: Warm) -> Run:
 
 @pytest.fixture(scope="session")
 def python(warm: Warm) -> Callable[[str, Place], str]:
-    """Run some Python in a place, as a process of its own; its stdout."""
+    """Run some Python in a place, in a process of its own, trainings as in `BRIEF`; its stdout."""
 
     def run(code: str, place: Place) -> str:
-        process = warm.start("-c", code, cwd=place.folder, env=environment())
+        process = warm.start("-c", BRIEF + code, cwd=place.folder, env=environment())
         return works(process.result()).stdout
 
     return run
