@@ -51,7 +51,7 @@ def oracle_reward(alpha: float, allow_stop: bool = False) -> Value:
 def frontier_area(low: float, high: float, allow_stop: bool = False) -> Value:
     """A pool is worth the area under its oracle's frontier over all alphas, between two costs.
 
-    The area is that of `metrics.hull_area`. One number, because budgets bind the mean over
+    The area is that of `metrics.area_under`. One number, because budgets bind the mean over
     queries: for an interval, resample the queries and start again.
     """
     return lambda tree: np.array(area_under(*exact_frontier(tree, allow_stop), low, high))

@@ -118,11 +118,12 @@ def evaluate(
             f"no query to value a policy on: the {fold_name} fold is empty; this tree has "
             f"{', '.join(folds) or 'none'}"
         )
+    named = None
     if policies.kind_of(policy) == "name":
-        policy = _named(fold, policy, alpha, bool(allow_stop))
+        policy = named = _named(fold, policy, alpha, bool(allow_stop))
     alpha = _alpha_of(policy, alpha)
-    if isinstance(policy, Outcome):
-        outcome = policy
+    if isinstance(named, Outcome):  # one that is handed in may be of other queries
+        outcome = named
     elif policies.kind_of(policy) == "router":
         outcome = _of_router(fold, policy, allow_stop)
     else:

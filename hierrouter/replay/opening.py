@@ -207,7 +207,7 @@ def open(
         CacheError: nothing there, damaged, or incomplete for this pool.
         InputError: a name that is not known, or a number that does not fit.
     """
-    # So that `gymnasium.make` knows the environment; commands, which do without it, are faster.
+    # So that `gymnasium.make` knows the environment; commands open without it, faster.
     import_module("hierrouter.replay.env")
     selection = Selection(
         pool=None if pool is None else str(pool),

@@ -234,18 +234,14 @@ def _swept(fold: RouteTree, sweep: Sweep | None) -> tuple[list[FrontierPoint], l
     """What a sweep does at each alpha, and where it stops, if it may: means of its seeds."""
     if sweep is None:
         return [], []
-    endings = {
-        alpha: [router.endings(fold) for router in routers]
-        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
-    }
-    points = [
-        FrontierPoint(alpha, tuple(from_endings(fold, one, ROUTER, "router") for one in by_seed))
-        for alpha, by_seed in endings.items()
-    ]
-    if not sweep.allow_stop:
-        return points, []
-    means = {alpha: np.mean(by_seed, axis=0) for alpha, by_seed in endings.items()}
-    return points, depth_curve(fold, means)
+    points, means = [], {}
+    for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
+        by_seed = [router.endings(fold) for router in routers]  # large: those of one alpha a time
+        outcomes = tuple(from_endings(fold, one, ROUTER, "router") for one in by_seed)
+        points.append(FrontierPoint(alpha, outcomes))
+        if sweep.allow_stop:
+            means[alpha] = np.mean(by_seed, axis=0)
+    return points, depth_curve(fold, means) if means else []
 
 
 def _handing_over(

@@ -5,6 +5,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,10 @@ def test_company_and_order_change_no_answer(specs: dict[str, ModelSpec]) -> None
     alone = dict(zip(asked, answers_in_order(there, asked), strict=True))
     shuffled = random.Random(1).sample(asked, len(asked)) + asked[:3]
     assert answers_in_order(there, shuffled) == [alone[prompt] for prompt in shuffled]
+
+
+def test_a_cut_answer_is_marked(specs: dict[str, ModelSpec]) -> None:
+    spec = replace(specs["calc"], generation=Generation(1))
+    (answer,) = answers_in_order(backend("openai").load(spec), ["compute 12+7"])
+    assert isinstance(answer, Response)
+    assert (answer.tokens_out, answer.finish_reason) == (1, "length")

@@ -186,13 +186,14 @@ def test_a_shape_that_is_not_the_weights_takes_no_memory(live_run: Path) -> None
     tensors, text = checkpoint.read_tensors(file)
     found = json.loads(text)
     many = {"scales": torch.empty(20_000_000, 0)}
-    for changed, more in (
-        ({"shape": found["shape"] | {"hidden": 10**9}}, {}),
-        ({"shape": found["shape"] | {"stage_dim": 10**9}}, {}),
-        ({"alphas": [0.1]}, many),
+    for changed, more, cause in (
+        ({"shape": found["shape"] | {"hidden": 10**9}}, {}, ""),
+        ({"shape": found["shape"] | {"stage_dim": 10**9}}, {}, ""),
+        ({"alphas": [0.1]}, many, "scales (20000000, 0)"),
     ):
-        with pytest.raises(HierRouterError, match="weights and description do not fit"):
+        with pytest.raises(HierRouterError, match="weights and description do not fit") as refused:
             checkpoint.rebuild(json.dumps(found | changed), {**tensors, **more}, file)
+        assert cause in str(refused.value.__cause__)
 
 
 @pytest.mark.parametrize("text", DEEP)

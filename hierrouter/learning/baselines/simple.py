@@ -202,7 +202,7 @@ def explore(
 def principal_axes(
     vectors: NDArray[np.float32], most: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean float64[dim] and axes float64[dim, count] on which the vectors have arms.unit variance.
+    """Mean float64[dim] and axes float64[dim, count] on which the vectors have unit variance.
 
     Args:
         vectors: float32[n, dim].

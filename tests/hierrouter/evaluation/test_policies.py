@@ -295,6 +295,7 @@ BAD = [
     (lambda seen: seen["qeustion"], "<lambda>: query q0, stage 0: KeyError: 'qeustion'; mend it"),
     (Raising, "not a policy to be asked: raising, a class; give a function"),
     (7, "not a policy to be asked: int, int; give a function"),
+    (hr.oracle(random_tree(Routes(3, 2), 4, seed=0), ALPHA), "not a policy to be asked: "),
     (np.ones((4, 4)), r"not a table of this tree: float64\[4, 4\]; .*float64\[4, 4, A\]"),
     (np.ones((4, 4, 2)) / 2, "table of 2 actions: table; there are 3: model-0, model-1, model-2"),
     (np.ones((4, 4, 3)), "policy gave no probabilities: 1 1 1: table: query q0, stage 0; "),
