@@ -66,7 +66,8 @@ def test_ten_kills_then_a_rerun(tmp_path: Path, hierrouter: Run, start: Start) -
         seen = now
         sizes.append(len(seen))
 
-    assert 0 < sizes[0] < len(expected)  # the first kill came in the middle
+    between = {size for size in sizes if 0 < size < len(expected)}
+    assert len(between) > 2  # so many kills came in the middle, each later than the one before
     last = hierrouter(*ARGUMENTS, root, cwd=tmp_path)
     assert last.returncode == 0, last.stderr
     assert calls_made(last.stderr) == len(expected) - len(seen)
