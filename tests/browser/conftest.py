@@ -82,8 +82,14 @@ def opened(
     page.on("request", lambda request: log.append(f"request: {request.url}"))
     page.goto(file.as_uri())
     page.evaluate(OPEN_ALL)
+    settle(page)  # a page draws in its first frame, which a busy machine shows late
     yield page, log
     context.close()
+
+
+def settle(page: Any) -> None:
+    """Until what was asked for has been drawn."""
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def faint(page: Any) -> list[str]:

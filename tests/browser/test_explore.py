@@ -27,7 +27,7 @@ from hierrouter.reports.results import as_object
 from hierrouter.reports.values import Bootstrap
 from hierrouter.tables import one_line
 from hierrouter_cache.tree import Rate, RouteTree, repriced, sub_pool
-from tests.browser.conftest import CONTRASTS, SIZES, faint, opened
+from tests.browser.conftest import CONTRASTS, SIZES, faint, opened, settle
 from tests.conftest import Run
 from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, sweep_glimpse
 from tests.hierrouter.reports.explored import explored_of, shown
@@ -136,11 +136,6 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory, write: Write) -> Path
 
 def report_at(tree: RouteTree, alpha: float, trained: Any = None, **more: Any) -> dict[str, Any]:
     return as_object(report_on(tree, alpha, trained, None, {}, "test", Bootstrap(n=100), **more))
-
-
-def settle(page: Any) -> None:
-    """Until what was asked for has been drawn."""
-    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def until(page: Any, expression: str, wanted: object) -> None:
