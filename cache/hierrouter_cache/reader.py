@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -154,7 +158,7 @@ class StoredCall:
 
 
 class CacheReader:
-    """An in-memory DuckDB connection with two views a kind: `calls_rows` and so on hold every row
+    """A DuckDB catalog in memory with two views a kind: `calls_rows` and so on hold every row
     in the order of the parts, `calls` and so on each row once, the one that counts.
 
     Raises:
@@ -170,8 +174,9 @@ class CacheReader:
         """Look at the parts again until none has been compacted away between two looks."""
         for _ in range(REOPENINGS):
             self.parts: list[Part] = sound_parts(self.root)
+            self.connection = _own_catalog()
             try:
-                self.connection = connect(self.parts)
+                create_views(self.connection, self.parts)
                 return
             except duckdb.Error as error:
                 if not self.lost_a_part():
@@ -338,25 +343,55 @@ def reader_of(root: Path) -> CacheReader | None:
         return None
 
 
-def connect(parts: Sequence[Part], schema: str = "main") -> duckdb.DuckDBPyConnection:
-    """A connection with the two views of each kind, in a schema of this name.
+@cache
+def _database(process: int) -> duckdb.DuckDBPyConnection:
+    """The database of this process: to make one takes longer than to read a small cache.
+
+    Args:
+        process: its number; a fork cannot use that of its parent.
+    """
+    # What it reads it would keep as long as it lives itself.
+    return duckdb.connect(config={"enable_external_file_cache": False})
+
+
+_numbers = count()
+
+
+def _own_catalog() -> duckdb.DuckDBPyConnection:
+    """A connection to a new empty catalog in memory, which goes with the connection."""
+    connection, name = _database(os.getpid()).cursor(), f"cache_{next(_numbers)}"
+    connection.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
+    # At the end of Python all of it goes: a query that a second Ctrl-C left is not waited for.
+    weakref.finalize(connection, _drop_catalog, name, os.getpid()).atexit = False
+    return connection
+
+
+def _drop_catalog(name: str, process: int) -> None:
+    """What nobody reads any more; what was inherited by a fork is its parent's."""
+    if os.getpid() == process:
+        with _database(process).cursor() as another:
+            another.execute(f"DETACH {name}")
+
+
+def create_views(
+    connection: duckdb.DuckDBPyConnection, parts: Sequence[Part], schema: str = "main"
+) -> None:
+    """Make the two views of each kind, in a schema of this name.
 
     Raises:
         duckdb.IOException: a part is gone.
     """
-    connection = duckdb.connect()
 
     def create() -> None:
         connection.execute("SET enable_progress_bar = false")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for kind in KINDS:
-            _create_views(connection, schema, kind, [part for part in parts if part.kind == kind])
+            _create_two(connection, schema, kind, [part for part in parts if part.kind == kind])
 
     interruptible(connection, create)
-    return connection
 
 
-def _create_views(
+def _create_two(
     connection: duckdb.DuckDBPyConnection, schema: str, kind: str, parts: Sequence[Part]
 ) -> None:
     view = f"{schema}.{kind}"

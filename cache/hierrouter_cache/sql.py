@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError, reason_of
-from hierrouter_cache.reader import CacheReader, connect, interruptible
+from hierrouter_cache.reader import CacheReader, create_views, interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
@@ -59,7 +59,8 @@ def ask(
     _check(question)
     forest = walk(reader, spec, keys)
     try:
-        with connect(reader.parts, "cache") as connection:
+        with duckdb.connect() as connection:  # of its own: what is locked stays so
+            create_views(connection, reader.parts, "cache")
             interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
             # Leave the connection nothing but these files, for good.
             connection.execute("SET allowed_paths = ?", [[str(part.path) for part in reader.parts]])

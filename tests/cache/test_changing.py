@@ -82,7 +82,7 @@ def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between
         (reader, "sound_parts", CacheReader, "changes all the time: {root}; try again later"),
         (
             reader,
-            "connect",
+            "create_views",
             lambda root: CacheReader(root).responses(),
             "changes all the time: {root}; try again later",
         ),
@@ -114,7 +114,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_compaction(
     def fail(*_: object) -> None:
         raise duckdb.IOException(os.strerror(errno.EIO))
 
-    monkeypatch.setattr(reader, "connect", fail)
+    monkeypatch.setattr(reader, "create_views", fail)
     with pytest.raises(CacheError, match=r"a part cannot be read: .*Input/output error"):
         CacheReader(root)
 

@@ -9,7 +9,7 @@ import pytest
 
 from hierrouter_cache import sql
 from hierrouter_cache.errors import InputError, WorldError
-from hierrouter_cache.reader import CacheReader, connect
+from hierrouter_cache.reader import CacheReader, create_views
 from hierrouter_cache.tree import Rate
 from tests.cache import rows
 
@@ -101,12 +101,11 @@ def test_nothing_else_can_be_asked(reader: CacheReader, tmp_path: Path, question
 def test_an_answer_beyond_the_memory_is_no_fault_of_the_question(
     reader: CacheReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def small(*given: Any) -> duckdb.DuckDBPyConnection:
-        connection = connect(*given)
+    def small(connection: duckdb.DuckDBPyConnection, *given: Any) -> None:
+        create_views(connection, *given)
         connection.execute("SET memory_limit = '20MB'; SET max_temp_directory_size = '0KB'")
-        return connection
 
-    monkeypatch.setattr(sql, "connect", small)
+    monkeypatch.setattr(sql, "create_views", small)
     with pytest.raises(WorldError, match="not enough memory to answer") as caught:
         ask(reader, "SELECT count(DISTINCT i) FROM range(9000000) t(i)")
     assert "\n" not in str(caught.value)
