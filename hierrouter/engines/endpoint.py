@@ -20,7 +20,6 @@ from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
-from transformers import AutoTokenizer
 
 from hierrouter.engines import endpoint_client as server
 from hierrouter.engines.generator import (
@@ -373,6 +372,8 @@ class Caller:
 
 def _tokenizer(spec: ModelSpec, name: str) -> Any:
     """What counts where the server does not: a folder, a hub id or `testbed:NAME`."""
+    from transformers import AutoTokenizer  # with torch it takes seconds, and few pools need it
+
     place = f"model {spec.name}"
     source = str(named_folder(replace(spec, model=name)) or name)
     try:

@@ -33,6 +33,7 @@ def imported_by(statement: str) -> set[str]:
         ("hierrouter_cli.app", HEAVY),
         ("hierrouter.reports.explore", {"matplotlib"}),
         ("hierrouter.replay.opening", {"pydantic"}),  # it checks files that users write
+        ("hierrouter.engines.endpoint, hierrouter.collection.collect", {"torch", "transformers"}),
     ],
 )
 def test_nothing_is_imported_that_is_not_needed(module: str, unwanted: set[str]) -> None:
