@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -79,6 +80,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(str(item.path), len(LONG)))
 
 
+def pytest_collection_finish() -> None:
+    """Engines collect garbage when a model goes: what has been imported is none."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Start what `tests.warm` describes, one for all workers."""
     config.option.loadscopereorder = False  # xdist: in the order of `LONG`, not by number of tests
@@ -93,6 +100,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()
     if WARM in config.stash:
         config.stash[WARM].close()
 
@@ -158,7 +166,11 @@ def cold() -> Run:
 def at_import(env: dict[str, str]) -> dict[str, str]:
     """Of an environment, what Python and libraries read when they start."""
     read = ("HF_", "OMP_", "PYTHON")
-    return {name: value for name, value in env.items() if name.startswith(read)}
+    # A cluster that runs in this process sets the one, for debuggers; `warm` knows the other.
+    not_read = ("PYTHONBREAKPOINT", "PYTHONIOENCODING")
+    return {
+        name: value for name, value in env.items() if name.startswith(read) and name not in not_read
+    }
 
 
 def once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:

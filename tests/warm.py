@@ -180,12 +180,13 @@ def _warm_up() -> None:
     """Import, once and only if anything is asked for."""
     if gc.get_freeze_count():
         return
-    from hierrouter_cli.app import LIBRARY_SETTINGS
+    from hierrouter_cli.app import LIBRARY_SETTINGS, root_command
 
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
     for module in HEAVY.split():
         __import__(module)
+    root_command()
     gc.collect()
     gc.freeze()
 
@@ -211,6 +212,10 @@ def _run(command: list[str], cwd: str, env: dict[str, str], files: list[int]) ->
     os.environ.clear()
     os.environ.update(env)
     sys.path[0] = cwd
+    if encoding := env.get("PYTHONIOENCODING"):
+        name, _, errors = encoding.partition(":")
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            stream.reconfigure(encoding=name, errors=errors or "strict")
     code = 1
     try:
         _execute(*command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 import sys
@@ -99,6 +100,14 @@ LIBRARY_SETTINGS = {
 }
 
 
+@functools.cache
+def root_command() -> typer.core.TyperGroup:
+    """The command with all that is below it."""
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    return command
+
+
 def main() -> None:
     """Entry point of the installed command."""
     for name, value in LIBRARY_SETTINGS.items():
@@ -112,9 +121,8 @@ def main() -> None:
 
 
 def _run(arguments: list[str], debug: bool) -> int:
-    command = typer.main.get_command(app)
     try:
-        result = command.main(arguments, prog_name="hierrouter", standalone_mode=False)
+        result = root_command().main(arguments, prog_name="hierrouter", standalone_mode=False)
     except typer.TyperException as error:  # a wrong command line
         say_error(error.format_message())
         return 2

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.replay.inspection import ask_cache
 from tests.cli.conftest import Place, over_all
 from tests.conftest import SOURCES, Run, Start
 from tests.models import ARCHITECTURES, save_random_model
-from tests.servers import servable, transformers_serve
 
 WINDOW = 120  # tokens of a model that some prompts are too long for
-SHORT = 300  # characters; the testbed's models take 512 tokens, and servers never say too_long
 
 REAL_QUESTIONS = SOURCES.parent / "shared" / "data"
 MADE_UP = {
@@ -121,32 +118,3 @@ def test_prompts_that_do_not_fit_a_window_are_one_line_and_asked_again(place: Pl
     assert re.search(r"\b0 calls made, 27 already there", again.stderr)
     assert "3 calls failed (3 too_long)" in again.stderr
     assert "1 of 4 queries lack 4 nodes" in place.refuses("train --cache cache --dry-run", code=3)
-
-
-NODES = """SELECT query, route, hop, model, prompt, response, tokens_in, tokens_out, finish_reason
-FROM nodes ORDER BY query, hop, route"""
-SCORES = "SELECT query, route, hop, scorer, value FROM scores ORDER BY query, hop, route, scorer"
-
-
-def test_the_trees_of_both_engines_are_equal(place: Place) -> None:
-    """Here, and through a real server."""
-    (place / "data").mkdir()
-    for name in MADE_UP:
-        write_questions(name, file := place / "data" / f"{name}.jsonl")
-        lines = file.read_text().splitlines(keepends=True)
-        short = [line for line in lines if len(json.loads(line)["question"]) <= SHORT]
-        file.write_text("".join(short))
-    models = [servable(name, place.folder) for name in ("calc", "text")]
-    pool_of(place.folder, models, 16, 'dtype = "float32"\n')
-    with transformers_serve(place / "serve.log") as url:
-        for cache, more in (("here", ""), ("there", f"--base-url {url}")):
-            place.does(f"{COLLECT} --cache {cache} {more}")
-    here, there = (ask_cache(place / cache, NODES).to_pylist() for cache in ("here", "there"))
-    queries = len({row["query"] for row in here})
-    assert queries > 15
-    assert len(here) == queries * (2 + 4 + 2)  # both hops, and direct calls without instructions
-    assert len({row["response"] for row in here}) > queries  # else equality would say little
-    assert there == here
-    here, there = (ask_cache(place / cache, SCORES).to_pylist() for cache in ("here", "there"))
-    assert len(here) == 2 * queries * (2 + 4 + 2)  # token_f1 and accuracy
-    assert there == here

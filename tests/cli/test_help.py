@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import typer
 
-from hierrouter_cli.app import app
+from hierrouter_cli.app import root_command
 from hierrouter_cli.help import EXAMPLES
 from tests.conftest import SOURCES
 
-ROOT: Any = typer.main.get_command(app)
+ROOT: Any = root_command()
 
 
 def context(path: str, arguments: list[str] | None = None) -> Any:

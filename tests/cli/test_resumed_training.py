@@ -60,7 +60,7 @@ def test_the_same_bytes_after_any_number_of_kills(
         before = moments(run)
         process = start(*command, cwd=derived.folder)
         while moments(run) == before and process.poll() is None:
-            time.sleep(0.002)
+            time.sleep(0.02)
         time.sleep(random_later.uniform(0, 0.1))
         process.send_signal(how)
         done = process.result()

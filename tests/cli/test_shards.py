@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -134,6 +135,7 @@ def test_a_mirror_that_is_a_file_is_refused_before_a_call(asked: Place) -> None:
         ("collect --shard 3/2", 2, "not a shard: --shard 3/2"),
         ("collect --shard 1/2 --engine ray", 2, "--shard and --engine ray"),
         ("collect --workers 2", 2, "--engine ray"),
+        ("collect --engine ray --ray-address auto", 2, "no Ray cluster: auto: Could not find any"),
         ("collect --remote nosuch://x/y", 2, "no such place for a mirror: nosuch://x/y"),
         ("cache push m", 3, "no cache"),
         ("cache pull m", 3, "no parts in the mirror: m"),
@@ -154,11 +156,14 @@ def test_a_whole_collection_is_refused_beside_a_shard(asked: Place) -> None:
 
 
 def test_ctrl_c_on_a_cluster_commits_and_a_rerun_goes_on(place: Place) -> None:
-    """The signal goes to the whole group, as a terminal sends it; Ray is not needed to go on."""
+    """The signal goes to the whole group, as a terminal sends it; Ray is not needed to go on.
+
+    The cluster is open to this machine only, and ends with the command.
+    """
     pytest.importorskip("ray")
     command = "collect --limit 12 --cache c"
     process = subprocess.Popen(
-        [*COMMAND, *command.split(), "--engine", "ray", "--workers", "2"],
+        [*COMMAND, *command.split(), "--engine", "ray", "--workers", "1"],
         cwd=place.folder,
         env=environment(),
         stderr=subprocess.PIPE,
@@ -167,9 +172,14 @@ def test_ctrl_c_on_a_cluster_commits_and_a_rerun_goes_on(place: Place) -> None:
     )
     while not list_calls(place / "c") and process.poll() is None:
         time.sleep(0.05)
+    cluster = psutil.Process(process.pid).children(recursive=True)
+    sockets = [socket for each in cluster for socket in each.net_connections("inet")]
+    open_at = {socket.laddr.ip for socket in sockets if socket.status == "LISTEN"}
+    assert open_at == {"127.0.0.1", "::ffff:127.0.0.1"}
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
+    assert not psutil.wait_procs(cluster, 30)[1]
     found = re.search(r"error: interrupted: (\d+) calls committed; rerun the same command", said)
     assert found, said
     there = rows(place / "c")

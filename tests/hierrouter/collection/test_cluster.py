@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, sweep_drafts
-from tests.conftest import SOURCES, environment
 from tests.engines import Scripted, told
 from tests.hierrouter.collection import noted
 from tests.hierrouter.collection.examples import POOL
@@ -102,56 +100,6 @@ def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, who
     summary = on_ray(root, engines=Scripted())
     assert (summary.calls, summary.earlier) == (len(noted.rows(whole)) - there, there)
     assert noted.rows(root) == noted.rows(whole)
-
-
-ALONE = """
-import sys
-from pathlib import Path
-import psutil
-from hierrouter.collection.cluster import collect_on_ray
-from hierrouter.collection.progress import Progress
-from hierrouter_cache.errors import InputError
-from tests.engines import Scripted
-from tests.hierrouter.collection import noted
-root, nowhere = map(Path, sys.argv[1:])
-me, seen = psutil.Process(), set()
-def look(calls, tokens, cost):
-    for process in (me, *me.children(recursive=True)):
-        for socket in process.net_connections("inet"):
-            if socket.status == "LISTEN":
-                seen.add(socket.laddr.ip)
-summary = collect_on_ray(
-    noted.POOL, noted.QUERIES, root, workers=1, engines=Scripted(), progress=Progress(on_calls=look)
-)
-print(summary.calls, summary.earlier, *sorted(seen), len(me.children(recursive=True)))
-try:
-    collect_on_ray(noted.POOL, noted.QUERIES, nowhere, address="nowhere")
-except InputError as error:
-    print(error)
-"""
-
-
-def test_a_cluster_of_our_own_is_open_to_this_machine_only_and_ends(
-    tmp_path: Path, whole: Path
-) -> None:
-    """In a process of its own, as the command starts it; a collected cache needs no call.
-
-    Then it looks for another cluster, which is not there.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(whole), str(tmp_path / "cache")],
-        cwd=SOURCES,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    summary, error = done.stdout.splitlines()
-    calls, earlier, *addresses, children = summary.split()
-    assert (calls, earlier, children) == ("0", str(len(noted.rows(whole))), "0")
-    assert set(addresses) == {"127.0.0.1", "::ffff:127.0.0.1"}
-    assert error.startswith("no Ray cluster: nowhere: Invalid address format")
 
 
 @pytest.mark.usefixtures("cluster")
