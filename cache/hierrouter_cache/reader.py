@@ -155,6 +155,8 @@ class StoredCall:
     key: str
     response: str
     outcome: str
+    prompt: str = ""
+    model: str = ""
 
 
 class CacheReader:
@@ -303,11 +305,17 @@ class CacheReader:
             )
         return self._whole(rows.drop_columns(["h"]).take(pa.array(place)))
 
-    def texts(self, calls: NDArray[np.uint64]) -> dict[int, StoredCall]:
-        """The texts of some calls, by the hash of their key."""
+    def texts(self, calls: NDArray[np.uint64], with_prompt: bool = False) -> dict[int, StoredCall]:
+        """The texts of some calls, by the hash of their key.
+
+        Args:
+            calls: hashes of the keys of committed calls.
+            with_prompt: also what the model was shown, and its name.
+        """
         wanted = pa.table({"h": np.unique(calls)})
+        more = ", prompt, model" if with_prompt else ""
         found = self.sql(
-            "SELECT hash(key) AS h, key, response, outcome FROM calls_rows "  # noqa: S608 - our own names
+            f"SELECT hash(key) AS h, key, response, outcome{more} FROM calls_rows "  # noqa: S608 - our own names
             f"WHERE hash(key) IN (SELECT h FROM wanted_calls) ORDER BY {IN_ORDER}",
             wanted_calls=wanted,
         )

@@ -6,10 +6,12 @@ be made to take for ever.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import signal
+import string
 import subprocess
 import sys
 from collections import Counter
@@ -19,15 +21,25 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
+from hierrouter.questions.final import (
+    BOX,
+    boxed_text,
+    cued_text,
+    declared_text,
+    marked_text,
+    output_text,
+    sentences,
+    stated_text,
+)
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.keys import Choices
 
-PUNCTUATION = re.compile(r"[^\w\s]")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-case words, punctuation replaced by a blank (paper appendix C)."""
-    return PUNCTUATION.sub(" ", text.lower()).split()
+    """Lower-case words without ASCII punctuation, articles kept (paper appendix C)."""
+    return text.lower().translate(PUNCTUATION).split()
 
 
 def token_f1(response: str, references: Sequence[str]) -> float:
@@ -36,17 +48,50 @@ def token_f1(response: str, references: Sequence[str]) -> float:
 
 
 def exact_match(response: str, references: Sequence[str]) -> float:
-    """1 where the response equals a reference but for case, white space and outer punctuation.
+    """1 where the response, or what it states as its answer, equals a reference.
 
-    Signs, decimal points and operators count: -5 is not 5 and 1.5 is not 15.
+    Case, white space and outer punctuation do not count; signs, decimal points and operators do:
+    -5 is not 5 and 1.5 is not 15. A reference that is a literal of Python, such as 'abc' or [1, 2],
+    is compared as its value, and letters by their case.
     """
-    found = plain(response)
-    return float(any(found == plain(reference) for reference in references))
+    stated = stated_text(response)
+    said = (response, output_text(response) if stated is None else stated)
+    return float(
+        any(_matches(one, reference) for reference in references for one in said if one is not None)
+    )
 
 
 def plain(text: str) -> str:
     """The text without what `exact_match` does not look at."""
     return " ".join(text.lower().split()).strip(" .,;:!?\"'")
+
+
+LONGEST_LITERAL = 2000  # characters
+NOTHING = object()
+OF_JSON = {"true": True, "false": False, "null": None}
+
+
+def _matches(found: str, reference: str) -> bool:
+    value = _literal(reference)
+    if isinstance(value, str):
+        inside = reference.strip()[1:-1]
+        return found.strip() in (value, inside) or found == value or _literal(found) == value
+    if isinstance(value, list | tuple | dict | set) and _literal(found) == value:
+        return True
+    return plain(found) == plain(reference)
+
+
+def _literal(text: str) -> object:
+    """The value of a literal of Python or JSON; `NOTHING` for a text that is none."""
+    text = text.strip().strip("`").strip()
+    if text in OF_JSON:
+        return OF_JSON[text]
+    if len(text) > LONGEST_LITERAL:
+        return NOTHING
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return NOTHING
 
 
 def _f1(response: list[str], reference: list[str]) -> float:
@@ -55,54 +100,6 @@ def _f1(response: list[str], reference: list[str]) -> float:
         return 0.0
     precision, recall = shared / len(response), shared / len(reference)
     return 2 * precision * recall / (precision + recall)
-
-
-BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
-BOXES = 8  # so many are tried, the last ones; a response cut short may have open ones
-LONGEST_BOX = 2000  # characters
-MARK = "####"
-CUE = re.compile(
-    r"\banswer\b(?:[^\n.:=]{0,40}?\b(?:is|of)\b:?|[\s*_]*[:=])|^[ \t]*A[ \t]*:", re.I | re.M
-)
-SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n")
-
-
-def boxed_text(text: str) -> str | None:
-    r"""What stands in the last whole `\boxed{...}`; `\boxed 5` without braces is `5`."""
-    for box in reversed(list(BOX.finditer(text))[-BOXES:]):
-        content = _in_braces(text, box.end())
-        if content is not None:
-            return content
-    return None
-
-
-def marked_text(text: str) -> str | None:
-    """The line after the last `####`, the way GSM8K writes its answers."""
-    _, mark, after = text.rpartition(MARK)
-    return after.strip().split("\n")[0] if mark else None
-
-
-def cued_text(text: str) -> str | None:
-    """The rest of the sentence after the last "answer is", "Answer:" or "A:"."""
-    cues = list(CUE.finditer(text))
-    return sentences(text[cues[-1].end() :].lstrip())[0] if cues else None
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences and lines of a text that are not blank; one blank where all are."""
-    return [part for part in SENTENCE_END.split(text) if part.strip()] or [""]
-
-
-def _in_braces(text: str, start: int) -> str | None:
-    if text[start : start + 1] != "{":
-        word = text[start:].split(maxsplit=1)
-        return word[0].strip("$.,") if word else None
-    depth = 0
-    for position in range(start, min(len(text), start + LONGEST_BOX)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[start + 1 : position]
-    return None
 
 
 MINUS = dict.fromkeys(map(ord, "−–﹣－"), "-")
@@ -129,8 +126,9 @@ PLAIN_END = re.compile(r"\s*%?\s*\.?\s*")
 def numeric(response: str, references: Sequence[str]) -> float:
     r"""1 where the final number of the response is that of a reference.
 
-    The response's final number stands in its last `\boxed`, after its last `####`, after its last
-    "answer is" or "A:", or is its last number; the first of these that has a number counts.
+    The response's final number stands in its answer field, in its last `\boxed`, after its last
+    `####`, after its last "answer is" or "A:", or is its last number; the first of these that has a
+    number counts, but a field without one is no number.
     """
     found = final_number(response)
     return float(found is not None and any(found == final_number(one) for one in references))
@@ -138,12 +136,13 @@ def numeric(response: str, references: Sequence[str]) -> float:
 
 def final_number(text: str) -> Fraction | None:
     """The number that a text states as its answer, or None."""
-    text = plain_digits(text)
+    declared = declared_text(text)
+    text = plain_digits(text if declared is None else declared)
     stated = (
         (boxed_text(text), _result),
         (marked_text(text), _first),
         (cued_text(text), _result),
-        (text, _last),
+        (text, _last if declared is None else _result),
     )
     for answer, pick in stated:
         if answer is not None and (number := pick(answer)) is not None:
@@ -233,6 +232,8 @@ LEADING = re.compile(
     r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])(?=\s*(?:[),;:!?\n]|\.(?!\w))|\s+(?:[–-]|because|since)\s))"
     r"(?!\s*(?:is\s+(?:not|wrong|incorrect|false)|(?:and|or|,)\s+\(?[A-J])\b)"
 )
+# What an answer field that names a choice begins with; "A" may begin a sentence.
+OPENING = re.compile(r"\s*\(?([A-Ja-j])(?:\s*[).:]|\s*$|\s+[-–])")
 # What may follow a choice's text that is stated as the answer: its reason.
 TEXT_END = r"(?=$|[,;:]\s|\s+(?:because|since|as)\b|\s*\()"
 MARKS = " .,;:!?\"'*_`$\ufeff"
@@ -254,9 +255,13 @@ def choice(response: str, references: Sequence[str], choices: Choices = ()) -> f
 def stated_label(text: str) -> str | None:
     """The capital label that a text states as its answer, or None.
 
-    Where nothing is stated, a label that opens the text counts, then the only one mentioned.
+    In an answer field it is all there is, or what opens it. Elsewhere, where nothing is stated, a
+    label that opens the text counts, then the only one mentioned.
     """
-    text = _without_markup(text)
+    declared = declared_text(text)
+    text = _without_markup(text if declared is None else declared)
+    if declared is not None and (opening := OPENING.match(text)):
+        return _label(opening)
     stated = [_label(match) for match in STATED.finditer(text)]
     if stated:
         return stated[-1]
@@ -270,11 +275,12 @@ def stated_label(text: str) -> str | None:
 def label_of_text(text: str, choices: Choices) -> str | None:
     """The label of the one choice whose text is given as the answer, or None.
 
-    What is given is in the last box, else after the last "answer is", where a reason may follow
-    it; else it is the whole text. Case, white space and outer punctuation do not count.
+    What is given is in the answer field or the last box, else after the last "answer is", where a
+    reason may follow it; else it is the whole text. Case, white space and outer punctuation do not
+    count.
     """
     texts = [(label, _folded(said)) for label, said in choices if _folded(said)]
-    stated = boxed_text(text) or cued_text(text)
+    stated = stated_text(text)
     if stated is None:
         found = [label for label, said in texts if said == _folded(text)]
     else:
@@ -306,6 +312,27 @@ def _label(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).upper()
 
 
+SHORT = 80  # characters: a response that is an answer and nothing else
+
+
+def agreement_key(text: str) -> str:
+    """What responses share that give the same final answer, in whatever words.
+
+    That is the number or the label that they state, else the text of it; where nothing is stated
+    the last number of prose, else the whole response.
+    """
+    said = stated_text(text)
+    if said is None:
+        number = None if len(text) <= SHORT or "```" in text else final_number(text)
+        if number is not None:
+            return str(number)
+        said = text
+    elif opening := OPENING.match(_without_markup(said)):
+        said = _label(opening)
+    number = plain_number(said)
+    return plain(_plain(said)) if number is None else str(number)
+
+
 FORMULA = re.compile(
     r"\$\$?([^$]+)\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]"
     r"|(?<![\w^.,])(-?[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?)(?![\w-])"
@@ -322,24 +349,29 @@ LONGEST_EXPRESSION = 1000  # characters; longer ones compare as texts only
 def boxed(response: str, references: Sequence[str]) -> float:
     r"""1 where the final expression of the response is equivalent to that of a reference.
 
-    The final expression stands in the last `\boxed{...}`, else in the sentence after the last
-    "answer is", else in the last sentence.
+    The final expression stands in the answer field, else in the last `\boxed{...}`, else in the
+    sentence after the last "answer is", else in the last sentence.
     """
-    found = final_expression(response)
-    return float(any(_same(_reference(one), found) for one in references))
+    found = final_expressions(response)
+    return float(any(_same(_reference(one), each) for one in references for each in found))
 
 
-def final_expression(text: str) -> str:
-    """The expression that a text states as its answer.
+def final_expressions(text: str) -> tuple[str, ...]:
+    """The expression that a text states as its answer; with words around it, also without them.
 
-    Without a box it is the sentence after "answer is", else the last one: where that has words,
-    its last formula or number, and where it has neither, the words.
+    Without a field or a box it is the sentence after "answer is", else the last one: where that has
+    words, its last formula or number, and where it has neither, the words.
     """
-    stated = boxed_text(text)
-    if stated is None:
+    declared = declared_text(text)
+    stated = boxed_text(text if declared is None else declared)
+    if stated is not None:
+        found = [stated]
+    elif declared is not None:
+        found = [declared, _expression(declared) or declared]
+    else:
         said, last = cued_text(text), sentences(text.strip().rstrip("."))[-1]
-        stated = _expression(said or "") or _expression(last) or said or last
-    return stated.strip(" \n.\"'*")
+        found = [_expression(said or "") or _expression(last) or said or last]
+    return tuple(dict.fromkeys(one.strip(" \n.\"'*") for one in found))
 
 
 def _expression(sentence: str) -> str | None:

@@ -7,13 +7,11 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import Any, Protocol
 
 from hierrouter.questions.answers import (
-    BOX,
-    MARK,
     boxed,
     choice,
     exact_match,
@@ -21,6 +19,7 @@ from hierrouter.questions.answers import (
     plain_number,
     token_f1,
 )
+from hierrouter.questions.final import BOX, MARK
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import Choices, digest
@@ -33,41 +32,96 @@ class ScoreFunction(Protocol):
 
 
 @dataclass(frozen=True)
+class Asked:
+    """All that a scorer may look at.
+
+    Attributes:
+        response: what the model said.
+        references: reference answers; none where the query has none.
+        question: as it was asked, with a line for each choice.
+        context: what the model was shown: question, earlier answers, instruction.
+        choices: label and text of each choice, where there are some.
+        model: its name in the pool.
+    """
+
+    response: str
+    references: tuple[str, ...] = ()
+    question: str = ""
+    context: str = ""
+    choices: Choices = ()
+    model: str = ""
+
+
+READABLE = tuple(field.name for field in fields(Asked))
+# The same of a function that scores several at once: it is given lists.
+IN_BATCHES = {
+    "responses": "response",
+    "references": "references",
+    "questions": "question",
+    "contexts": "context",
+    "choices": "choices",
+    "models": "model",
+}
+BATCH = 256  # asked at once
+
+
+@dataclass(frozen=True)
 class Scorer:
     """One way to measure Q.
 
     Attributes:
         name: what a user types.
         version: changes whenever the same response could get another value.
-        function: a `ScoreFunction`; computes the value from stored text alone.
-        reads_choices: whether it takes label and text of each choice besides, where there are some.
+        function: is given what it reads, in that order, and returns the value; one that scores in
+            batches is given a list of each and returns the values.
+        reads: fields of `Asked`.
+        in_batches: whether it scores several at once.
     """
 
     name: str
     version: str
-    function: Callable[..., float]
-    reads_choices: bool = False
+    function: Callable[..., Any]
+    reads: tuple[str, ...] = ("response", "references")
+    in_batches: bool = False
 
     @property
     def key(self) -> str:
         """What a cache stores beside a value: one of another version is never read as this one."""
         return f"{self.name}@{self.version}"
 
-    def __call__(self, response: str, references: Sequence[str], choices: Choices = ()) -> float:
+    def __call__(
+        self, response: str, references: Sequence[str] = (), choices: Choices = (), **more: str
+    ) -> float:
         """The quality of `response` in [0, 1].
 
+        Args:
+            more: question, context and model, for scorers that read them.
+
         Raises:
-            InputError: there are no references, or a user's own function failed or gave no number
-                in [0, 1].
+            InputError: there are no references where it reads them, or a user's own function failed
+                or gave no number in [0, 1].
         """
-        if not references:
+        return self.values([Asked(response, tuple(references), choices=tuple(choices), **more)])[0]
+
+    def values(self, asked: Sequence[Asked]) -> list[float]:
+        """The quality of each response, in [0, 1].
+
+        Raises:
+            InputError: as above.
+        """
+        if "references" in self.reads and not all(one.references for one in asked):
             raise InputError(
                 f"{self.name} needs reference answers, and a query has none; "
                 "imported without them it has given scores: --scorer given"
             )
-        if choices and self.reads_choices:
-            return self.function(response, references, choices)
-        return self.function(response, references)
+        rows = [self.seen(one) for one in asked]
+        if self.in_batches:
+            return list(self.function(*map(list, zip(*rows, strict=True)))) if rows else []
+        return [self.function(*row) for row in rows]
+
+    def seen(self, asked: Asked) -> tuple[Any, ...]:
+        """What it looks at; the value depends on nothing else."""
+        return tuple(getattr(asked, name) for name in self.reads)
 
 
 def scorer(name: str) -> Scorer:
@@ -88,30 +142,33 @@ def scorer(name: str) -> Scorer:
 
 def score_all(
     scorer: Scorer,
-    asked: Sequence[tuple[str, Sequence[str], Choices]],
+    asked: Sequence[Asked],
     on_scored: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[float]:
-    """The value of each (response, references, choices); equal ones are computed once.
+    """The value of each response; what looks the same to the scorer is computed once.
 
     Args:
         scorer: how to measure.
         asked: what to measure.
-        on_scored: told (done, total) of the distinct ones after each.
+        on_scored: told (done, total) of the distinct ones after each, or each batch.
 
     Raises:
         InputError: a user's own function failed or gave no number in [0, 1].
     """
-    items = [
-        (response, tuple(references), tuple(choices)) for response, references, choices in asked
-    ]
-    distinct = dict.fromkeys(items, 0.0)
-    for done, item in enumerate(distinct, start=1):
-        distinct[item] = scorer(*item)
-        on_scored(done, len(distinct))
-    return [distinct[item] for item in items]
+    first = {scorer.seen(one): one for one in reversed(asked)}
+    distinct = [*dict.fromkeys(map(scorer.seen, asked))]
+    size = BATCH if scorer.in_batches else 1
+    values: dict[Any, float] = {}
+    for start in range(0, len(distinct), size):
+        part = distinct[start : start + size]
+        values |= zip(part, scorer.values([first[one] for one in part]), strict=True)
+        on_scored(len(values), len(distinct))
+    return [values[scorer.seen(one)] for one in asked]
 
 
 LABEL = re.compile(r"[A-J]")
+# A formula without a box: a command that only mathematics has.
+FORMULA = re.compile(r"\\(?:[dt]?frac|sqrt|pi|left|text|begin|infty|cup|circ|cdot|in|pm)(?![a-z])")
 
 
 def accuracy(response: str, references: Sequence[str], choices: Choices = ()) -> float:
@@ -124,6 +181,15 @@ def _judged(response: str, reference: str, choices: Choices) -> float:
     if judge is choice:
         return choice(response, [reference], choices)
     return judge(response, [reference])
+
+
+# GSM8K's references hold the sums of a calculator, <<3*4=12>>, which no reader is to see.
+ANNOTATION = re.compile(r"<<[^<>\n]{1,200}>>")
+
+
+def without_annotations(answer: str) -> str:
+    """A reference that marks its result as GSM8K's do, without the calculator's sums."""
+    return ANNOTATION.sub("", answer) if MARK in answer else answer
 
 
 def with_final(answers: Sequence[str], final: str) -> tuple[str, ...]:
@@ -140,22 +206,24 @@ def judged_by(reference: str) -> ScoreFunction:
     """The scorer that tells right from wrong for a reference of this form."""
     if MARK in reference or plain_number(reference) is not None:
         return numeric
-    if BOX.search(reference):
+    if BOX.search(reference) or FORMULA.search(reference):
         return boxed
     return choice if LABEL.fullmatch(reference.strip()) else exact_match
 
 
+WITH_CHOICES = ("response", "references", "choices")
+
 # Raise the number of a scorer whenever one of its values can change.
 JUDGES = (
-    Scorer("numeric", "1", numeric),
-    Scorer("boxed", f"1-math-verify-{version('math-verify')}", boxed),
-    Scorer("choice", "2", choice, reads_choices=True),
-    Scorer("exact_match", "1", exact_match),
+    Scorer("numeric", "2", numeric),
+    Scorer("boxed", f"2-math-verify-{version('math-verify')}", boxed),
+    Scorer("choice", "3", choice, WITH_CHOICES),
+    Scorer("exact_match", "2", exact_match),
 )
 BUILT_IN = (
-    Scorer("token_f1", "1", token_f1),
+    Scorer("token_f1", "2", token_f1),
     # Its values are those of the others, so their versions are part of its own.
-    Scorer("accuracy", f"1-{digest([judge.key for judge in JUDGES])[:8]}", accuracy, True),
+    Scorer("accuracy", f"2-{digest([judge.key for judge in JUDGES])[:8]}", accuracy, WITH_CHOICES),
     *JUDGES,
 )
 SCORERS: Mapping[str, Scorer] = {scorer.name: scorer for scorer in BUILT_IN}
@@ -179,7 +247,7 @@ def own_scorer(path: str) -> Scorer:
 
     Raises:
         InputError: the path is not `module:function`, the module cannot be imported, has no such
-            function, or the function does not take (response, references).
+            function, or the function takes what there is not.
     """
     module_name, attribute = import_path(path, "--scorer module:function")
     remedy = "the module must be importable from here or installed"
@@ -191,35 +259,85 @@ def own_scorer(path: str) -> Scorer:
             f"no function {attribute} in module {module_name}: {source_file(module)}; "
             f"--scorer {path} needs one"
         )
-    _require_two_arguments(function, path)
-    return Scorer(path, source_digest(module, function), _checked(function, path))
+    needed, optional = _parameters(function, path)
+    in_batches = needed[0] == "responses"
+    reads = [IN_BATCHES[name] if in_batches else name for name in (*needed, *optional)]
+
+    def call(*values: Any) -> Any:
+        place = len(needed)
+        return function(*values[:place], **dict(zip(optional, values[place:], strict=True)))
+
+    checked = (_checked_batch if in_batches else _checked)(call, path)
+    return Scorer(path, source_digest(module, function), checked, tuple(reads), in_batches)
 
 
-def _require_two_arguments(function: Any, path: str) -> None:
+def _parameters(function: Any, path: str) -> tuple[list[str], list[str]]:
+    """What a function of the user's own reads, by place, and what it does by name if it is there.
+
+    The first two may have any name where they are all that it needs: a response and its references.
+    """
+    usual = ["response", "references"]
     try:
-        inspect.signature(function).bind("response", ("reference",))
-    except TypeError:
-        raise InputError(
-            f"scorer takes other arguments: {path}; write def {path.partition(':')[2]}"
-            "(response, references) -> float"
-        ) from None
+        parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # written in C, it does not tell
-        return
+        return usual, []
+    by_place = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, POSITIONAL)]
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return usual, []
+    names = [one.name for one in by_place if one.default is one.empty]
+    known = tuple(IN_BATCHES) if "responses" in names[:1] else READABLE
+    if len(names) == 2 and names[0] != "responses" and names[1] not in known:
+        names = usual
+    elif names and names[0] not in known and len(names) <= 2:
+        names[0] = "response"
+    by_name = [one for one in parameters if one.kind in (POSITIONAL, one.KEYWORD_ONLY)]
+    optional = [one.name for one in by_name if one.name in known and one.name not in names]
+    left = [one for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    unknown = [name for name in (*names, *(one.name for one in left)) if name not in known]
+    if unknown or not names:
+        what = f"takes {unknown[0]}, which is not known" if unknown else "takes nothing"
+        raise InputError(
+            f"scorer {what}: {path}; it may take {', '.join(READABLE)}, or for batches "
+            f"{', '.join(IN_BATCHES)}"
+        )
+    return names, optional
 
 
-def _checked(function: Any, path: str) -> ScoreFunction:
-    def score(response: str, references: Sequence[str], /) -> float:
+POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _checked(function: Any, path: str) -> Callable[..., float]:
+    def score(response: str, *more: Any) -> float:
         call = f"on the response {_short(response)!r}"
         with own_code(f"scorer failed: {path}", call):
-            value = function(response, tuple(references))
-        number = _number(value)
-        if not 0 <= number <= 1:  # nor is NaN
-            raise InputError(
-                f"scorer gave {_short(repr(value))}: {path}; {call}; a score is from 0 to 1"
-            )
-        return number
+            value = function(response, *more)
+        return _in_range(value, path, call)
 
     return score
+
+
+def _checked_batch(function: Any, path: str) -> Callable[..., list[float]]:
+    def scores(responses: list[str], *more: Any) -> list[float]:
+        call = f"on {len(responses)} responses, the first {_short(responses[0])!r}"
+        with own_code(f"scorer failed: {path}", call):
+            values = list(function(responses, *more))
+        if len(values) != len(responses):
+            raise InputError(
+                f"scorer gave {len(values)} numbers: {path}; {call}; a batch gets one for each"
+            )
+        pairs = zip(values, responses, strict=True)
+        return [_in_range(one, path, f"on the response {_short(said)!r}") for one, said in pairs]
+
+    return scores
+
+
+def _in_range(value: Any, path: str, call: str) -> float:
+    number = _number(value)
+    if not 0 <= number <= 1:  # nor is NaN
+        raise InputError(
+            f"scorer gave {_short(repr(value))}: {path}; {call}; a score is from 0 to 1"
+        )
+    return number
 
 
 def _number(value: Any) -> float:

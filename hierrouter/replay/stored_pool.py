@@ -29,7 +29,7 @@ from hierrouter.pools.pool import (
     require_distinct,
 )
 from hierrouter.questions.query import stored_choices
-from hierrouter.questions.scoring import Scorer, score_all
+from hierrouter.questions.scoring import Asked, Scorer, score_all
 from hierrouter_cache.errors import CacheError, CacheLocked
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SCORES
@@ -239,11 +239,13 @@ def _compute(
     distinct, first, where = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     values: list[float] = []
     size = FIRST_PART
+    with_prompt = not {"context", "model"}.isdisjoint(scorer.reads)
+    columns = ("answers", "choices", "question", '"references"')
     for start in range(0, len(distinct), HELD):
         held = slice(start, start + HELD)
-        calls, said = distinct[held, 0], reader.texts(distinct[held, 0])
+        calls, said = distinct[held, 0], reader.texts(distinct[held, 0], with_prompt)
         queries = [forest.keys[row] for row in position[first[held]]]
-        rows = reader.queries(queries, ("answers", "choices", '"references"')).to_pylist()
+        rows = reader.queries(queries, columns).to_pylist()
         found = [(said[number], row) for number, row in zip(calls, rows, strict=True)]
         while len(values) < start + len(found):
             at = len(values) - start
@@ -262,8 +264,20 @@ def _score_part(root: Path, scorer: Scorer, part: Sequence[Scored]) -> list[floa
 
     It is not beside a collector, nor in a cache that cannot be written to.
     """
-    rows = [(call.response, row["answers"], stored_choices(row["choices"])) for call, row in part]
-    values = score_all(scorer, rows)
+    values = score_all(
+        scorer,
+        [
+            Asked(
+                response=call.response,
+                references=tuple(row["answers"]),
+                question=row["question"],
+                context=call.prompt,
+                choices=stored_choices(row["choices"]),
+                model=call.model,
+            )
+            for call, row in part
+        ],
+    )
     if writable(root):
         columns = [
             [call.key for call, _ in part],

@@ -14,7 +14,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Seen
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
-from hierrouter.questions.answers import plain
+from hierrouter.questions.answers import agreement_key
 from hierrouter.replay.tree import calls_of
 from hierrouter_cache.errors import IncompleteTree
 from hierrouter_cache.keys import text_digest
@@ -98,7 +98,7 @@ def _keys(nodes: Nodes) -> NDArray[np.uint64]:
 def _read(
     reader: CacheReader, calls: NDArray[np.uint64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Vectors of the responses of some calls, float32[calls, width], and which say the same."""
+    """Vectors of the responses of some calls, float32[calls, width], and which answer the same."""
     encoder = HashedNgrams(WIDTH)
     vectors = np.empty((len(calls), WIDTH), np.float32)
     groups: dict[str, int] = {}
@@ -109,7 +109,9 @@ def _read(
         texts = [found[call].response for call in calls[part].tolist()]
         vectors[part] = encoder.encode(texts)
         # A digest, so that not all texts of a large cache are kept.
-        group[part] = [groups.setdefault(text_digest(plain(text)), len(groups)) for text in texts]
+        group[part] = [
+            groups.setdefault(text_digest(agreement_key(text)), len(groups)) for text in texts
+        ]
     return vectors, group
 
 

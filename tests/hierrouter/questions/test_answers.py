@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hierrouter.questions.answers import (
-    boxed_text,
     choice,
-    cued_text,
     exact_match,
     final_number,
     label_of_text,
-    marked_text,
     numeric,
     plain_number,
     stated_label,
     token_f1,
 )
+from hierrouter.questions.final import boxed_text, cued_text, marked_text
 from tests.hierrouter.questions.real import answers, questions
 
 words = st.lists(st.sampled_from(["a", "B", "12", "seven"]), max_size=6).map(" ".join)
@@ -32,7 +30,9 @@ words = st.lists(st.sampled_from(["a", "B", "12", "seven"]), max_size=6).map(" "
         (token_f1, "The answer is 42.", ["42"], 0.4),
         (token_f1, "Paris, France", ["paris france!"], 1),
         (token_f1, "a a b", ["a b b"], 2 / 3),  # multiset overlap: one a and one b are shared
-        (token_f1, "12+7", ["12 7"], 1),  # punctuation becomes a blank, numbers stay apart
+        (token_f1, "1,200", ["1200"], 1),  # punctuation is deleted
+        (token_f1, "12+7", ["12 7"], 0),
+        (token_f1, "the cat", ["cat"], 2 / 3),  # articles stay
         (token_f1, "b a", ["a b"], 1),
         (token_f1, "blue whale", ["shark", "blue whale"], 1),
         (token_f1, "", ["42"], 0),
@@ -42,6 +42,16 @@ words = st.lists(st.sampled_from(["a", "B", "12", "seven"]), max_size=6).map(" "
         (exact_match, "3<4", ["3>4"], 0),
         (exact_match, "b a", ["a b"], 0),
         (exact_match, " 42. ", ["7", "42"], 1),
+        (exact_match, 'so\n{"answer": "Blue whale"}', ["blue whale"], 1),
+        (exact_match, "The answer is blue whale.", ["blue whale"], 1),
+        (exact_match, '{"answer": "[\'U\', 2]"}', ["['U',2]"], 1),
+        (exact_match, '{"answer": ["U", true]}', ["['U', True]"], 0),  # true is no Python
+        (exact_match, '{"answer": {"a": 1}}', ["{'a': 1}"], 1),
+        (exact_match, '{"answer": "aB"}', ["'aB'"], 1),
+        (exact_match, '{"answer": "ab"}', ["'aB'"], 0),
+        (exact_match, '{"answer": ""}', ["''"], 1),
+        (exact_match, "It returns `[1, 2]` as wanted.", ["[1, 2]"], 1),
+        (exact_match, "The output is [1, 2]", ["[1, 3]"], 0),
         (numeric, "1234", ["so\n#### 1,234"], 1),
         (numeric, "0.333", ["1/3"], 0),
         (numeric, "12", ["-12"], 0),

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.answers import WORKER, Judge, boxed, final_expression
+from hierrouter.questions.answers import WORKER, Judge, boxed, final_expressions
 from hierrouter_cache.errors import WorldError
 from tests.hierrouter.questions.real import answers
 
@@ -60,7 +60,7 @@ def test_equivalent_expressions(reference: str, found: str, right: int) -> None:
     ],
 )
 def test_the_final_expression(text: str, expression: str) -> None:
-    assert final_expression(text) == expression
+    assert final_expressions(text)[-1] == expression
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def said(address: str, home: Path) -> list[str]:
 def test_every_dataset_comes_in_our_shape(said: list[str]) -> None:
     rows = [json.loads(line) for line in said if line.startswith("[")]
     found = {(dataset, name): row for dataset, name, *row in rows}
-    assert found["gsm8k", "test-0"][1] == ["<<2*4=8>>8.\n#### 8"]
+    assert found["gsm8k", "test-0"][1] == ["8.\n#### 8"]  # without <<2*4=8>>
     assert found["gsm8k", "test-1"][0] == found["gsm8k", "test-0"][0]
     assert [name for dataset, name in found if dataset == "math"] == [
         f"test-{subject}-0" for subject in SUBJECTS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions.scoring import scorer
+from hierrouter.questions.scoring import Asked, score_all, scorer
 from hierrouter_cache.errors import InputError
 
 
@@ -32,6 +32,63 @@ def test_a_function_in_the_working_directory_scores() -> None:
     assert mine.key.startswith("mine:score@")
 
 
+ASKED = Asked("seven", ("7",), "3+4?", "3+4?\n\nThink.", (("A", "7"),), "calc")
+
+
+@pytest.mark.parametrize(
+    ("signature", "seen"),
+    [
+        ("response, references", ("seven", ("7",))),
+        ("said, gold", ("seven", ("7",))),
+        ("text", ("seven",)),
+        ("response, question", ("seven", "3+4?")),
+        ("text, question", ("seven", "3+4?")),
+        ("model, response, choices, context", ("calc", "seven", (("A", "7"),), "3+4?\n\nThink.")),
+        ("response, lower=True, model=None", ("seven", True, "calc")),
+        ("response, /, *, question", ("seven", "3+4?")),
+        ("responses, models", (["seven"], ["calc"])),
+        ("responses, /, choices=()", (["seven"], [(("A", "7"),)])),
+    ],
+)
+def test_a_function_is_given_what_it_names(signature: str, seen: tuple[object, ...]) -> None:
+    names = [one.partition("=")[0] for one in signature.split(", ") if one not in ("/", "*")]
+    shown = f"({', '.join(names)},)"
+    value = "[0.5]" if "responses" in signature else "0.5"
+    Path("mine.py").write_text(
+        f"SEEN = []\ndef score({signature}):\n    SEEN.append({shown})\n    return {value}"
+    )
+    mine = scorer("mine:score")
+    assert mine.values([ASKED]) == [0.5]
+    assert [seen] == sys.modules["mine"].SEEN
+    # What needs no reference is asked about queries without.
+    if "references" in mine.reads:
+        with pytest.raises(InputError, match="needs reference answers"):
+            mine("seven")
+    else:
+        assert mine("seven") == 0.5
+
+
+def test_a_batch_gets_one_number_for_each() -> None:
+    Path("mine.py").write_text(
+        "SIZES = []\ndef score(responses):\n"
+        "    SIZES.append(len(responses))\n    return [len(one) / 1000 for one in responses]"
+    )
+    mine = scorer("mine:score")
+    asked = [Asked("x" * (at % 600)) for at in range(900)]
+    assert score_all(mine, asked) == [(at % 600) / 1000 for at in range(900)]
+    assert sys.modules["mine"].SIZES == [256, 256, 88]
+    del sys.modules["mine"]
+    for value, words in (
+        ("[1]", "gave 1 numbers: mine:score; on 2 responses, the first 'a'; a batch gets one for"),
+        ("[1, 2]", "gave 2: mine:score; on the response 'b'"),
+        ("3", "failed: mine:score: TypeError"),
+    ):
+        Path("mine.py").write_text(f"def score(responses): return {value}")
+        with pytest.raises(InputError, match=words):
+            score_all(scorer("mine:score"), [Asked("a"), Asked("b")])
+        del sys.modules["mine"]
+
+
 def test_where_python_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     write("0.5")
     elsewhere = [folder for folder in sys.path if folder not in ("", str(here))]
@@ -56,7 +113,7 @@ def test_another_source_is_another_key() -> None:
 def test_a_file_here_cannot_stand_in_for_a_library() -> None:
     Path("colorsys.py").write_text("raise SystemExit")  # a module that nobody imports here
     sys.modules.pop("colorsys", None)
-    with pytest.raises(InputError, match="scorer takes other arguments"):
+    with pytest.raises(InputError, match="scorer takes r, which is not known: colorsys"):
         scorer("colorsys:rgb_to_hsv")
     assert scorer("builtins:max").name == "builtins:max"  # which does not tell what it takes
 
@@ -70,8 +127,19 @@ def test_a_file_here_cannot_stand_in_for_a_library() -> None:
         ("raise SystemExit(0)", "mine:score", "cannot be imported: mine:score: SystemExit"),
         ("", "mine:score", "no function score in module mine"),
         ("score = 3", "mine:score", "no function score in module mine"),
-        ("def score(a): ...", "mine:score", r"arguments: mine:score; write def score\("),
-        ("def score(a, b, c): ...", "mine:score", "takes other arguments: mine:score"),
+        (
+            "def score(): ...",
+            "mine:score",
+            "scorer takes nothing: mine:score; it may take response",
+        ),
+        (
+            "def score(response, references, rubric): ...",
+            "mine:score",
+            "takes rubric, which is not known: mine:score; it may take response, references, "
+            "question, context, choices, model, or for batches responses, references, questions",
+        ),
+        ("def score(a, *, rubric): ...", "mine:score", "takes rubric, which is not known"),
+        ("def score(responses, question): ...", "mine:score", "takes question, which is not"),
         ("", "mine:", "not an import path"),
         ("", ":score", "not an import path"),
     ],

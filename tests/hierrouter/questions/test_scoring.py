@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hierrouter.questions.answers import boxed, choice, exact_match, numeric
 from hierrouter.questions.scoring import (
     SCORERS,
+    WITH_CHOICES,
+    Asked,
     ScoreFunction,
     Scorer,
     accuracy,
@@ -63,10 +65,10 @@ def test_a_reference_is_right(name: str, reference: str) -> None:
 
 
 def test_a_key_names_scorer_and_version() -> None:
-    assert scorer("token_f1").key == "token_f1@1"
+    assert scorer("token_f1").key == "token_f1@2"
     assert "math-verify-" in scorer("boxed").version
-    assert len(scorer("accuracy").version) == len("1-") + 8  # of the others' versions
-    assert {found.name for found in SCORERS.values() if found.reads_choices} == {
+    assert len(scorer("accuracy").version) == len("2-") + 8  # of the others' versions
+    assert {found.name for found in SCORERS.values() if "choices" in found.reads} == {
         "choice",
         "accuracy",
     }
@@ -78,16 +80,17 @@ def test_a_key_names_scorer_and_version() -> None:
         scorer("given ".strip())("x", ["x"])
 
 
-def test_equal_pairs_are_scored_once() -> None:
+def test_what_looks_the_same_is_scored_once() -> None:
     asked, told = [], []
 
     def length(response: str, references: tuple[str, ...], /) -> float:
         asked.append(response)
         return len(response) / 10
 
+    pairs = [("ab", "x"), ("a", "x"), ("ab", "x"), ("ab", "y")]
     values = score_all(
         Scorer("length", "1", length),
-        [("ab", ["x"], ()), ("a", ["x"], ()), ("ab", ("x",), []), ("ab", ["y"], ())],
+        [Asked(response, (one,), question=str(at)) for at, (response, one) in enumerate(pairs)],
         lambda done, total: told.append((done, total)),
     )
     assert values == [0.2, 0.1, 0.2, 0.2]
@@ -113,7 +116,7 @@ def either(response: str, references: Sequence[str], choices: Choices = ()) -> f
 
 
 def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to_do() -> None:
-    one, two = Scorer("one", "1", alone), Scorer("two", "1", either, reads_choices=True)
+    one, two = Scorer("one", "1", alone), Scorer("two", "1", either, WITH_CHOICES)
     offered = (("A", "ice"),)
     assert one("x", ["y"]) == one("x", ["y"], offered) == two("x", ["y"]) == 0.25
     assert two("x", ["y"], offered) == 0.5
@@ -128,6 +131,8 @@ def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to
         ("-1,234.5", numeric),
         ("3/4", numeric),
         (r"so it is \boxed{x+1}.", boxed),
+        (r"\frac{1}{2}", boxed),
+        (r"'a\nb'", exact_match),
         ("C", choice),
         ("c", exact_match),
         ("K", exact_match),
