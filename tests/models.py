@@ -2,6 +2,7 @@
 
 import string
 from pathlib import Path
+from typing import Any
 
 ARCHITECTURES = ("qwen2", "phi3", "llama")
 
@@ -36,16 +37,16 @@ def save_random_model(folder: Path, architecture: str, seed: int = 0, window: in
     return folder
 
 
-def save_random_encoder(folder: Path, seed: int = 0, window: int = 64) -> Path:
-    """A tiny sentence-transformers model, BERT and mean pooling, which reads text by letters."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    from transformers import BertConfig, BertModel, BertTokenizer
+def save_letters(folder: Path, window: int) -> tuple[Any, Any]:
+    """A tokenizer that reads text by letters, saved, and the settings of a tiny BERT for it."""
+    from transformers import BertConfig, BertTokenizer
 
     letters = string.ascii_lowercase + string.digits + string.punctuation
     inner = [f"##{letter}" for letter in letters]  # as WordPiece spells all but a word's first
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *inner]
+    numbered = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = BertTokenizer(vocab=numbered, model_max_length=window)
+    tokenizer.save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(pieces),
         hidden_size=32,
@@ -53,12 +54,33 @@ def save_random_encoder(folder: Path, seed: int = 0, window: int = 64) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         max_position_embeddings=window,
+        num_labels=1,
         initializer_range=1.0,  # with small weights every text has nearly the same vector
     )
-    numbered = {piece: number for number, piece in enumerate(pieces)}
+    return tokenizer, config
+
+
+def save_random_encoder(folder: Path, seed: int = 0, window: int = 64) -> Path:
+    """A tiny sentence-transformers model, BERT and mean pooling."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertModel
+
+    _, config = save_letters(folder, window)
     torch.manual_seed(seed)
     BertModel(config).save_pretrained(folder)
-    BertTokenizer(vocab=numbered, model_max_length=window).save_pretrained(folder)
     layers = [Transformer(str(folder)), Pooling(config.hidden_size)]
     SentenceTransformer(modules=layers).save(str(folder))
+    return folder
+
+
+def save_random_reward_model(folder: Path, seed: int = 0, window: int = 64) -> Path:
+    """A tiny sequence classifier of one number, as reward models on the hub are."""
+    import torch
+    from transformers import BertForSequenceClassification
+
+    _, config = save_letters(folder, window)
+    torch.manual_seed(seed)
+    BertForSequenceClassification(config).save_pretrained(folder)
     return folder

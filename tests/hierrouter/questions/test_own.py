@@ -1,3 +1,4 @@
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +7,8 @@ import pytest
 
 from hierrouter.questions.scoring import Asked, score_all, scorer
 from hierrouter_cache.errors import InputError
+from tests.cli.pages import DOCS, files
+from tests.models import save_random_reward_model
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +90,20 @@ def test_a_batch_gets_one_number_for_each() -> None:
         with pytest.raises(InputError, match=words):
             score_all(scorer("mine:score"), [Asked("a"), Asked("b")])
         del sys.modules["mine"]
+
+
+def test_a_reward_model_scores_in_batches_what_was_asked_and_said(here: Path) -> None:
+    """The page's own file, with a tiny model where it names one of the hub."""
+    shown = files(DOCS / "scorers.md")["reward.py"]
+    [name] = re.findall(r'^NAME = "(.*)"$', shown, re.M)
+    local = save_random_reward_model(here / "judge")
+    Path("reward.py").write_text(shown.replace(name, str(local)))
+    judge = scorer("reward:score")
+    assert (judge.reads, judge.in_batches) == (("response", "question"), True)
+    asked = [Asked(said, question=asked) for asked in ("2+2?", "why?") for said in ("4", "no idea")]
+    values = score_all(judge, [*asked, asked[0]])
+    assert len(set(values[:4])) == 4 and values[4] == values[0]
+    assert values[:4] == pytest.approx([judge.values([one])[0] for one in asked], abs=1e-5)
 
 
 def test_where_python_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
