@@ -20,6 +20,14 @@ Number = TypeVar("Number", int, NDArray[np.int64])
 Value = TypeVar("Value", float, NDArray[np.float64])
 
 
+def route_name(models: Sequence[str]) -> str:
+    """Human name of a route: `first>second`, and `>first` where it has one call.
+
+    A direct call of a model, the question alone, has the model's name: it is another call.
+    """
+    return SEPARATOR.join(models) if len(models) != 1 else f"{SEPARATOR}{models[0]}"
+
+
 @dataclass(frozen=True)
 class Routes:
     """The shape of the tree for M models and L hops (paper section 3.1).
@@ -94,8 +102,8 @@ class Routes:
         return number
 
     def name(self, node: int, models: tuple[str, ...]) -> str:
-        """Human name of a route, `first>second`; the root's is the empty string."""
-        return SEPARATOR.join(models[action] for action in self.path(node))
+        """The route's `route_name`; the root's is the empty string."""
+        return route_name([models[action] for action in self.path(node)])
 
 
 @dataclass(frozen=True)

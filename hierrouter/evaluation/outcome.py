@@ -16,8 +16,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-# Ends the name of an action that stops, and of a route of fewer than L calls: `first>stop` is not
-# the direct call of `first`, which has no stage instruction.
+# Ends the name of an action that stops.
 STOP = f"{SEPARATOR}stop"
 
 
@@ -80,8 +79,8 @@ class Outcome:
     """Expected result of one policy on each query of a tree.
 
     Attributes:
-        name: how tables call the policy; a fixed route is `first>second`, one that stops early
-            `first>stop`.
+        name: how tables call the policy; a fixed route is `first>second`, one of a single call
+            `>first`: not the direct call of `first`, which has no stage instruction.
         kind: a direct call of a pool model ("single") or of a larger one ("reference"), a fixed
             route, a trained router, the tree oracle, or another baseline.
         quality: float64[queries], expected Q, in [0, 1].
@@ -150,7 +149,7 @@ def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
     """Each of the M^L routes taken on every query, in the order of their nodes.
 
     Args:
-        allow_stop: the shorter routes too, `first>stop`.
+        allow_stop: the shorter routes too, such as `>first`.
     """
     endings = range(tree.routes.nodes)[Actions(tree.routes, allow_stop).endings]
     return [fixed_route(tree, node) for node in endings]
@@ -159,8 +158,7 @@ def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
 def fixed_route(tree: RouteTree, node: int) -> Outcome:
     """The route that ends at this node number, taken on every query."""
     nodes = np.full(len(tree), node, dtype=np.int64)
-    name = tree.routes.name(node, tree.models)
-    return at_nodes(tree, nodes, name + STOP if node < tree.routes.states else name, "route")
+    return at_nodes(tree, nodes, tree.routes.name(node, tree.models), "route")
 
 
 def mean_points(outcomes: Sequence[Outcome]) -> tuple[Floats, Floats]:

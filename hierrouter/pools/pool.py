@@ -23,7 +23,7 @@ MAX_NODES = 10_000
 MAX_HOPS = 20
 MAX_SEED = 2**31 - 1
 OPENAI = "openai"  # the backend of models that a server answers for
-# What a report calls its own policies, and the end of a route of fewer calls, `first>stop`.
+# What a report calls its own policies, and the end of an action that stops, `first>stop`.
 RESERVED = ("hierrouter", "oracle", "random", "stop")
 # What a step key says of a model besides its generation settings and the instruction.
 Identity = Mapping[str, str]

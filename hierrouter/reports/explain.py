@@ -15,7 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
-from hierrouter.evaluation.outcome import STOP, ending, greedy
+from hierrouter.evaluation.outcome import ending, greedy
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.values import GROUPS
 from hierrouter.tables import (
@@ -161,11 +161,6 @@ class Explained:
             way.append(number)
             number = self.node(number).parent
         return tuple(reversed(way))
-
-    def route(self, number: int) -> str:
-        """Name of the route that ends at a node; `first>stop` where it is shorter than L."""
-        node = self.node(number)
-        return node.route + STOP if len(self.on_way(number)) < self.hops else node.route
 
     @cached_property
     def _children(self) -> dict[int, tuple[Node, ...]]:
@@ -349,7 +344,7 @@ def _worst_cells(found: Explained) -> tuple[Cell, ...]:
     assert found.router
     lost = [choice.regret for choice in found.router.choices]
     lost += [0.0] * (found.hops - len(lost))
-    ends = (found.route(found.router.node), found.route(found.best))
+    ends = (found.node(found.router.node).route, found.node(found.best).route)
     return (found.name, found.regret, *lost, *ends, one_line(found.question, LONGEST_QUESTION))
 
 
@@ -421,8 +416,8 @@ def _routes_table(found: Explained) -> Table:
     for kind, group in GROUPS.items():
         if kind in ends:
             name, number = ends[kind]
-            node, route = found.node(number), found.route(number)
-            cells = (name, route, node.quality, node.cost, node.reward, best - node.reward)
+            node = found.node(number)
+            cells = (name, node.route, node.quality, node.cost, node.reward, best - node.reward)
             lines.append(Line(group, cells))
     fixed = "The fixed route is the best one on the train fold." if found.fixed else ""
     return Table(f"Routes for {found.name}", columns, tuple(lines), fixed)

@@ -145,10 +145,10 @@ def cases(found: Sequence[Explained]) -> list[dict[str, Any]]:
 
 def _case(found: Explained) -> dict[str, Any]:
     calls = _calls_shown(found)
-    best = found.route(found.best)
+    best = found.node(found.best).route
     loss = f"best: {best}"
     if found.router:
-        loss = f"{found.route(found.router.node)} instead of {best}: regret {found.regret:.4f}"
+        loss = f"{found.node(found.router.node).route} instead of {best}: regret {found.regret:.4f}"
     return {
         "name": found.name,
         "loss": loss,

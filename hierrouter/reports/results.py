@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.outcome import ROUTER, STOP
+from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.explain import Explained
 from hierrouter.reports.values import Bootstrap, Row, finite, pivot
 from hierrouter.tables import json_text
@@ -221,7 +221,7 @@ def route_map(
         rest = (float(mean[nodes[MOST_ROUTES:]].sum()),) if len(nodes) > MOST_ROUTES else ()
         return (*mean[shown].tolist(), *rest)
 
-    names = [_name(fold, node) for node in shown]
+    names = [fold.routes.name(node, fold.models) for node in shown]
     return RouteMap(
         routes=(*names, *([OTHER] if len(nodes) > MOST_ROUTES else [])),
         rows=tuple(
@@ -233,12 +233,6 @@ def route_map(
             for dataset, rows in columns.items()
         ),
     )
-
-
-def _name(fold: RouteTree, node: int) -> str:
-    """As fixed routes are called in the tables."""
-    name = fold.routes.name(node, fold.models)
-    return name + STOP if node < fold.routes.states else name
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
 from hierrouter.tables import significant
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import SEPARATOR
+from hierrouter_cache.tree import route_name
 
 WIDTH = 16  # questions of many that are under way
 
@@ -273,8 +273,8 @@ class RouteResult:
 
     @property
     def route(self) -> str:
-        """The models in order, `first>second`."""
-        return SEPARATOR.join(hop.model for hop in self.hops)
+        """The models in order, `first>second`, or `>first`."""
+        return route_name([hop.model for hop in self.hops])
 
     @property
     def answer(self) -> str:

@@ -36,8 +36,8 @@ COSTS = "SELECT cost, total_cost FROM nodes WHERE route = 'a>b' AND id = 'one'"
         (
             ROUTES,
             [
-                *(("a", 0, 2), ("a", 1, 2), ("a>a", 2, 2), ("a>b", 2, 2)),
-                *(("b", 0, 2), ("b", 1, 2), ("b>a", 2, 2), ("b>b", 2, 2)),
+                *((">a", 1, 2), (">b", 1, 2), ("a", 0, 2), ("a>a", 2, 2), ("a>b", 2, 2)),
+                *(("b", 0, 2), ("b>a", 2, 2), ("b>b", 2, 2)),
             ],
         ),
         (COSTS, [(5.0, 12.0)]),  # 3 tokens in and 2 out a call: 3 * 1 + 2 * 2 for a, 5 for b

@@ -140,7 +140,7 @@ def test_where_the_router_may_stop_policies_may(ruled: Place) -> None:
     (ruled / "short.py").write_text("def rule(seen):\n    return 'text>stop'\n")
     flags = "--checkpoint stopping --policy short:rule"
     rows = over_all(ruled.tells(f"report {flags}")["rows"])
-    assert rows["short:rule"]["reward"] == pytest.approx(rows["text>stop"]["reward"], abs=1e-11)
+    assert rows["short:rule"]["reward"] == pytest.approx(rows[">text"]["reward"], abs=1e-11)
     values = ruled.tells(f"compare --baselines random {flags}")["values"]
     assert [one["first"] for one in values if one["value"] == "regret"] == ["anytime oracle"]
 

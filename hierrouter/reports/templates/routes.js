@@ -1,4 +1,4 @@
-// Index arithmetic of the tree of routes, as hierrouter_cache/routes.py.
+// Index arithmetic of the tree of routes, as hierrouter_cache/tree.py.
 
 const SEPARATOR = ">";
 
@@ -20,10 +20,10 @@ function wayTo(cache, node) {
   return way;
 }
 
-/** `first>second`, and `first>stop` where an episode ends early. */
+/** `first>second`, and `>first` where there is one call. */
 function routeName(cache, node) {
   const names = wayTo(cache, node).map((at) => cache.models[actionOf(cache, at)]);
-  return [...names, ...(node < cache.states ? ["stop"] : [])].join(SEPARATOR);
+  return (names.length === 1 ? SEPARATOR : "") + names.join(SEPARATOR);
 }
 
 /** The nodes at which an episode can end without a call of a model that was dropped. */

@@ -59,7 +59,7 @@ def test_equal_routes_go_to_the_cheaper_then_to_the_lower_number() -> None:
         tokens_out=np.zeros((1, 4), dtype=np.int64),
         rate=np.ones((3, 2)),
     )
-    assert bounds.best_fixed_route(tree, 0.0, tree).name == "model-1"
+    assert bounds.best_fixed_route(tree, 0.0, tree).name == ">model-1"
     assert oracle(tree, 0.0).cost.tolist() == [1.0]
 
 

@@ -72,7 +72,7 @@ def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: 
     actions = Actions(tree.routes, allow_stop)
     depth = tree.routes.depth()[: tree.routes.states]
     for outcome in fixed_routes(tree, allow_stop):
-        named = outcome.name.removesuffix(">stop").split(">")
+        named = outcome.name.removeprefix(">").split(">")
         route = [tree.models.index(name) for name in named]
         if len(route) < tree.hops:
             route[-1] += len(tree.models)  # and stop
@@ -122,7 +122,7 @@ def test_greedy_looks_at_each_state_alone() -> None:
 def test_an_outcome_is_shown_in_one_short_line() -> None:
     one = Outcome("one", "router", np.array([1.0, 0.5]), np.array([1.0, 0]), np.array([2.0, 4]))
     assert repr(one) == "<one on 2 queries: Q 0.7500, C 3, right 0.5000>"
-    assert repr(fixed_routes(random_tree(Routes(1, 1), 0, 0))) == "[<model-0 on no query>]"
+    assert repr(fixed_routes(random_tree(Routes(1, 1), 0, 0))) == "[<>model-0 on no query>]"
 
 
 def test_direct_calls_know_which_models_are_in_the_pool() -> None:
@@ -134,7 +134,7 @@ def test_direct_calls_know_which_models_are_in_the_pool() -> None:
 def test_routes_that_stop_early_are_no_direct_calls() -> None:
     tree = random_tree(Routes(2, 2), 3, 0)
     names = [route.name for route in fixed_routes(tree, allow_stop=True)]
-    assert names[:3] == ["model-0>stop", "model-1>stop", "model-0>model-0"]
+    assert names[:3] == [">model-0", ">model-1", "model-0>model-0"]
     assert names[2:] == [route.name for route in fixed_routes(tree)]
     assert not set(names) & {call.name for call in single_calls(tree)}
 

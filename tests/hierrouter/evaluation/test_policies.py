@@ -224,7 +224,7 @@ def test_names_are_direct_calls_routes_and_the_oracle() -> None:
     np.testing.assert_array_equal(direct.quality, tree.direct.score[:, 1])
     route = hr.evaluate(tree, "model-1>model-0", ALPHA)
     np.testing.assert_array_equal(route.quality, tree.score[:, tree.routes.node((1, 0))])
-    early = hr.evaluate(tree, "model-1>stop", ALPHA)
+    early = hr.evaluate(tree, ">model-1", ALPHA)
     np.testing.assert_array_equal(early.cost, tree.cost[:, tree.routes.node((1,))])
     best = hr.evaluate(tree, "oracle", ALPHA)
     np.testing.assert_allclose(best.reward, tree.reward(ALPHA).max(axis=1))

@@ -15,7 +15,7 @@ from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.opening import DEFAULT_VIEW, VIEWS, state_texts
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, route_name
 from tests.models import save_random_encoder
 
 ENCODERS: dict[str, Callable[[Path], str]] = {
@@ -68,7 +68,7 @@ def words(cache: Path, tree: RouteTree) -> list[list[tuple[str, list[str]]]]:
         [tree.models[action] for action in tree.routes.path(state)]
         for state in range(tree.routes.states)
     ]
-    made = [[">".join(path[: hop + 1]) for hop in range(len(path))] for path in names]
+    made = [[route_name(path[: hop + 1]) for hop in range(len(path))] for path in names]
     return [
         [(question[name], [response[name, route] for route in routes]) for routes in made]
         for name in tree.query_ids

@@ -120,7 +120,7 @@ def stopping(**fields: Any) -> Report:
     """`example` of a router that may stop, trained by `exact`, and a sweep of two seeds."""
     worse = outcome("hierrouter", "router", [0.7, 0.3, 0.7, 0.7], [0.5] * 4)
     [router] = [policy for policy in policies() if policy.kind == "router"]
-    short = outcome("a>stop", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
+    short = outcome(">a", "route", [0.4, 0.4, 0.2, 0.2], [0.6] * 4)
     usual: dict[str, Any] = {
         "provenance": {
             "algo": "exact",

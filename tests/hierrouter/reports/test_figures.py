@@ -247,7 +247,7 @@ def test_rungs_rise_from_chance_and_the_router_stands_above_all_it_beats() -> No
 
 
 MAP = results.RouteMap(
-    routes=("a>b", "b>stop", results.OTHER),
+    routes=("a>b", ">b", results.OTHER),
     rows=(
         results.RouteShares("gsm8k", (0.75, 0.25, 0.0), (1.0, 0.0, 0.0)),
         results.RouteShares("mbpp", (0.0, 0.0, 1.0), (0.0, 0.1, 0.9)),
@@ -263,7 +263,7 @@ def test_shares_are_those_of_each_dataset() -> None:
     columns = {name: np.array(at) for name, at in places.items()}
     found = results.route_map(tree, router, oracle, columns)
     a, b = tree.models
-    assert found.routes == (f"{a}>{b}", f"{a}>{a}", f"{a}>stop")
+    assert found.routes == (f"{a}>{b}", f"{a}>{a}", f">{a}")
     assert [row.dataset for row in found.rows] == ["d0", "d1", "all"]
     assert [row.router for row in found.rows] == [(0, 1, 0), (0.5, 0, 0.5), (0.25, 0.5, 0.25)]
     assert [row.oracle for row in found.rows] == [(0.5, 0.5, 0), (1, 0, 0), (0.75, 0.25, 0)]
@@ -289,7 +289,7 @@ def test_a_cell_of_the_map_says_its_share_in_per_cent() -> None:
         *("75", "25", "100", "100", "<1"),
         *("100", "10", "90", "50", "50"),
     ]
-    assert {"gsm8k", "all", "a>b", "b>stop", results.OTHER, "hierrouter", "oracle"} <= set(drawn)
+    assert {"gsm8k", "all", "a>b", ">b", results.OTHER, "hierrouter", "oracle"} <= set(drawn)
     alone = drawn_map(rows=(MAP.rows[0], MAP.rows[-1]))
     assert "gsm8k" in alone and "all" not in alone  # one dataset needs no total
     without = replace(MAP, rows=tuple(replace(row, router=None) for row in MAP.rows))
