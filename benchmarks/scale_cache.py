@@ -19,9 +19,8 @@ from measuring import ROOT
 from numpy.typing import NDArray
 
 from hierrouter.collection.plan import store_plan
-from hierrouter.engines import IMPORTED
 from hierrouter.engines.encoders import BUILT_IN, load_encoder
-from hierrouter.pools.pool import ModelSpec, Pool
+from hierrouter.pools.pool import IMPORTED, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.replay.opening import TEXTS_PER_FILE

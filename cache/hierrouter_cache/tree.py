@@ -15,6 +15,7 @@ from hierrouter_cache.errors import InputError
 
 SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
+ALL_FOLDS = "all"  # a name for all of them
 MEASURED = ("score", "accuracy", "tokens_in", "tokens_out")  # of each call, tree or direct
 Number = TypeVar("Number", int, NDArray[np.int64])
 Value = TypeVar("Value", float, NDArray[np.float64])
@@ -350,14 +351,20 @@ class RouteTree:
         )
 
     def split(self, name: str) -> Self:
-        """The queries of one fold, "train", "validation" or "test".
+        """The queries of one fold, "train", "validation" or "test", or of "all" of them.
 
         Raises:
             InputError: another name.
         """
-        if name not in SPLITS:
-            raise InputError(f"unknown split: {name}; known: {', '.join(SPLITS)}")
-        return self.select(np.flatnonzero(np.array(self.splits) == name))
+        return self.select(self.rows(name))
+
+    def rows(self, split: str) -> NDArray[np.int64]:
+        """int64[n]: the positions of the queries of a fold; see `split`."""
+        if split == ALL_FOLDS:
+            return np.arange(len(self))
+        if split not in SPLITS:
+            raise InputError(f"unknown split: {split}; known: {', '.join((*SPLITS, ALL_FOLDS))}")
+        return np.flatnonzero(np.array(self.splits) == split)
 
 
 def net_reward(quality: Value, cost: Value, alpha: float) -> Value:

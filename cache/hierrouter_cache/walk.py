@@ -318,7 +318,7 @@ def load_tree(
     Raises:
         IncompleteTree: a node, a direct call or a score is missing.
     """
-    if lack := holes(forest, spec.routes):
+    if lack := holes(forest, spec):
         raise IncompleteTree(f"the tree is incomplete: {reader.root}: {lack}; collect again")
     for values in (score.tree, score.direct, accuracy.tree, accuracy.direct):
         if np.isnan(values).any():
@@ -357,8 +357,9 @@ def load_tree(
     )
 
 
-def holes(forest: Forest, routes: Routes) -> str | None:
-    """How many queries lack how much, in words; None where nothing is missing."""
+def holes(forest: Forest, spec: TreeSpec) -> str | None:
+    """How many queries lack how much, and whose answers, in words; None where nothing is."""
+    routes = spec.routes
     lacking = int(np.count_nonzero(~forest.complete))
     if not lacking:
         return None
@@ -371,7 +372,28 @@ def holes(forest: Forest, routes: Routes) -> str | None:
     below = np.count_nonzero(~forest.tree.found[:, 1:] & ~forest.tree.found[:, parents])
     if below:
         what += f" ({below} of them because their parent is missing)"
-    return f"{lacking} of {len(forest.keys)} queries lack {what}"
+    queries = _lacking_by_model(forest, spec)
+    most = sorted(queries.items(), key=lambda item: -item[1])[:MODELS_NAMED]
+    named = ", ".join(f"of {name} in {count}" for name, count in most)
+    more = f" and of {len(queries) - len(most)} more" if len(queries) > len(most) else ""
+    return f"{lacking} of {len(forest.keys)} queries lack {what}: no answer {named}{more}"
+
+
+MODELS_NAMED = 4
+
+
+def _lacking_by_model(forest: Forest, spec: TreeSpec) -> dict[str, int]:
+    """In how many queries an answer of each model is missing that could have been asked for."""
+    routes = spec.routes
+    parents = [routes.parent(node) for node in range(1, routes.nodes)]
+    gone = ~forest.tree.found[:, 1:] & forest.tree.found[:, parents]
+    called = np.array([routes.action(node) for node in range(1, routes.nodes)])
+    lacking = {name: gone[:, called == at].any(axis=1) for at, name in enumerate(spec.models)}
+    for column, (name, _) in enumerate(spec.direct):
+        alone = ~forest.direct.found[:, column]
+        lacking[name] = lacking.get(name, np.zeros_like(alone)) | alone
+    counts = {name: int(np.count_nonzero(queries)) for name, queries in lacking.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _content(names: object, arrays: Sequence[NDArray[Any]]) -> str:

@@ -96,6 +96,7 @@ def _csv(answer: pa.Table) -> str:
 
 
 LABELS = {"check": "check lines", "import": "import", "export": "export", "judge": "judge"}
+GAPS_NAMED = 5  # models that lack most
 AGREED = 0.95  # of verdicts; below it right and wrong are perhaps misread
 
 
@@ -195,10 +196,15 @@ def _say_answers(found: Received, answers: Answers, pool: Pool) -> None:
     for model in pool.models:
         if model.name != model.model:
             console.say(f"import: model {model.model} is called {model.name} here")
+    short = {model.model: model.name for model in pool.models}
+    for name, count in answers.lacking.most_common(GAPS_NAMED):
+        console.say(f"import: {count:,} queries lack an answer of {short.get(name, name)}")
     if answers.lacking:
+        more = len(answers.lacking) - GAPS_NAMED
+        others = f"{more} more models lack some; " if more > 0 else ""
         console.say(
-            f"import: {answers.lacking:,} queries lack the answer of some model; take fewer "
-            "--models, or leave these queries out with --allow-incomplete"
+            f"import: {others}leave models out with --without, or these queries with "
+            "--allow-incomplete"
         )
     has_references = all(query.answers for query in answers.queries)
     if not has_references:

@@ -18,6 +18,7 @@ def compare(
     alpha: options.ShownAlpha = None,
     selected: Selected,
     checkpoint: options.Checkpoint = None,
+    sweep: options.Sweep = None,
     split: options.Split = TEST,
     baselines: Annotated[
         str | None,
@@ -55,7 +56,7 @@ def compare(
     wanted = require_sets(options.split_names(sets) or [])
     tree = as_trained(selected, checkpoint).open()
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
-    shown = select_run(tree, alpha, checkpoint)
+    shown = select_run(tree, alpha, checkpoint, sweep)
     say_if_few(tree, split, "every figure rests on them")
     say_shown("compare", shown, split, with_alpha=True)
     # What a user's own baseline prints is no result of ours.

@@ -253,6 +253,9 @@ Data = Annotated[Path, works_on("--data", "DIR", "Folder of <dataset>.jsonl or .
 Models = Annotated[
     str | None, works_on("--models", "A,B", "Only these models of the pool, in this order.")
 ]
+Without = Annotated[
+    str | None, works_on("--without", "A,B", "Leave these models and references out.")
+]
 Hops = Annotated[
     int | None, works_on("--hops", "N", "Fewer hops than the pool's: the first N.", min=1)
 ]
@@ -343,6 +346,10 @@ Policies = Annotated[
     value("--policy", "MODULE:OBJECT", "A policy of your own beside the router; repeatable."),
 ]
 Split = Annotated[str, split_flag("The fold to evaluate on.")]
+SplitOrAll = Annotated[
+    str,
+    choice("--split", (*FOLDS, "all"), "The fold to show; all is no test.", what="split"),
+]
 Format = Annotated[str, format_flag(*FORMATS)]
 ShortFormat = Annotated[str, format_flag("text", "json")]
 Out = Annotated[

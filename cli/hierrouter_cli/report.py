@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from hierrouter_cache.tree import ALL_FOLDS
 from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
 
@@ -35,7 +36,7 @@ def report(
     defer_to: options.DeferTo = None,
     defer_share: options.DeferShare = None,
     policy: options.Policies = None,
-    split: options.Split = TEST,
+    split: options.SplitOrAll = TEST,
     all_tables: Annotated[
         bool, options.switch("--all", "Also the tables that only page and JSON hold otherwise.")
     ] = False,
@@ -152,9 +153,9 @@ def say_called(command: str, run: Path, pool: Pool) -> None:
 
 def say_if_few(tree: RouteTree, fold: str, role: str) -> None:
     """Warn where a fold is too small to trust what is read off it."""
-    found = tree.splits.count(fold)
+    found = len(tree.rows(fold))
     if found < FEW_QUERIES:
-        console.say(f"note: only {found} {fold} queries, and {role}; collect more to trust it")
+        console.say(f"note: only {found} {fold} queries, and {role}; add queries to trust it")
 
 
 def warn_of_test(command: str, split: str) -> None:
@@ -191,7 +192,7 @@ def log_looks(
     from hierrouter.learning.selection import count_test_looks, log_test_look
 
     shown = [run for run in runs if run]
-    if split != TEST or not shown or TEST not in tree.splits:
+    if split not in (TEST, ALL_FOLDS) or not shown or TEST not in tree.splits:
         return
     for line in log_test_look(shown, command, {"tree": tree.fingerprint, **look}):
         console.say(f"{command}: {line}")

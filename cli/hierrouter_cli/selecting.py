@@ -68,6 +68,7 @@ class Selected:
     cache: options.Cache = options.DEFAULT_CACHE
     pool: options.PoolName = None
     models: options.Models = None
+    without: options.Without = None
     hops: options.Hops = None
     datasets: options.Datasets = None
     limit: options.Limit = None
@@ -100,6 +101,7 @@ class Selected:
         return Selection(
             pool=self.pool,
             models=options.split_names(self.models),
+            without=options.split_names(self.without) or (),
             hops=self.hops,
             datasets=options.split_names(self.datasets),
             limit=self.limit,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from hierrouter.collection.files import whole_folder, write_frame, write_json_lines
 from hierrouter.collection.plan import stored_queries
 from hierrouter.collection.tables import MAX_TOKENS, Answer, Row, read_rows
-from hierrouter.engines import IMPORTED
 from hierrouter.engines.encoders import Encoder
+from hierrouter.pools.pool import IMPORTED
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import Scorer
 from hierrouter.questions.sources import choice_lines

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.engines import IMPORTED
 from hierrouter.engines.generator import Failure, Response, prompt_text
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec, Pool, keys_sent
@@ -213,7 +212,7 @@ def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
         return None
     stored = reader.latest_plan()
     pool = stored_pool(stored.pool, f"the last plan of {root}")[0]
-    if any(model.backend == IMPORTED for model in pool.everyone):
+    if pool.imported:
         raise InputError(
             f"what {root} holds was imported, and its models cannot be called; "
             "name --datasets and --pool to collect something else into it"

@@ -17,9 +17,17 @@ import pyarrow as pa
 
 from hierrouter.collection.plan import Call, call_row, store_plan
 from hierrouter.collection.tables import Answer, Answers, Route
-from hierrouter.engines import IMPORTED
 from hierrouter.engines.generator import Response
-from hierrouter.pools.pool import MAX_HOPS, MAX_NODES, RESERVED, Identity, ModelSpec, Pool, size_in
+from hierrouter.pools.pool import (
+    IMPORTED,
+    MAX_HOPS,
+    MAX_NODES,
+    RESERVED,
+    Identity,
+    ModelSpec,
+    Pool,
+    size_in,
+)
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import GIVEN
 from hierrouter_cache.errors import InputError, suggestion

@@ -75,9 +75,9 @@ class Answers:
         return max(len(path) for answers in self.at for path in answers)
 
     @property
-    def lacking(self) -> int:
-        """Queries that not every model has answered at the first hop."""
-        return sum(any((name,) not in found for name in self.models) for found in self.at)
+    def lacking(self) -> Counter[str]:
+        """How many queries each model has not answered at the first hop; none that has all."""
+        return Counter(name for found in self.at for name in self.models if (name,) not in found)
 
     @property
     def scores(self) -> list[float | None]:

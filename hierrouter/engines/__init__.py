@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from hierrouter.engines.generator import Backend, Engines
 from hierrouter.pools.pool import Identity, ModelSpec
 
-IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
-
 
 def backend(name: str) -> Backend:
     """The engine of this name; heavy imports happen here and not before.

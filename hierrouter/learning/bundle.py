@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.engines import IMPORTED
 from hierrouter.engines.generator import Engines
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
-from hierrouter.pools.pool import OPENAI, Identity, Pool, keys_sent
+from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent
 from hierrouter.replay.stored_pool import opened_pool
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.reader import CacheReader

@@ -42,9 +42,7 @@ class Examples:
             InputError: the fold is empty.
         """
         if not len(tree):
-            raise InputError(
-                "nothing is known of the models: the train fold is empty; collect more queries"
-            )
+            raise InputError("nothing is known of the models: the train fold is empty; add queries")
         fold = TrainingFold.of(tree, objective)
         reward = fold.episode_reward(objective.alpha, standardise=True)
         return cls(fold, torch.from_numpy(reward.astype(np.float32)))

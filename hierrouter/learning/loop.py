@@ -226,7 +226,7 @@ def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
     """
     learn_from = tree.split("train")
     if not len(learn_from):
-        raise InputError("no query to train on: the train fold is empty; collect more queries")
+        raise InputError("no query to train on: the train fold is empty; add queries")
     chooser = choosing_fold(tree)
     return learn_from, learn_from if chooser == "train" else tree.split(chooser)
 

@@ -71,17 +71,19 @@ def select_run(
         tree: all folds.
         alpha: None is the alpha that the router was trained for.
         checkpoint: the user's choice; no other router is shown for it.
-        sweep_run: the user's choice, instead of the latest sweep.
-        with_sweep: read the sweep even where its router is not shown.
+        sweep_run: the user's choice, instead of the latest sweep; its router is shown, unless
+            `with_sweep`.
+        with_sweep: read the sweep beside the router of a run.
 
     Raises:
         InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
     """
-    run = checkpoint or latest_run(tree, "train", alpha)
+    by_sweep = sweep_run is not None and not with_sweep
+    run = checkpoint or (None if by_sweep else latest_run(tree, "train", alpha))
     trained = router_at(run, alpha) if run else None
     value = trained.alpha if trained and alpha is None else alpha
     value = PAPER_ALPHA if value is None else value
-    remarks = [] if checkpoint else _overlooked(tree, "train", alpha)
+    remarks = [] if checkpoint or by_sweep else _overlooked(tree, "train", alpha)
     is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
     sweep = None
     if is_lacking or with_sweep:
@@ -91,8 +93,9 @@ def select_run(
     if is_lacking and sweep and (found := sweep.like(trained, value)):
         may_stop = trained and found.objective.allow_stop > trained.objective.allow_stop
         run, trained = sweep_run, found
+        why = "" if by_sweep else f"no run of `train` for alpha {value:g} on this tree; "
         remarks.append(
-            f"no run of `train` for alpha {value:g} on this tree; the sweep's network is shown, "
+            f"{why}the sweep's network is shown, "
             f"seed {found.origin.seed}{', which may stop early' if may_stop else ''}"
         )
     if trained:

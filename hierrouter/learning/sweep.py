@@ -366,9 +366,7 @@ def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -
         raise InputError(f"a grid needs at least 2 alphas, got {count}")
     train = tree.split("train")
     if not len(train):
-        raise InputError(
-            "no query to choose alphas on: the train fold is empty; collect more queries"
-        )
+        raise InputError("no query to choose alphas on: the train fold is empty; add queries")
     break_points = oracle_break_points(train, allow_stop)
     spread = (np.arange(count - 2) + 0.5) / max(count - 2, 1)
     quantiles = np.quantile(break_points, spread) if len(break_points) else np.empty(0)

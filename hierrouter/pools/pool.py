@@ -23,6 +23,7 @@ MAX_NODES = 10_000
 MAX_HOPS = 20
 MAX_SEED = 2**31 - 1
 OPENAI = "openai"  # the backend of models that a server answers for
+IMPORTED = "imported"  # the backend of models whose answers came from elsewhere
 # What a report calls its own policies, and the end of an action that stops, `first>stop`.
 RESERVED = ("hierrouter", "oracle", "random", "stop")
 # What a step key says of a model besides its generation settings and the instruction.
@@ -318,25 +319,44 @@ class Pool:
         """The price of every model, references included, by name."""
         return {model.name: model.price() for model in self.everyone}
 
-    def sub_pool(self, models: Sequence[str] | None, hops: int | None) -> Pool:
+    @property
+    def imported(self) -> bool:
+        """Whether answers of it came from elsewhere, so that nobody can call its models."""
+        return any(model.backend == IMPORTED for model in self.everyone)
+
+    def sub_pool(
+        self, models: Sequence[str] | None, hops: int | None, without: Sequence[str] = ()
+    ) -> Pool:
         """Fewer models, in the order given, or fewer hops; None leaves them as they are.
 
+        Args:
+            models: names of those to keep; references stay.
+            hops: how many.
+            without: names of models and references to leave out.
+
         Raises:
-            InputError: a model that is not in the pool, or more hops than it has.
+            InputError: a model that is not in the pool, none that is left, or more hops than it
+                has.
         """
         names = [model.name for model in self.models]
+        everyone = [model.name for model in self.everyone]
+        for given, known in ((models or (), names), (without, everyone)):
+            for name in given:
+                if name not in known:
+                    raise InputError(
+                        f"unknown model: {name}; {suggestion(name, known)}".rstrip("; ")
+                    )
         chosen = self.models
         if models is not None:
-            for name in models:
-                if name not in names:
-                    raise InputError(
-                        f"unknown model: {name}; {suggestion(name, names)}".rstrip("; ")
-                    )
             require_distinct(list(models), "--models")
             chosen = tuple(self.models[names.index(name)] for name in models)
+        chosen = tuple(model for model in chosen if model.name not in without)
+        references = tuple(model for model in self.references if model.name not in without)
+        if not chosen:
+            raise InputError(f"no model is left: --without {','.join(without)}; leave out fewer")
         if hops is not None and not 1 <= hops <= self.hops:
             raise InputError(f"hops must be 1 to {self.hops}, as collected, got {hops}: --hops")
-        return replace(self, models=chosen, hops=hops or self.hops)
+        return replace(self, models=chosen, references=references, hops=hops or self.hops)
 
     def to_json(self, identities: Mapping[str, Identity]) -> str:
         """The pool and what its models resolved to, as stored with a plan."""

@@ -150,6 +150,7 @@ class Selection:
     Attributes:
         pool: a pool's name or TOML file; None is the pool of the last collection.
         models: names of some of the pool's models, in action order; None is all of them.
+        without: names of models and references to leave out.
         hops: at most the pool's number of hops; None is all of them.
         datasets: names among those collected; None is all of them.
         limit: at most so many queries a dataset, the first ones.
@@ -162,6 +163,7 @@ class Selection:
 
     pool: str | None = None
     models: Sequence[str] | None = None
+    without: Sequence[str] = ()
     hops: int | None = None
     datasets: Sequence[str] | None = None
     limit: int | None = None
@@ -177,6 +179,7 @@ def open(
     *,
     prices: str | Path | Mapping[str, Any] | None = None,
     models: str | Sequence[str] | None = None,
+    without: str | Sequence[str] = (),
     hops: int | None = None,
     datasets: str | Sequence[str] | None = None,
     limit: int | None = None,
@@ -194,6 +197,7 @@ def open(
         prices: a TOML file, or by model cost per token or {"in": ..., "out": ...}; models that are
             not named keep the pool's price.
         models, datasets: some of them, as a list or as "a,b"; None is all.
+        without: models and references to leave out, given likewise.
         hops: the first so many; None is all.
         limit: at most so many queries of each dataset.
         scorer: name of Q, or `module:function`.
@@ -212,6 +216,7 @@ def open(
     selection = Selection(
         pool=None if pool is None else str(pool),
         models=listed(models),
+        without=listed(without) or (),
         hops=hops,
         datasets=listed(datasets),
         limit=limit,
@@ -266,7 +271,9 @@ def open_trees(
     accuracy = GIVEN if scorer is GIVEN else scorer_named(ACCURACY)
     reader = CacheReader(root)
     plan = reader.latest_plan()
-    opened = opened_pool(plan.pool, selection.pool, selection.models, selection.hops)
+    opened = opened_pool(
+        plan.pool, selection.pool, selection.models, selection.hops, selection.without
+    )
     pool, spec = opened.pool, opened.spec
     known = [model.name for model in opened.stored.everyone]
     prices = [prices_of(pool, given, known) for given in price_lists]
@@ -312,12 +319,17 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
         IncompleteTree: there are others and they may not be left out, or there is no whole one.
     """
     rows = np.flatnonzero(forest.complete)
-    lack = walk.holes(forest, opened.pool.routes)
+    lack = walk.holes(forest, opened.spec)
     if not lack or (selection.allow_incomplete and len(rows)):
         return forest.select(rows)
     again = f"`hierrouter collect --cache {root}" + (
         f" --pool {selection.pool}`" if selection.pool else "`"
     )
+    if opened.stored.imported:
+        raise IncompleteTree(
+            f"the table that was imported is incomplete: {lack}; import one that has them, leave "
+            "models out (--without), or these queries (--allow-incomplete)"
+        )
     if opened.changed:
         raise IncompleteTree(
             f"not collected with this configuration: {root}: {opened.changed}; run {again}"
@@ -346,7 +358,7 @@ def training_tree(tree: AnyTree) -> AnyTree:
     if not train or not validation:
         raise InputError(
             f"too few queries to train on: {train} train, {validation} validation; at least 1 of "
-            "each is needed, collect more queries"
+            "each is needed, add queries"
         )
     return tree.select(np.flatnonzero(np.isin(tree.splits, LEARNED_FROM)))
 

@@ -77,6 +77,7 @@ def opened_pool(
     name: str | None = None,
     models: Sequence[str] | None = None,
     hops: int | None = None,
+    without: Sequence[str] = (),
 ) -> OpenedPool:
     """The plan's pool, or the one of this name or file, or a part of either.
 
@@ -85,13 +86,14 @@ def opened_pool(
         name: a pool's name or TOML file; None is the plan's.
         models: names of some models, in action order; None is all of them.
         hops: at most the pool's; None is all of them.
+        without: names of models and references to leave out.
 
     Raises:
         InputError: an unknown pool, model or number of hops, or a folder that is no model.
         WorldError: a model that the plan does not know and that cannot be found.
     """
     stored, known = planned_pool(plan)
-    part = (stored if name is None else load_pool(name)).sub_pool(models, hops)
+    part = (stored if name is None else load_pool(name)).sub_pool(models, hops, without)
     identities = known if name is None else _identities(part, stored, known)
     opened = [identities[model.name] for model in part.models]
     context_free = any(identity.get("context_free") == "yes" for identity in opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -85,7 +85,10 @@ def calls_of(
             f"{lacking} of {len(tree)} queries are not in the cache: {reader.root}; give the "
             "cache that the tree was opened from"
         )
-    spec = opened_pool(plan.pool, pool, tree.models, tree.hops).spec
+    opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
+    # References that were left out when the tree was opened are left out here.
+    left = [one.name for one in opened.pool.references if one.name not in tree.direct.models]
+    spec = replace(opened, pool=opened.pool.sub_pool(None, None, left)).spec
     return reader, spec, walk(reader, spec, [keys[name] for name in wanted])
 
 

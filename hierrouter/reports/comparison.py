@@ -32,7 +32,7 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
 from hierrouter.reports.evaluated import cost_unit
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
-from hierrouter.reports.report import ROWS, table_named
+from hierrouter.reports.report import ROWS, run_or_sweep, table_named
 from hierrouter.reports.results import COST_UNIT
 from hierrouter.reports.values import (
     Bootstrap,
@@ -75,7 +75,7 @@ def compare(
 
     Args:
         tree: all folds.
-        run: of `train`, or its folder; default: the newest that learned from the tree.
+        run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
         alpha: price of cost; default: the one that the router was trained for.
         split: the fold to compare on.
         baselines: names, or `module:Class`, as a list or as "a,b"; None is all of ours.
@@ -91,7 +91,7 @@ def compare(
     chosen, wanted = baselines_named(listed(baselines)), require_sets(listed(sets) or [])
     own = own_policies(policies)
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
-    shown = select_run(tree, alpha, None if run is None else Path(run))
+    shown = select_run(tree, alpha, *run_or_sweep(run))
     return compared(tree, shown, chosen, wanted, answers, split, seed, progress, own)
 
 

@@ -34,7 +34,7 @@ from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings
 from hierrouter.reports.values import Bootstrap, Estimates, estimates
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import ALL_FOLDS, RouteTree
 
 DEFERRAL_POINTS = 101  # of a curve at most: shares about a hundredth apart
 
@@ -125,6 +125,7 @@ def report_on(
         price_lists={name: every[name].outcomes(deferral) for name in several},
         cost_unit=cost_unit(list(lists.values())),
         notes=(
+            *(ALL_NOTES if split == ALL_FOLDS else ()),
             *data_notes(tree),
             *cost_notes(fold, alpha),
             *_direct_notes(tree, fold, alpha, trained, mine.router),
@@ -144,10 +145,16 @@ def report_on(
     )
 
 
+ALL_NOTES = (
+    "These are the queries of all folds: whatever learned has seen most of them, so this is no "
+    "test.",
+)
+
+
 def _fold(tree: RouteTree, split: str) -> RouteTree:
     fold = tree.split(split)
     if not len(fold):
-        raise InputError(f"the {split} fold is empty: nothing to report on; collect more queries")
+        raise InputError(f"the {split} fold is empty: nothing to report on; add queries")
     return fold
 
 

@@ -237,7 +237,7 @@ def worst_queries(
     Raises:
         InputError: a router made for another tree.
     """
-    rows = np.flatnonzero(np.array(tree.splits) == split)
+    rows = tree.rows(split)
     fold = tree.select(rows)
     stop = trained.objective.allow_stop
     # To the digits that are shown, so that rounding does not order what is equal.

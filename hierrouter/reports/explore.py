@@ -256,7 +256,7 @@ def explored(
     """
     fold = tree.split(split)
     if not len(fold):
-        raise InputError(f"the {split} fold is empty: nothing to explore; collect more queries")
+        raise InputError(f"the {split} fold is empty: nothing to explore; add queries")
     # A sweep's router that stands for a run is the sweep's anyway.
     trained = shown.trained if shown.run != shown.sweep_run else None
     alphas = positions(tree, split, shown.sweep, trained)
@@ -296,7 +296,7 @@ def _with_texts(
     tree: RouteTree, split: str, alpha: float, trained: TrainedRouter | None, count: int
 ) -> Integers:
     """int64[n], ascending: positions in the fold of the queries that come with their texts."""
-    of_fold = np.flatnonzero(np.array(tree.splits) == split)
+    of_fold = tree.rows(split)
     worst = worst_queries(tree, split, alpha, trained, count) if trained else []
     others = np.setdiff1d(of_fold, worst)[: count - len(worst)]
     rows = np.array([*worst, *others], dtype=np.int64)

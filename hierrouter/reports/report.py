@@ -213,7 +213,7 @@ def report(
         tree: all folds.
         run: of `train` or `sweep`, or its folder; default: the newest that learned from the tree.
         alpha: price of cost; default: the one that the router was trained for.
-        split: the fold to evaluate on.
+        split: the fold to evaluate on; "all" is all of them, which is no test.
         sweep: of `sweep`, or its folder, for the frontier; default: the newest.
         defer_to: a model whose direct call takes what the router doubts.
         defer_share: at most this share of the queries; default: what gives the highest R.
@@ -224,15 +224,23 @@ def report(
         InputError: something does not fit together, or there is nothing to report on.
         CacheError: the cache that the tree was opened from is gone or damaged.
     """
-    folder = None if run is None else Path(run)
-    swept = None if sweep is None else Path(sweep)
-    if folder is not None and (folder / SUMMARY).is_file():
-        folder, swept = None, folder
+    folder, swept = run_or_sweep(run, sweep)
     own = own_policies(policies)
     shown = select_run(tree, alpha, folder, swept, with_sweep=True)
     defer = DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
     return FinishedReport.of(ReportRequest(lists, shown, split, defer, own))
+
+
+def run_or_sweep(
+    run: str | os.PathLike[str] | None, sweep: str | os.PathLike[str] | None = None
+) -> tuple[Path | None, Path | None]:
+    """The folders of a run of `train` and of a sweep; a sweep may be given as the run."""
+    folder = None if run is None else Path(run)
+    swept = None if sweep is None else Path(sweep)
+    if folder is not None and (folder / SUMMARY).is_file():
+        return None, folder
+    return folder, swept
 
 
 def table_named(name: str, tables: Mapping[str, Table]) -> Table:

@@ -146,6 +146,15 @@ def test_text_shows_tables_and_leaves_in_a_run_the_same_numbers(work: Place, tol
     assert unvarying(json.loads((run / "compare.json").read_text())) == unvarying(told)
 
 
+def test_a_sweep_is_compared_where_it_is_named(work: Place) -> None:
+    [sweep] = work.folder.glob("runs/*-sweep-alpha")
+    flags = f"--alpha 0.6 --sweep {sweep.relative_to(work.folder)} --split validation"
+    done = work.does(f"compare --baselines random --format json {flags}")
+    found = json.loads(done.stdout)
+    assert found["provenance"]["checkpoint"] == str(sweep.relative_to(work.folder))
+    assert "compare: the sweep's network is shown, seed " in done.stderr
+
+
 def test_csv_and_out(work: Place, told: dict) -> None:
     done = work.does(f"compare --format csv --sets B --baselines {FEW} --out out")
     rows = list(csv.DictReader(io.StringIO(done.stdout)))

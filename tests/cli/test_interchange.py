@@ -64,6 +64,37 @@ def test_a_frame_without_references_says_so(folder: Place) -> None:
     folder.does("report --cache frame --scorer given --format json")
 
 
+def test_a_gap_is_named_with_its_model_which_can_be_left_out(place: Place) -> None:
+    rows = single_answers(40)
+    kept = [row for at, row in enumerate(rows) if "large" not in row["model"] or at % 4 != 1]
+    lost = len(rows) - len(kept)
+    save(kept, place / "sums.jsonl")
+    done = place.does("cache import sums.jsonl")
+    assert f"import: {lost} queries lack an answer of lab-large-10b\n" in done.stderr
+    assert (
+        "leave models out with --without, or these queries with --allow-incomplete" in done.stderr
+    )
+    line = place.refuses("report --scorer accuracy", code=3)
+    assert line.startswith("error: the table that was imported is incomplete: ")
+    assert f"no answer of lab-large-10b in {lost}; import one that has them" in line
+    assert "collect" not in line
+    found = place.tells("report --scorer accuracy --without lab-large-10b")
+    assert {row["policy"] for row in found["rows"]} >= {"lab-tiny-1b", "lab-tiny-1b>lab-tiny-1b"}
+    assert "lab-large-10b" not in str(found["rows"])
+    whole = place.refuses("report --scorer accuracy --without lab-large-10b,lab-tiny-1b")
+    assert whole.startswith("error: no model is left: --without lab-large-10b,lab-tiny-1b")
+    line = place.refuses("report --without lab-larg-10b")
+    assert line == "error: unknown model: lab-larg-10b; did you mean lab-large-10b?"
+
+
+def test_all_folds_can_be_shown_and_are_no_test(folder: Place) -> None:
+    found = folder.tells("report --split all --scorer accuracy")
+    assert {row["n"] for row in found["rows"] if row["dataset"] == "all"} == {40}
+    assert found["notes"][0].endswith("so this is no test.")
+    line = folder.refuses("report --split al")
+    assert line == "error: unknown split: al; did you mean all?"
+
+
 def test_another_file_of_the_same_models_is_not_mixed(place: Place) -> None:
     rows = single_answers()
     save(rows, place / "first.jsonl")

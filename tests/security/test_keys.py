@@ -41,7 +41,7 @@ def test_no_key_is_found_anywhere(
 
     run, said = shutil.copytree(live_run, tmp_path / "run"), []
     with serving(Server(script)) as server:
-        pool = with_server(run, server, "calc", api_key_env="HR_KEY", attempts=1)
+        pool = with_server(run, server, api_key_env="HR_KEY", attempts=1)
         questions = ["compute 1+1", "compute 2+2", "refuse"]
         queries = [Query(text, "mine", text, ("2",), "train") for text in questions]
         fill_cache(pool, queries[:2], tmp_path / "cache")
