@@ -84,6 +84,7 @@ _LATEX = str.maketrans(
         "\t": " ",
     }
 )
+_LABEL = re.compile(r"[^a-z0-9]+")  # what is left out of a label
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_\[\]|~$!])")
 
 
@@ -193,12 +194,24 @@ class Line:
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Title, columns, rows in groups, and a note to stand below."""
+    """Title, columns, rows in groups, and a note to stand below.
+
+    Attributes:
+        number: its place among the tables shown with it, from 1; 0 for one that stands alone.
+        name: a short one, for the label that a paper refers to it by.
+    """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Line, ...]
     note: str = ""
+    number: int = 0
+    name: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title, behind its number where it has one."""
+        return f"Table {self.number}. {self.title}" if self.number else self.title
 
     def shown(self) -> list[list[str]]:
         """Every cell as text, not escaped."""
@@ -229,7 +242,7 @@ class Table:
                 lines.append(f"-- {one_line(group)}")
             lines.append(line(cells))
         note = ["", one_line(self.note)] if self.note else []
-        return "\n".join([one_line(self.title), "", *lines, *note])
+        return "\n".join([one_line(self.heading), "", *lines, *note])
 
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with the numbers as they are; needs pandas.
@@ -253,7 +266,7 @@ class Table:
         return pandas.DataFrame(columns)
 
     def best(self) -> frozenset[tuple[int, int]]:
-        """(row, column) of the best values; those that print the same are all best."""
+        """(row, column) of the best values; all that print like the best, unless all do."""
         marked: set[tuple[int, int]] = set()
         for at, column in enumerate(self.columns):
             numbers = {
@@ -263,10 +276,11 @@ class Table:
             }
             if column.best and numbers:
                 top = (max if column.best == "highest" else min)(numbers.values())
-                winners = (
+                winners = {
                     n for n, cell in numbers.items() if column.show(cell) == column.show(top)
-                )
-                marked.update((line, at) for line in winners)
+                }
+                if len(winners) < len(numbers):
+                    marked.update((line, at) for line in winners)
         return frozenset(marked)
 
 
@@ -275,11 +289,11 @@ def interval(low: float | None, high: float | None) -> Interval | None:
     return None if low is None or high is None else Interval(low, high)
 
 
-def numbered(tables: Iterable[Table]) -> tuple[Table, ...]:
-    """The tables with their places, from 1, before their titles."""
+def numbered(tables: Mapping[str, Table]) -> tuple[Table, ...]:
+    """The tables with their names, and their places from 1."""
     return tuple(
-        replace(table, title=f"Table {number}. {table.title}")
-        for number, table in enumerate(tables, start=1)
+        replace(table, number=number, name=name)
+        for number, (name, table) in enumerate(tables.items(), start=1)
     )
 
 
@@ -295,7 +309,7 @@ FIRST_COLUMN = 36  # a longer name is broken into lines
 
 def as_rich(table: Table, width: int = 80) -> Group:
     """The table for a terminal, folded into several where `width` characters are too few."""
-    title = Text(one_line(table.title), style="bold")
+    title = Text(one_line(table.heading), style="bold")
     blocks = [item for part in folded(table, width) for item in (Text(), _rich_block(part))]
     note = [Text(one_line(table.note), style="dim")] if table.note else []
     return Group(title, *blocks, Text(), *note)
@@ -305,7 +319,7 @@ def as_markdown(table: Table) -> str:
     """A heading and a pipe table; a group's name is in italics on a line of its own."""
     shown, best, names = table.shown(), table.best(), [column.title for column in table.columns]
     lines = [
-        f"### {markdown_text(table.title)}",
+        f"### {markdown_text(table.heading)}",
         "",
         _pipes([markdown_text(name) for name in names]),
     ]
@@ -321,11 +335,21 @@ def as_markdown(table: Table) -> str:
     return "\n".join([*lines, *note]) + "\n"
 
 
+# A table wider than its column is shrunk to it; a narrower one is left as large as its letters.
+_SHRUNK = r"\resizebox{\ifdim\width>\columnwidth\columnwidth\else\width\fi}{!}{%"
+
+
 def as_latex(table: Table) -> str:
-    """A `table` environment in the style of the paper; needs the package booktabs."""
+    """A `table` environment in the style of the paper; needs the packages booktabs and graphicx.
+
+    LaTeX counts it; `\\label` is `tab:` and the table's name. It fits any column: what is too
+    wide is shrunk, and long words of title and note are not set in full lines.
+    """
     shown, best, width = table.shown(), table.best(), len(table.columns)
-    lines = [r"\begin{table}[h]", r"\centering", rf"\caption{{{latex_text(table.title)}}}"]
-    lines += [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
+    title = latex_text(table.title)
+    lines = [r"\begin{table}[h]", r"\centering", rf"\caption[{{{title}}}]{{\raggedright {title}}}"]
+    lines += [rf"\label{{tab:{_LABEL.sub('-', table.name)}}}"] if table.name else []
+    lines += [_SHRUNK, rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
     lines.append(_ampersands([latex_text(column.title) for column in table.columns]))
     for group, members in table.groups():
         lines.append(r"\midrule")
@@ -334,9 +358,10 @@ def as_latex(table: Table) -> str:
             cells = [latex_text(cell) for cell in shown[at]]
             bold = [_bold(c, (at, n) in best, r"\textbf{", "}") for n, c in enumerate(cells)]
             lines.append(_ampersands(bold))
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    note = [rf"\par\smallskip {latex_text(table.note)}"] if table.note else []
-    return "\n".join([*lines, *note, r"\end{table}"]) + "\n"
+    lines += [r"\bottomrule", r"\end{tabular}}"]
+    note = latex_text(table.note)
+    lines += [rf"\par\smallskip{{\footnotesize\raggedright {note}\par}}"] if note else []
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
 def as_csv(table: Table) -> str:

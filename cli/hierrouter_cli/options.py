@@ -181,6 +181,18 @@ def cost_flag(flag: str, help: str) -> Any:
     return value(flag, "C", help, parser=parse)
 
 
+def parse_width(text: str) -> float:
+    """Inches, from 2 to 20: of a column, or of a page.
+
+    Raises:
+        InputError: anything else.
+    """
+    width = _number(text, f"a width must be a number of inches: --width {text}; e.g. --width 3.3")
+    if not 2 <= width <= 20:
+        raise InputError(f"a width must be from 2 to 20 inches: --width {text}; e.g. --width 3.3")
+    return width
+
+
 def parse_share(text: str | None, defer_to: str | None) -> float | None:
     """A number from 0 to 1; None stays None.
 

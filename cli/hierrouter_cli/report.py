@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS
 from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from hierrouter_cache.tree import RouteTree
 
 TEST = "test"
+FULL, PAPER = STYLES = ("full", "paper")
+PRINTED = ("text", "md", "latex")  # formats that a reader reads
+COLUMN = 5.5  # inches: a page of one column
 FEW_QUERIES = 30
 
 
@@ -49,6 +53,18 @@ def report(
             offer_list=options.FIGURES,
         ),
     ] = None,
+    style: Annotated[
+        str,
+        options.choice(
+            "--style", STYLES, "All of it, or the tables and the figure of the paper.", what="style"
+        ),
+    ] = FULL,
+    width: Annotated[
+        float,
+        options.value(
+            "--width", "INCHES", "Of the figure of --style paper.", parser=options.parse_width
+        ),
+    ] = COLUMN,
     format: options.Format = "text",
     out: options.Out = None,
 ) -> None:
@@ -61,7 +77,12 @@ def report(
     from hierrouter.pools.files import price_lists
 
     check_out(out)
-    files = options.split_names(figures) or []
+    if style == PAPER and format not in PRINTED:
+        raise InputError(
+            f"the paper's tables are for readers: --style paper --format {format}; give "
+            f"--format {', '.join(PRINTED[:-1])} or {PRINTED[-1]}"
+        )
+    files = options.split_names(figures) or (["pdf"] if style == PAPER else [])
     if files:
         from hierrouter.reports.figures import check_formats, export_figures
 
@@ -76,7 +97,7 @@ def report(
     from hierrouter.reports.evaluated import DeferTo
     from hierrouter.reports.report import FinishedReport, ReportRequest
 
-    page = out is not None or format == "text" or bool(files)
+    page = style == FULL and (out is not None or format == "text" or bool(files))
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
     by_name = dict(zip(lists, trees, strict=True))
     defer = DeferTo(defer_to, share) if defer_to is not None else None
@@ -84,6 +105,9 @@ def report(
     say_what(request)
     with contextlib.redirect_stdout(sys.stderr):  # what a user's policy prints is no result
         finished = FinishedReport.of(request)
+    if style == PAPER:
+        show_paper(finished.result, format, new_run("report", out), files, width)
+        return
     show(finished.result, format, all_tables)
     if page:
         folder = new_run("report", out)
@@ -116,6 +140,28 @@ def show(result: Report, format: str, all_tables: bool = False) -> None:
 
     tables = functools.partial(report_tables, analysis=all_tables)
     console.put_as(format, result, as_json, long_table, tables)
+
+
+def show_paper(
+    result: Report, format: str, folder: Path, files: Sequence[str], width: float
+) -> None:
+    """The paper's two tables on stdout, its figure in files; what it lacks is said.
+
+    Args:
+        width: of the figure, in inches.
+    """
+    from hierrouter.reports.figures import latex_figure, reward_figure, save
+    from hierrouter.reports.results import as_json
+    from hierrouter.reports.tables import lacking_for_paper, long_table, paper_tables
+
+    for lacking in lacking_for_paper(result):
+        console.say(f"report: {lacking}")
+    console.put_as(format, result, as_json, long_table, paper_tables)
+    drawing = reward_figure(result, width)
+    for suffix in dict.fromkeys(files):
+        console.say(f"report: figure {save(drawing, folder / f'{drawing.name}.{suffix}')}")
+    if format == "latex":
+        console.put("\n" + latex_figure(drawing, (folder / drawing.name).as_posix()))
 
 
 def say_shown(

@@ -433,7 +433,7 @@ TOGETHER = (
 
 def contest_tables(standings: Standings) -> tuple[Table, ...]:
     """All tables that have a row, numbered by their places, the one to read first first."""
-    return numbered(named_tables(standings).values())
+    return numbered(named_tables(standings))
 
 
 def named_tables(standings: Standings) -> dict[str, Table]:

@@ -27,9 +27,9 @@ from hierrouter.reports.drawing import (
     settings,
 )
 from hierrouter.reports.results import HandingOver, LearningCurve, Report, RouteMap
-from hierrouter.reports.tables import COST_SCALE
+from hierrouter.reports.tables import COST_SCALE, PAPER_KINDS
 from hierrouter.reports.values import ALL, Row
-from hierrouter.tables import one_line
+from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import SEPARATOR
 from hierrouter_cache.writer import write_atomically
@@ -44,6 +44,7 @@ HATCHES = ("", "///", "...", "xxx")
 LOG_FROM_RATIO = 10.0  # of the highest cost to the lowest
 RUNG_INCHES = 0.34
 BAR_INCHES = 0.12
+LEAST_HEIGHT = 1.9  # inches of a figure in a paper, besides what its width adds
 FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
 APART = 0.05  # points that are told apart by their alpha, in shares of queries
 DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
@@ -261,21 +262,25 @@ def _dots(report: Report) -> list[tuple[str, float, tuple[float, float], str]]:
     return dots
 
 
-def reward_figure(report: Report) -> Drawing:
-    """Net reward R = Q - alpha * C by dataset, with intervals."""
+def reward_figure(report: Report, inches: float | None = None) -> Drawing:
+    """Net reward R = Q - alpha * C by dataset, with intervals.
+
+    Args:
+        inches: the width of a paper's column, which it is drawn for; there, as in the paper, are no
+            bars over all queries. None for a page, where the width follows the bars.
+    """
     fills = _fills(report)
     # The policies of the paper's figure, in its order.
-    kinds = ("reference", "single", "router")
-    policies = [rows for kind in kinds for rows in report.by_policy if rows[0].kind == kind]
-    groups = len(report.shown_datasets)
+    policies = [rows for kind in PAPER_KINDS for rows in report.by_policy if rows[0].kind == kind]
+    names = report.shown_datasets if inches is None else report.datasets[:-1]
     level = f"{report.bootstrap.level:.0%}"
     with settings():
-        wanted = 1.2 + groups * (len(policies) + 1) * BAR_INCHES
-        width = min(max(WIDTH, wanted), 1.5 * WIDTH)
-        figure, axes = canvas(width, 4.2)
+        wanted = 1.2 + len(names) * (len(policies) + 1) * BAR_INCHES
+        width = min(max(WIDTH, wanted), 1.5 * WIDTH) if inches is None else inches
+        figure, axes = canvas(width, 4.2 if inches is None else LEAST_HEIGHT + 0.3 * width)
         for at, rows in enumerate(policies):
-            _bars(axes, rows[:groups], at, len(policies), fills[rows[0].kind, rows[0].policy])
-        _name_groups(axes, report.shown_datasets, width)
+            _bars(axes, rows[: len(names)], at, len(policies), fills[rows[0].kind, rows[0].policy])
+        _name_groups(axes, names, width)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
         legend(figure)
@@ -287,6 +292,24 @@ def reward_figure(report: Report) -> Drawing:
         "rewards.",
         figure=figure,
     )
+
+
+def latex_figure(drawing: Drawing, file: str) -> str:
+    """A `figure` environment with the drawing at its column's width; needs the package graphicx.
+
+    Args:
+        file: the drawing's, without the ending.
+    """
+    caption = latex_text(drawing.caption)
+    lines = (
+        r"\begin{figure}[h]",
+        r"\centering",
+        rf"\includegraphics[width=\columnwidth]{{{file}}}",
+        rf"\caption[{{{caption}}}]{{\raggedright {caption}}}",
+        rf"\label{{fig:{drawing.name}}}",
+        r"\end{figure}",
+    )
+    return "\n".join(lines) + "\n"
 
 
 def _name_groups(axes: Axes, datasets: Sequence[str], width: float) -> None:

@@ -24,13 +24,13 @@ COST_SCALE = 1_000
 def report_tables(
     report: Report, routes: int | None = ROUTES_SHOWN, analysis: bool = False
 ) -> tuple[Table, ...]:
-    """The tables of a report, numbered by their places.
+    """The tables of a report, with names and numbers.
 
     Args:
         routes: how many fixed routes to show, the best ones first; None for all.
         analysis: those of `analysis_tables`, too; the ladder is always there.
     """
-    return numbered(named_tables(report, routes, analysis).values())
+    return numbered(named_tables(report, routes, analysis))
 
 
 def named_tables(
@@ -53,6 +53,39 @@ def named_tables(
     if report.deferral:
         tables["deferral"] = deferral_table(report, report.deferral)
     return {**tables, **(analysis_tables(report) if analysis else {})}
+
+
+PAPER_KINDS = ("reference", "single", "router")  # in the order of the paper's tables
+
+
+def paper_tables(report: Report) -> tuple[Table, ...]:
+    """The paper's tables 1 and 2: quality and cost by dataset, of single models and HierRouter.
+
+    They have no column over all queries, as the paper's have none.
+    """
+    groups = [GROUPS[kind] for kind in PAPER_KINDS]
+    width = len(report.datasets)  # the first column, and each dataset but the total
+
+    def as_printed(table: Table) -> Table:
+        rows = (replace(row, cells=row.cells[:width]) for row in table.rows if row.group in groups)
+        return replace(table, columns=table.columns[:width], rows=tuple(rows), note="")
+
+    tables = {"quality": quality_table(report, 0), "cost": cost_table(report, 0)}
+    return numbered({name: as_printed(table) for name, table in tables.items()})
+
+
+def lacking_for_paper(report: Report) -> tuple[str, ...]:
+    """A sentence for each group of rows that the paper's tables have and this report has not."""
+    there = {row.kind for row in report.overall}
+    return tuple(said for kind, said in _LACKING.items() if kind not in there)
+
+
+_LACKING = {
+    "reference": "no reference models, with which the paper's tables begin: the pool names none, "
+    "or they are left out; see [[references]] in docs/pools.md",
+    "single": "no direct calls of the pool's models: the cache has none",
+    "router": "no router, with which the paper's tables end: train one",
+}
 
 
 def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:

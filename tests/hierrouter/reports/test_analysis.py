@@ -94,7 +94,7 @@ def check_intervals(report: Report) -> None:
 def test_every_shape_has_tables_and_intervals_around_their_means(name: str) -> None:
     report = shaped(name)
     check_intervals(report)
-    titles = [table.title for table in report_tables(report, analysis=True)]
+    titles = [table.heading for table in report_tables(report, analysis=True)]
     assert [title.split(".")[0] for title in titles] == [
         f"Table {number}" for number in range(1, len(titles) + 1)
     ]
@@ -168,7 +168,7 @@ def test_where_the_router_may_stop_its_calls_fall_from_hop_to_hop() -> None:
 
 def test_the_tables_show_what_the_values_say() -> None:
     report = learned()
-    tables = {table.title.split(". ", 1)[1]: table for table in report_tables(report, None, True)}
+    tables = {table.heading.split(". ", 1)[1]: table for table in report_tables(report, None, True)}
     ladder = next(table for title, table in tables.items() if title.startswith("Bound ladder, R"))
     shown = {line[0]: line[4] for line in ladder.shown()}
     rewards = {row.rung: row.reward for row in report.ladder if row.dataset == "all"}
@@ -177,7 +177,7 @@ def test_the_tables_show_what_the_values_say() -> None:
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
     assert regret.shown()[-1][1] == f"{report.regret[-1].whole:.4f}"
     few = report_tables(report)
-    assert few[-1].title.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 6
+    assert few[-1].heading.startswith("Table 6. Bound ladder") and len(tables) == len(few) + 6
 
 
 # --- a tree for paper: in the test fold a>b alone is right for the first query, b>a for the second

@@ -146,14 +146,14 @@ def test_tables_say_who_chooses_from_what():
     assert "A note." in reward.note
     assert [line.cells[0] for line in settings.rows][-1] == "hierrouter"
     assert len(values.rows) == 6
-    assert [table.title.split(". ")[0] for table in (reward, values)] == ["Table 1", "Table 3"]
+    assert [table.heading.split(". ")[0] for table in (reward, values)] == ["Table 1", "Table 3"]
 
 
 def test_without_both_sets_no_value_is_claimed():
     only = of(held().entries[:2], sets=("A",))
     found = standings(only, "token_f1", {}, QUICK)
     assert found.values == ()
-    titles = [table.title for table in contest_tables(found)]
+    titles = [table.heading for table in contest_tables(found)]
     assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
     assert not any("second hop" in title for title in titles)
     # With one hop there is no second one, and nothing to adapt to.

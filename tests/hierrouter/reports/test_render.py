@@ -5,14 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
+import subprocess
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hierrouter.reports.tables import long_table, quality_table, report_tables
+from hierrouter.reports.figures import latex_figure, reward_figure, save
+from hierrouter.reports.results import Report
+from hierrouter.reports.tables import (
+    lacking_for_paper,
+    long_table,
+    paper_tables,
+    quality_table,
+    report_tables,
+)
 from hierrouter.tables import (
     Column,
     Interval,
@@ -167,11 +178,12 @@ def test_markdown_is_a_table_whatever_the_names_and_marks_the_best() -> None:
 
 
 def test_latex_runs_nothing_and_balances() -> None:
-    markup = "begin end centering caption toprule midrule bottomrule multicolumn textit textbf par"
-    names = "smallskip textbackslash textless textgreater textbar"
+    markup = "begin end centering caption label toprule midrule bottomrule multicolumn textit par"
+    names = "smallskip footnotesize raggedright textbf textbackslash textless textgreater textbar"
+    sizes = "resizebox ifdim width columnwidth else fi"
     for table in report_tables(hostile(), routes=None):
         text = as_latex(table)
-        assert set(re.findall(r"\\([A-Za-z]+)", text)) <= {*markup.split(), *names.split()}
+        assert set(re.findall(r"\\([A-Za-z]+)", text)) <= {*f"{markup} {names} {sizes}".split()}
         assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
         bare = text.replace(r"\{", "").replace(r"\}", "")
         assert bare.count("{") == bare.count("}")
@@ -182,6 +194,58 @@ def test_latex_marks_the_best_and_groups() -> None:
     text = as_latex(quality_table(example()))
     assert r"hierrouter & 0.600 & \textbf{0.800} & \textbf{0.700} \\" in text
     assert r"\multicolumn{4}{l}{\textit{Reference models}} \\" in text
+
+
+def of_six_datasets() -> Report:
+    """As wide as the paper's tables: its datasets, and the names of its models."""
+    datasets = ("MMLU", "GSM8K", "MBPP", "MATH", "ARC-Easy", "ARC-Challenge")
+    models = {
+        "Qwen2.5-14B-Instruct": "reference",
+        "Llama-3.1-8B-Instruct": "reference",
+        "Qwen2.5-Coder-3B-Instruct": "single",
+        "DeepSeek-R1-Distill-Qwen-1.5B": "single",
+        "Phi-3.5-mini-instruct": "single",
+        "hierrouter": "router",
+    }
+    shares = [at / 20 for at in range(len(datasets))]
+    return example([outcome(name, kind, shares) for name, kind in models.items()], datasets)
+
+
+def test_the_papers_tables_have_its_rows_and_columns_and_no_others() -> None:
+    report = of_six_datasets()
+    quality, cost = paper_tables(report)
+    assert [column.title for column in quality.columns] == ["Policy", *report.datasets[:-1]]
+    kinds = ["Reference models"] * 2 + ["Pool models (direct calls)"] * 3 + ["HierRouter"]
+    assert [row.group for row in quality.rows] == [row.group for row in cost.rows] == kinds
+    assert (quality.heading[:8], cost.heading[:8]) == ("Table 1.", "Table 2.")
+    assert r"\caption[{Quality" in as_latex(quality) and r"\label{tab:quality}" in as_latex(quality)
+    assert lacking_for_paper(report) == ()
+    bare = example([outcome("a", "single", [0.5] * 4), outcome("a>b", "route", [0.5] * 4)])
+    assert [said.split(",")[0] for said in lacking_for_paper(bare)] == [
+        "no reference models",
+        "no router",
+    ]
+    assert [row.cells[0] for row in paper_tables(bare)[0].rows] == ["a"]
+
+
+ARTICLE = (
+    r"\documentclass[10pt%s]{article}\usepackage{booktabs,graphicx}\begin{document}%s\end{document}"
+)
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs LaTeX")
+@pytest.mark.parametrize(("columns", "inches"), [("", 5.5), (",twocolumn", 3.3)])
+def test_latex_compiles_and_no_box_is_overfull(columns: str, inches: float, tmp_path: Path) -> None:
+    report = of_six_datasets()
+    drawing = reward_figure(report, inches)
+    save(drawing, tmp_path / "net-reward.pdf")
+    tables = [*paper_tables(report), *report_tables(hostile(), routes=None), *report_tables(report)]
+    body = "\n\\clearpage\n".join([*map(as_latex, tables), latex_figure(drawing, "net-reward")])
+    (tmp_path / "paper.tex").write_text(ARTICLE % (columns, body))
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2_000:]
+    assert "Overfull" not in (tmp_path / "paper.log").read_text(errors="replace")
 
 
 @pytest.mark.parametrize("table", [quality_table(hostile()), long_table(hostile())])
