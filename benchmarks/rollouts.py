@@ -30,8 +30,8 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from torch import nn
 
+from hierrouter.learning.collector import to_buffer
 from hierrouter.learning.network import Router, States
-from hierrouter.learning.ppo import to_buffer
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, Rollouts, walk
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
 from hierrouter_cache.tree import RouteTree

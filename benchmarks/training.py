@@ -25,15 +25,15 @@ import tianshou
 import torch
 from measuring import interleaved, versions
 from paper_size import ALPHA, ENVS, PaperSize
-from tianshou.algorithm import PPO
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import policy_outcome
+from hierrouter.learning.algorithms import AdamFactory, Eyes, SampledLearner, build_algorithm
+from hierrouter.learning.collector import to_buffer
 from hierrouter.learning.loop import TrainingFold
-from hierrouter.learning.network import NoisyTable, Router, action_probabilities
-from hierrouter.learning.ppo import EpisodePPO, PPOLearner, SharedTrunk, build_algorithm, to_buffer
+from hierrouter.learning.network import Router, action_probabilities
 from hierrouter.replay.env import QueryStream, Rollouts, walk
 
 PARTS = ("steps", "epoch", "curve", "value")
@@ -54,11 +54,10 @@ class World(PaperSize):
         act = self.sampler(router, np.random.default_rng(0))
         return walk(self.actions, self.tree.node_reward(ALPHA), query, act)
 
-    def learner(self, seed: int) -> PPOLearner:
+    def learner(self, seed: int) -> SampledLearner:
         """Ours."""
         rng = np.random.default_rng(seed)
-        shuffle = np.random.RandomState(seed)
-        return PPOLearner(self.router(), self.fold, ALPHA, self.config, rng, shuffle)
+        return SampledLearner(self.router(), self.fold, ALPHA, self.config, rng)
 
     def stock(self, envs: int, seed: int = 0) -> rivals.StockTianshou:
         """Tianshou with networks of its own."""
@@ -98,8 +97,8 @@ def steps(world: World, rounds: int) -> None:
     ways = {
         "Tianshou as it comes": stock.update,
         "Stable-Baselines3": stable.update,
-        "EpisodePPO with Tianshou's own update": update(world, episodes, SlowEpisodePPO),
-        "EpisodePPO": update(world, episodes, EpisodePPO),
+        "Tianshou with our networks, each asking the trunk": update(world, episodes, False),
+        "Tianshou with our networks": update(world, episodes, True),
         "plain torch": lambda: plain.update(episodes),
     }
     count = config.minibatches * config.update_epochs
@@ -108,19 +107,13 @@ def steps(world: World, rounds: int) -> None:
     show(measure(ways, rounds), count, ["plain torch"])
 
 
-class SlowEpisodePPO(EpisodePPO):
-    """Ours, but for the loop over gradient steps."""
-
-    _update_with_batch = PPO._update_with_batch
-
-
-def update(world: World, episodes: Rollouts, kind: type[EpisodePPO]) -> Way:
-    """The update of an algorithm on these episodes."""
-    config, rng = world.config, np.random.default_rng(0)
-    trunk = SharedTrunk(world.router(), NoisyTable(world.table, 0.0, rng))
+def update(world: World, episodes: Rollouts, shares: bool) -> Way:
+    """Tianshou's update on these episodes, with or without the critic sharing features."""
+    config = world.config
     total = config.epochs * config.iterations * config.minibatches * config.update_epochs
-    algorithm = build_algorithm(trunk, config, total, np.random.RandomState(0))
-    algorithm.__class__ = kind
+    adam = AdamFactory(config, total)
+    algorithm = build_algorithm(world.router(), Eyes(world.table.rows), config, adam)
+    algorithm.critic.trunk.shares = shares
     buffer = to_buffer(episodes)
 
     def learn() -> None:

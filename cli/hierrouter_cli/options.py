@@ -44,7 +44,7 @@ FIGURES = ("svg", "pdf", "png")
 FORMATS = ("text", "json", "md", "latex", "csv")
 STATES = ("context", "query+answer", "query", "stage")
 PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "exact")
+ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "exact")
 FOLDS = ("train", "validation", "test")
 
 # The headings, on a long page of flags, of what several commands share; see `help.CommandPage`.

@@ -30,7 +30,7 @@ DESCRIPTION = "policy.json"
 SUMMARY = "sweep.json"  # of a sweep, see `finish_sweep`
 UNFINISHED = "training.safetensors"
 FORMAT = 2
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 HEADER = "hierrouter"
 CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
@@ -364,10 +364,16 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
         tensors, text = read_tensors(file)
         held = json.loads(text)
         found, snapshot = held["training"], Snapshot(held["epoch"], tensors, held["counters"])
+        written = int(found["format"])
     except (InputError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"interrupted training is truncated or damaged: {file}; remove it and train again"
         ) from error
+    if written != SNAPSHOT_FORMAT:
+        raise InputError(
+            f"interrupted training has format {written}, this version reads {SNAPSHOT_FORMAT}: "
+            f"{file}; remove it and train again"
+        )
     if different := sorted(differences(found, named)):
         raise InputError(
             f"another training was interrupted in {folder}: {', '.join(different)} differ; "

@@ -86,8 +86,8 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(TrainConfig):
-    """Settings of PPO (paper appendix B).
+class SampledConfig(TrainConfig):
+    """Settings of every algorithm that samples episodes, which Tianshou has.
 
     An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
     these. A learning-rate step is one mini-batch.
@@ -98,15 +98,7 @@ class PPOConfig(TrainConfig):
         minibatches: parts into which an iteration's transitions are cut.
         update_epochs: passes over an iteration's transitions.
         gamma: discount a hop.
-        gae_lambda: lambda of generalised advantage estimation.
-        clip: the probability ratio is clipped to 1 +- `clip`.
-        value_coefficient: weight of the value loss.
-        entropy_coefficient: weight of the entropy bonus at the start.
-        entropy_end: its weight at the end; in between a straight line.
-        max_grad_norm: gradients are cut to this length.
     """
-
-    algo: ClassVar[str] = "ppo"
 
     epochs: int = 48
     iterations: int = 1
@@ -114,12 +106,91 @@ class PPOConfig(TrainConfig):
     minibatches: int = 32
     update_epochs: int = 2
     gamma: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforceConfig(SampledConfig):
+    """Settings of Reinforce: the policy gradient with returns, and without a critic."""
+
+    algo: ClassVar[str] = "reinforce"
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(SampledConfig):
+    """Settings of advantage actor-critic (arXiv:1602.01783).
+
+    Attributes:
+        gae_lambda: lambda of generalised advantage estimation.
+        value_coefficient: weight of the value loss.
+        entropy_coefficient: weight of the entropy bonus at the start.
+        entropy_end: its weight at the end; in between a straight line.
+        max_grad_norm: gradients are cut to this length.
+    """
+
+    algo: ClassVar[str] = "a2c"
+
     gae_lambda: float = 0.95
-    clip: float = 0.2
     value_coefficient: float = 0.1
     entropy_coefficient: float = 0.1
     entropy_end: float = 0.0
     max_grad_norm: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(A2CConfig):
+    """Settings of PPO (paper appendix B).
+
+    Attributes:
+        clip: the probability ratio is clipped to 1 +- `clip`.
+    """
+
+    algo: ClassVar[str] = "ppo"
+
+    clip: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(SampledConfig):
+    """Settings of what also learns from episodes of before.
+
+    A gradient step is made on as many random transitions as a mini-batch of the others has, and as
+    many steps are made.
+
+    Attributes:
+        kept: iterations whose transitions are kept.
+    """
+
+    kept: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(OffPolicyConfig):
+    """Settings of double Q-learning (arXiv:1509.06461); the router's logits are action values.
+
+    Attributes:
+        exploration: share of actions taken at random.
+        target_every: gradient steps after which the target network is copied.
+    """
+
+    algo: ClassVar[str] = "dqn"
+
+    exploration: float = 0.2
+    target_every: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(OffPolicyConfig):
+    """Settings of discrete soft actor-critic (arXiv:1910.07207).
+
+    Attributes:
+        entropy_coefficient: weight of the entropy in the value.
+        tau: share of the critics that goes into the target networks at a gradient step.
+    """
+
+    algo: ClassVar[str] = "sac"
+
+    entropy_coefficient: float = 0.05
+    tau: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +216,24 @@ class ExactConfig(TrainConfig):
     return_weight: float = 1.0
 
 
+SAMPLED: tuple[type[SampledConfig], ...] = (
+    PPOConfig,
+    A2CConfig,
+    ReinforceConfig,
+    DQNConfig,
+    SACConfig,
+)
 PRESETS: dict[tuple[str, str], TrainConfig] = {
-    ("default", "ppo"): PPOConfig(),
+    **{("default", kind.algo): kind() for kind in SAMPLED},
     ("default", "exact"): ExactConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", **PAPER_PPO),
 }
 # One network for every alpha learns more, and is valued at every alpha of a grid.
 SWEEP = ExactConfig(epochs=30, evaluate_every=5)
-ALGORITHMS: dict[str, type[TrainConfig]] = {"ppo": PPOConfig, "exact": ExactConfig}
+ALGORITHMS: dict[str, type[TrainConfig]] = {
+    **{kind.algo: kind for kind in SAMPLED},
+    "exact": ExactConfig,
+}
 
 
 def preset(name: str, algo: str = "ppo") -> TrainConfig:

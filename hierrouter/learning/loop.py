@@ -209,13 +209,19 @@ def _weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def _reproducible(seed: int) -> Iterator[None]:
-    """Seed torch's global generator, which new layers draw from, on one thread; restore after.
+    """Seed the global generators of torch and numpy, on one thread; restore both after.
 
+    New layers draw from torch's, and so do Tianshou's policies; its mini-batches come from numpy's.
     One thread, because sums are added up in another order on another number of threads.
     """
+    before = np.random.get_state()
     with torch.random.fork_rng(devices=[]), torch_threads(1):
         torch.manual_seed(seed)
-        yield
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
 
 
 def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:

@@ -387,7 +387,7 @@ def _sampling_notes(
     bootstrap: Bootstrap,
 ) -> list[str]:
     """What sampling cost: a router learned from episodes beside one learned by enumeration."""
-    if trained is None or router is None or trained.origin.config.algo != "ppo":
+    if trained is None or router is None or trained.origin.config.algo == "exact":
         return []
     what, others = "the same router", [exact] if exact else []
     if not others and sweep:

@@ -69,7 +69,7 @@ class ReportRequest:
     def exact_run(self) -> Path | None:
         """Of one that learned by enumeration what the router shown learned from episodes."""
         trained = self.shown.trained
-        if trained is None or trained.origin.config.algo != "ppo":
+        if trained is None or trained.origin.config.algo == "exact":
             return None
         return run_by_enumeration(self.tree, trained)
 

@@ -47,7 +47,7 @@ def test_a_training_takes_the_course_it_took(name: str) -> None:
     assert found["train"] == pytest.approx(kept["train"], rel=1e-6)
     assert found["validation"] == pytest.approx(kept["validation"], rel=1e-6)
     assert found["weights"] == pytest.approx(kept["weights"], rel=1e-4, abs=1e-9)
-    assert kept["train"][-1] > kept["train"][0] + 0.2  # something was learned on the way
+    assert kept["train"][-1] > kept["train"][0] + 0.15  # something was learned on the way
 
 
 def test_a_small_change_shows() -> None:

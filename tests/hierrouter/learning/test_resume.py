@@ -13,7 +13,8 @@ import torch
 
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import finished, load_snapshot, save_snapshot, training_named
-from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
+from hierrouter.learning.config import SAMPLED as ALGORITHMS
+from hierrouter.learning.config import DQNConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
 from hierrouter.learning.run_folders import new_run, remove_drafts
 from hierrouter.learning.sweep import TrainedSweep
@@ -28,6 +29,7 @@ from tests.warm import Warm
 Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
 
 OFTEN = {"epochs": 5, "evaluate_every": 2, "checkpoint_every": 1}
+SHORT: Any = {**OFTEN, "rollouts": 20, "minibatches": 4, "hidden": 16}
 # 20 episodes an iteration on 15 queries: what is left of a shuffle waits for the next iteration.
 SAMPLED: PPOConfig = replace(runs.GLIMPSE, **OFTEN, iterations=2, rollouts=20, entropy_end=0.0)
 PAPERS: PPOConfig = replace(SAMPLED, warmup_steps=40, decay=False, embedding_noise=0.0)
@@ -46,6 +48,9 @@ STARTS: dict[str, Start] = {
     "ppo that gives up": one_alpha(
         replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
     ),
+    **{kind.algo: one_alpha(kind(**SHORT)) for kind in ALGORITHMS if kind is not PPOConfig},
+    # 40 transitions an iteration: the memory goes round in the middle of one.
+    "dqn with stop": one_alpha(DQNConfig(**SHORT, kept=2), Objective(0.05, allow_stop=True)),
     "exact": one_alpha(ENUMERATED),
     "every alpha": lambda watch, resumed: runs.sweep_glimpse(
         small_tree(), 3, ENUMERATED, watch, resumed
@@ -84,9 +89,9 @@ def test_going_on_leaves_the_moment_as_it_was(tmp_path: Path) -> None:
     whole = digest(start(Watch(on_snapshot=offered.append), None), tmp_path)
     for _ in range(2):
         assert digest(start(Watch(), offered[2]), tmp_path) == whole
-    # Files of before also held the state of torch's generator, which decided nothing.
-    more = {**offered[2].tensors, "learner.random.torch": torch.get_rng_state()}
-    assert digest(start(Watch(), replace(offered[2], tensors=more)), tmp_path) == whole
+    # Actions are drawn from torch's generator: from another state they are others.
+    other = {**offered[2].tensors, "learner.random.torch": torch.Generator().get_state()}
+    assert digest(start(Watch(), replace(offered[2], tensors=other)), tmp_path) != whole
 
 
 @pytest.fixture
@@ -134,6 +139,14 @@ def test_another_training_is_refused_with_what_differs(
 ) -> None:
     with pytest.raises(InputError, match=f"interrupted in .*: {words}; give the same flags"):
         load_snapshot(interrupted, asked)
+
+
+def test_a_file_of_before_is_named(interrupted: Path) -> None:
+    file = interrupted / checkpoint.UNFINISHED
+    tensors, text = checkpoint.read_tensors(file)
+    checkpoint.write_tensors(file, tensors, text.replace('"format": 2', '"format": 1'))
+    with pytest.raises(InputError, match=r"has format 1, this .* 2: .*; remove it"):
+        load_snapshot(interrupted, NAMED)
 
 
 @pytest.mark.parametrize("held", [None, b"", b"version https://git-lfs.github.com/spec/v1\n"])

@@ -17,7 +17,7 @@ from tianshou.data.buffer import manager
 from tianshou.env import DummyVectorEnv
 
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning.ppo import to_buffer
+from hierrouter.learning.collector import to_buffer
 from hierrouter.replay.env import QueryStream, ReplayEnv, walk
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.test_outcome import all_actions

@@ -1,0 +1,185 @@
+"""The replayed tree as Tianshou takes it: a collector of whole episodes, and an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tianshou.data import Batch, CollectStats, ReplayBuffer, to_numpy
+from tianshou.data.collector import BaseCollector
+
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.replay.env import Observations, QueryStream, ReplayVectorEnv, Rollouts, walk
+from hierrouter_cache.tree import RouteTree
+
+CAPACITY = 65_536  # transitions of the buffer that a collector makes where it is given none
+
+
+def to_buffer(rollouts: Rollouts) -> ReplayBuffer:
+    """All transitions, episode after episode.
+
+    `obs_next` of a last hop is state 0: an episode that has terminated has no next state, and
+    Tianshou masks its value.
+    """
+    made, following = rollouts.alive, np.zeros_like(rollouts.state)
+    following[:, :-1] = rollouts.state[:, 1:]
+    terminated = rollouts.last[made]
+    return ReplayBuffer.from_data(
+        obs=rollouts.state[made],
+        act=rollouts.action[made],
+        rew=rollouts.reward[made],
+        terminated=terminated,
+        truncated=np.zeros(len(terminated), dtype=bool),
+        done=terminated,
+        obs_next=following[made],
+    )
+
+
+class TianshouEnv:
+    """A `ReplayVectorEnv` with what Tianshou's `Collector` calls of a vector environment.
+
+    Tianshou resets ended episodes itself, here they have begun anew by then: a reset of some of
+    them shows where they are. All episodes are stepped together: one that Tianshou does not ask
+    for walks on unseen, which happens at the end of a collection by episodes only, after which
+    all are reset.
+    """
+
+    is_async = False
+
+    def __init__(self, env: ReplayVectorEnv) -> None:
+        self.env = env
+        self.action_space = [env.single_action_space] * env.num_envs
+        self.observation_space = [env.single_observation_space] * env.num_envs
+        self._now: Observations = np.zeros(env.num_envs, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.env.num_envs
+
+    def reset(
+        self, env_id: NDArray[np.int64] | None = None, **settings: Any
+    ) -> tuple[Any, NDArray[np.object_]]:
+        """Observations of all episodes, begun anew, or of some; and an empty dictionary each."""
+        if env_id is None:
+            self._now, _ = self.env.reset(**settings)
+        ids = np.arange(len(self)) if env_id is None else env_id
+        return self._seen(ids), _nothing_told(ids)
+
+    def step(
+        self, action: NDArray[np.int64], id: NDArray[np.int64] | None = None
+    ) -> tuple[Any, ...]:
+        """Observation, reward, terminated, truncated and an empty dictionary of each episode asked.
+
+        Args:
+            action: int64[n].
+            id: int64[n], which episodes; all of them by default.
+        """
+        ids, everyone = np.arange(len(self)) if id is None else id, np.zeros(len(self), np.int64)
+        everyone[ids] = action
+        self._now, reward, ended, truncated, _ = self.env.step(everyone)
+        return self._seen(ids), reward[ids], ended[ids], truncated[ids], _nothing_told(ids)
+
+    def seed(self, seed: int | None = None) -> None:
+        """Begin the order of the queries anew."""
+        self.env.reset(seed=seed)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _seen(self, ids: NDArray[np.int64]) -> Any:
+        if isinstance(self._now, np.ndarray):
+            return self._now[ids]
+        columns = {name: column[ids] for name, column in self._now.items()}
+        rows = [{name: column[row] for name, column in columns.items()} for row in range(len(ids))]
+        return np.array(rows, dtype=object)
+
+
+def _nothing_told(ids: NDArray[np.int64]) -> NDArray[np.object_]:
+    return np.array([{} for _ in ids], dtype=object)
+
+
+class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
+    """Tianshou's collector interface on a replayed tree: whole episodes, all walking together.
+
+    A collection takes at most L forward passes of the policy, however many episodes it has. What
+    the policy sees are the numbers of states, int64[n], as in `ReplayVectorEnv`. By steps, as many
+    episodes are played as it takes to make them; none is cut.
+
+    Args:
+        policy: Tianshou's algorithm or policy.
+        tree: whose queries are played.
+        alpha: cost penalty of the reward R = Q - alpha * C.
+        allow_stop: whether an episode may end before L calls.
+        buffer: where transitions go, a plain `ReplayBuffer`; by default a new one.
+        exploration_noise: let the policy add its noise to its actions, among what is legal.
+        seed: of the order of the queries, none of which comes twice before all have come once, and
+            of random actions.
+        draw: gives int64[n], the queries of the next n episodes, instead of that order; a test
+            collector takes `np.arange`, and as many episodes as there are queries.
+        reward: float64[queries, nodes], what an episode pays that ends at a node, instead of R.
+        legal: bool[queries * states, A], what may be chosen; by default whatever the tree allows.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        tree: RouteTree,
+        alpha: float,
+        allow_stop: bool = False,
+        *,
+        buffer: ReplayBuffer | None = None,
+        exploration_noise: bool = False,
+        seed: int = 0,
+        draw: Callable[[int], NDArray[np.int64]] | None = None,
+        reward: NDArray[np.float64] | None = None,
+        legal: NDArray[np.bool_] | None = None,
+    ) -> None:
+        env: Any = TianshouEnv(ReplayVectorEnv(tree, alpha, 1, allow_stop))
+        held = ReplayBuffer(CAPACITY) if buffer is None else buffer
+        super().__init__(policy, env, held, exploration_noise)
+        self.tree = tree
+        self.actions = Actions(tree.routes, allow_stop)
+        self._rng = np.random.default_rng(seed)
+        self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
+        self._reward = tree.node_reward(alpha) if reward is None else reward
+        self._legal = np.tile(self.actions.legal(), (len(tree), 1)) if legal is None else legal
+
+    @torch.no_grad()
+    def _collect(
+        self,
+        n_step: int | None = None,
+        n_episode: int | None = None,
+        random: bool = False,
+        render: float | None = None,
+        gym_reset_kwargs: dict[str, Any] | None = None,
+    ) -> CollectStats:
+        """What `collect` of Tianshou does; there is nothing to render."""
+        act, hops = self._at_random if random else self._act, self.tree.hops
+        wanted = n_episode or -(-(n_step or 0) // hops)
+        returns, lengths = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
+        while wanted > 0:
+            walked = walk(self.actions, self._reward, self._draw(wanted), act)
+            self.buffer.update(to_buffer(walked))
+            returns.append(walked.reward.sum(axis=1))
+            lengths.append(walked.length)
+            short = 0 if n_step is None else n_step - sum(int(made.sum()) for made in lengths)
+            wanted = -(-short // hops)
+        reward, length = np.concatenate(returns), np.concatenate(lengths)
+        steps, episodes = int(length.sum()), len(length)
+        self.collect_step += steps
+        self.collect_episode += episodes
+        return CollectStats.with_autogenerated_stats(reward, length, episodes, steps)
+
+    def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
+        action: NDArray[np.int64] = to_numpy(self.policy(Batch(obs=state, info=Batch())).act)
+        if self.exploration_noise:
+            seen = Batch(obs=Batch(obs=state, mask=self._legal[state]))
+            action = self.policy.add_exploration_noise(action, seen)
+        return action
+
+    def _at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
+        chances = self._legal[state] * self._rng.random((len(state), self.actions.count))
+        action: NDArray[np.int64] = chances.argmax(axis=1)
+        return action
