@@ -307,7 +307,7 @@ Algo = Annotated[
     choice(
         "--algo",
         ALGORITHMS,
-        "ppo (the default) samples episodes; exact enumerates the tree.",
+        "exact enumerates the tree; the others, of Tianshou's, sample episodes. Default: ppo.",
         TRAINING,
     ),
 ]

@@ -85,8 +85,8 @@ def sweep_alpha(
         str,
         options.choice(
             "--algo",
-            ("exact", "ppo"),
-            "exact: one network for all alphas; ppo: one for each.",
+            ("exact", *(name for name in options.ALGORITHMS if name != "exact")),
+            "exact: one network for all alphas; the others: one for each.",
             options.TRAINING,
         ),
     ] = "exact",

@@ -140,7 +140,7 @@ class Run:
 
     @property
     def algo(self) -> str:
-        """How it learned, "ppo" or "exact"."""
+        """How it learned; see `train`."""
         return self.trained.origin.config.algo
 
     @property
@@ -216,7 +216,8 @@ def train(
     Args:
         tree: all folds; the test fold is not read.
         alpha: price of cost in R = Q - alpha * C; default 0.005.
-        algo: "ppo" samples episodes (the default), "exact" enumerates the tree.
+        algo: "ppo" (the default), "a2c", "reinforce", "dqn" and "sac" sample episodes, "exact"
+            enumerates the tree.
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
         seed: of everything that is drawn.
@@ -257,7 +258,7 @@ def sweep(
 
     Args:
         alphas: prices of cost; "auto" takes them from the data's break-points.
-        algo: "exact" trains one network for all alphas, "ppo" one for each.
+        algo: "exact" trains one network for all alphas, the others one for each.
         seeds: how many trainings, from `seed` on.
 
     The other arguments and the errors are those of `train`.

@@ -1,0 +1,162 @@
+"""The collector and the environment keep Tianshou's contracts; its own trainer takes both."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+from tianshou.algorithm import PPO
+from tianshou.algorithm.optim import AdamOptimizerFactory
+from tianshou.data import Collector, ReplayBuffer, VectorReplayBuffer
+from tianshou.data.buffer import manager
+from tianshou.data.collector import BaseCollector
+from tianshou.trainer import OnPolicyTrainerParams
+from torch import nn
+
+from hierrouter.evaluation import bounds
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning import algorithms, loop
+from hierrouter.learning.collector import TianshouEnv, TreeCollector
+from hierrouter.replay.env import ReplayVectorEnv
+from hierrouter_cache.tree import Routes, RouteTree
+from tests.hierrouter.replay.test_rollouts import ScriptedPolicy
+from tests.hierrouter.trees import planted_tree, random_tree
+
+ALPHA = 0.05
+KEYS = ("obs", "act", "rew", "terminated", "truncated", "done")
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops of its buffers as the Python they are written in: a compiler takes seconds."""
+    for name in ("_prev_index", "_next_index"):
+        monkeypatch.setattr(manager, name, getattr(loop := getattr(manager, name), "py_func", loop))
+
+
+def episodes(buffer: ReplayBuffer) -> list[list[tuple[Any, ...]]]:
+    """Every transition, by episode; sorted."""
+    found: list[list[tuple[Any, ...]]] = [[]]
+    batch, _ = buffer.sample(0)
+    for row in range(len(batch)):
+        found[-1].append(tuple(np.asarray(batch[key][row]).item() for key in KEYS))
+        if batch.done[row]:
+            found.append([])
+    assert found.pop() == []
+    return sorted(found)
+
+
+@pytest.mark.parametrize("allow_stop", [False, True])
+@pytest.mark.parametrize("routes", [Routes(3, 2), Routes(2, 3)], ids=str)
+def test_it_collects_what_the_stock_collector_does_on_the_vector_environment(
+    routes: Routes, allow_stop: bool
+) -> None:
+    tree, count = random_tree(routes, 12, seed=1), 12
+    vector = TianshouEnv(ReplayVectorEnv(tree, ALPHA, count, allow_stop))
+    policy = ScriptedPolicy(action_space=vector.action_space[0])
+    stock = Collector(policy, vector, VectorReplayBuffer(count * routes.hops * 4, count))
+    ours = TreeCollector(policy, tree, ALPHA, allow_stop, draw=np.arange)
+    stock.reset(gym_reset_kwargs={"seed": 0, "options": {"query": np.arange(count)}})
+    told = [each.collect(n_episode=count) for each in (stock, ours)]
+    assert isinstance(ours, BaseCollector)
+    assert episodes(ours.buffer) == episodes(stock.buffer)
+    assert (len({len(one) for one in episodes(ours.buffer)}) > 1) == allow_stop
+    for key in ("n_collected_steps", "n_collected_episodes"):
+        assert getattr(told[0], key) == getattr(told[1], key)
+    assert told[1].returns_stat.mean == pytest.approx(told[0].returns_stat.mean)
+    assert (ours.collect_step, ours.collect_episode) == (stock.collect_step, stock.collect_episode)
+    assert ours.buffer.unfinished_index().size == 0
+
+
+def test_by_steps_no_episode_is_cut_and_random_actions_are_legal() -> None:
+    tree, actions = random_tree(Routes(2, 3), 5, seed=0), Actions(Routes(2, 3), allow_stop=True)
+    policy = ScriptedPolicy(action_space=Discrete(actions.count))
+    collector = TreeCollector(policy, tree, ALPHA, allow_stop=True)
+    told = collector.collect(n_step=200, random=True)
+    assert 200 <= told.n_collected_steps < 200 + tree.hops
+    assert sum(map(len, episodes(collector.buffer))) == told.n_collected_steps
+    batch, _ = collector.buffer.sample(0)
+    assert actions.legal()[batch.obs % tree.routes.states, batch.act].all()
+    assert len(np.unique(batch.act)) == actions.count
+    assert len(np.unique(batch.obs // tree.routes.states)) == len(tree)
+
+
+class ByNumber(nn.Module):
+    """A network of a user's own, on rows of one table."""
+
+    def __init__(self, tree: RouteTree, outputs: int, critic: bool = False) -> None:
+        super().__init__()
+        rows = tree.embedding * np.sqrt(tree.dim)
+        self.rows = torch.from_numpy(rows.astype(np.float32)).flatten(0, 1)
+        self.net = nn.Sequential(nn.Linear(tree.dim, 64), nn.Tanh(), nn.Linear(64, outputs))
+        self.critic = critic
+
+    def forward(self, obs: Any, state: Any = None, info: Any = None) -> Any:
+        """Logits and the state, or values."""
+        found = self.net(self.rows[torch.as_tensor(obs)])
+        return found if self.critic else (found, state)
+
+
+@pytest.mark.parametrize("stock", [False, True], ids=["TreeCollector", "stock Collector"])
+def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
+    tree = planted_tree(per_family=(30, 15, 5), dim=32)
+    folds = np.array(tree.splits)
+    learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
+    with loop._reproducible(0):
+        policy = algorithms.ActorPolicy(
+            actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
+        )
+        algorithm = PPO(
+            policy=policy,
+            critic=ByNumber(tree, 1, critic=True),
+            optim=AdamOptimizerFactory(lr=3e-3),
+            gamma=1.0,
+        )
+        plain = algorithms.uncompiled(PPO.compute_episodic_return)
+        algorithm.compute_episodic_return = plain
+        rng = np.random.default_rng(0)
+        if stock:  # on environments, which know no folds: it learns from all of them
+            envs = TianshouEnv(ReplayVectorEnv(tree, 0.005, 64))
+            training: Any = Collector(algorithm, envs, VectorReplayBuffer(4096, 64))
+        else:
+            draw = partial(rng.choice, learn)
+            training = TreeCollector(algorithm, tree, 0.005, draw=draw)
+        testing = TreeCollector(algorithm, tree, 0.005, draw=lambda count: choose[:count])
+        result = algorithm.run_training(
+            OnPolicyTrainerParams(
+                training_collector=training,
+                test_collector=testing,
+                max_epochs=8,
+                epoch_num_steps=1024,
+                collection_step_num_env_steps=None,
+                collection_step_num_episodes=512,
+                test_step_num_episodes=len(choose),
+                batch_size=128,
+                update_step_num_repetitions=4,
+                verbose=False,
+                show_progress=False,
+            )
+        )
+    fold = tree.split("validation")
+    fixed = bounds.best_fixed_route(tree.split("train"), 0.005, fold).reward(0.005).mean()
+    oracle = bounds.oracle(fold, 0.005).reward(0.005).mean()
+    assert fixed + 0.3 * (oracle - fixed) < result.best_reward <= oracle
+
+
+def test_features_are_seen_as_the_environment_shows_them() -> None:
+    tree = random_tree(Routes(3, 2), 6, seed=0)
+    env = ReplayVectorEnv(tree, ALPHA, 4, observation="features")
+    adapted = TianshouEnv(env)
+    seen, told = adapted.reset(seed=0, options={"query": np.arange(4)})
+    assert (len(adapted), len(seen), list(told)) == (4, 4, [{}] * 4)
+    for query in range(4):
+        np.testing.assert_array_equal(seen[query]["embedding"], tree.embedding[query, 0])
+    seen, reward, ended, truncated, _ = adapted.step(np.array([2, 1]), np.array([3, 1]))
+    assert [one["stage"] for one in seen] == [1, 1]
+    assert not (reward.any() or ended.any() or truncated.any())
+    np.testing.assert_array_equal(seen[0]["embedding"], tree.embedding[3, 3])
+    [again], _ = adapted.reset(env_id=np.array([1]))
+    np.testing.assert_array_equal(again["embedding"], tree.embedding[1, 2])
