@@ -82,6 +82,7 @@ _LATEX = str.maketrans(
         "]": "{]}",
         "\n": " ",
         "\t": " ",
+        "−": "$-$",  # which not every LaTeX knows
     }
 )
 _LABEL = re.compile(r"[^a-z0-9]+")  # what is left out of a label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -22,7 +22,7 @@ from hierrouter.tables import one_line
 INK = "#0a0b0c"
 
 WIDTH = 8.5  # inches
-LONGEST_LABEL = 26  # characters
+LONGEST_LABEL = 30  # characters
 CHARACTER_INCHES = 0.085
 LEGEND_KEY_INCHES = 0.6
 
@@ -101,15 +101,22 @@ def panels(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]
     return figure, found
 
 
-def legend(figure: Figure) -> None:
-    """A legend above the axes, as many entries a row as fit."""
+def legend(figure: Figure, key: float = LEGEND_KEY_INCHES) -> None:
+    """A legend above the axes, as many entries a row as fit.
+
+    Args:
+        key: inches of what stands before a name.
+    """
     labels = figure.axes[0].get_legend_handles_labels()[1]
-    if not labels:
-        return
-    longest = max(len(label) for label in labels)
-    entry = LEGEND_KEY_INCHES + longest * CHARACTER_INCHES
-    columns = max(1, int(figure.get_figwidth() / entry))
-    figure.legend(loc="outside upper center", ncols=columns)
+    if labels:
+        columns = legend_columns(labels, figure.get_figwidth(), key)
+        small = {} if key == LEGEND_KEY_INCHES else {"handlelength": 1.0, "columnspacing": 1.0}
+        figure.legend(loc="outside upper center", ncols=columns, **small)
+
+
+def legend_columns(labels: Sequence[str], width: float, key: float = LEGEND_KEY_INCHES) -> int:
+    """How many entries fit into one row of a legend of `width` inches; at least one."""
+    return max(1, int(width / (key + max(map(len, labels)) * CHARACTER_INCHES)))
 
 
 def label(name: str) -> str:

@@ -16,6 +16,7 @@ from hierrouter.evaluation.metrics import frontier
 from hierrouter.reports.drawing import (
     CHARACTER_INCHES,
     INK,
+    LEGEND_KEY_INCHES,
     LONGEST_LABEL,
     WIDTH,
     Drawing,
@@ -23,6 +24,7 @@ from hierrouter.reports.drawing import (
     canvas,
     label,
     legend,
+    legend_columns,
     panels,
     settings,
 )
@@ -44,7 +46,9 @@ HATCHES = ("", "///", "...", "xxx")
 LOG_FROM_RATIO = 10.0  # of the highest cost to the lowest
 RUNG_INCHES = 0.34
 BAR_INCHES = 0.12
-LEAST_HEIGHT = 1.9  # inches of a figure in a paper, besides what its width adds
+PAPER_AXES_INCHES = 2.3  # height of a figure in a paper below its legend
+PAPER_KEY_INCHES = 0.25  # of its legend
+ENTRY_INCHES = 0.21  # height of a row of it
 FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
 APART = 0.05  # points that are told apart by their alpha, in shares of queries
 DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
@@ -277,17 +281,20 @@ def reward_figure(report: Report, inches: float | None = None) -> Drawing:
     with settings():
         wanted = 1.2 + len(names) * (len(policies) + 1) * BAR_INCHES
         width = min(max(WIDTH, wanted), 1.5 * WIDTH) if inches is None else inches
-        figure, axes = canvas(width, 4.2 if inches is None else LEAST_HEIGHT + 0.3 * width)
+        labels = [label(rows[0].policy) for rows in policies]
+        key = LEGEND_KEY_INCHES if inches is None else PAPER_KEY_INCHES
+        below = -(-len(labels) // legend_columns(labels or [""], width, key)) * ENTRY_INCHES
+        figure, axes = canvas(width, 4.2 if inches is None else PAPER_AXES_INCHES + below)
         for at, rows in enumerate(policies):
             _bars(axes, rows[: len(names)], at, len(policies), fills[rows[0].kind, rows[0].policy])
         _name_groups(axes, names, width)
         axes.axhline(0, color=INK, linewidth=0.8)
-        axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C")
-        legend(figure)
+        axes.set_ylabel(f"net reward R = Q − {report.alpha:g} C" if inches is None else "R")
+        legend(figure, key)
     return Drawing(
         name="net-reward",
         title="Net reward by dataset",
-        caption=f"Net reward by dataset, with {level} intervals",
+        caption=f"Net reward R = Q − {report.alpha:g} C by dataset, with {level} intervals",
         description=f"Grouped bars with {level} intervals; the numbers are in the table of net "
         "rewards.",
         figure=figure,
