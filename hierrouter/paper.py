@@ -35,6 +35,7 @@ PAPER_PPO: dict[str, Any] = {
     "checkpoint_every": 5,
     "hidden": 256,
     "scale_embedding": False,
+    "scale_cost": False,
     "plain_start": True,
     "embedding_noise": 0.0,
     "standardise_reward": False,

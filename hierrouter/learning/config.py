@@ -56,6 +56,8 @@ class TrainConfig:
         stage_dim: length of the learned stage embedding.
         scale_embedding: multiply embeddings, which have length 1, by sqrt(dim), so that their
             components weigh as much as those of the other inputs.
+        scale_cost: divide the cost so far by its root mean square over the states, for routers see
+            few thousandths of a dollar as badly as thousands; the paper's C_t is as it is.
         plain_start: all layers start as torch makes them, the first one as one map of its whole
             input; otherwise the heads start small and orthogonal.
         embedding_noise: length of the random vector added to the embedding of each state visited,
@@ -80,6 +82,7 @@ class TrainConfig:
     hidden: int = 128
     stage_dim: int = 16
     scale_embedding: bool = True
+    scale_cost: bool = True
     plain_start: bool = False
     embedding_noise: float = 1.0
     standardise_reward: bool = True

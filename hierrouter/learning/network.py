@@ -230,7 +230,7 @@ def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterS
         hidden=config.hidden,
         stage_dim=config.stage_dim,
         embedding_scale=math.sqrt(tree.dim) if config.scale_embedding else 1.0,
-        cost_scale=cost_scale(tree),
+        cost_scale=cost_scale(tree) if config.scale_cost else 1.0,
         plain_start=config.plain_start,
     )
 

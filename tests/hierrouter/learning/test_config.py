@@ -28,7 +28,7 @@ def test_the_papers_preset_has_the_papers_numbers() -> None:
     assert (paper.epochs, paper.warmup_steps, paper.patience) == (200, 100, 0)
     assert (paper.evaluate_every, paper.checkpoint_every) == (3, 5)
     assert not paper.standardise_reward
-    assert not paper.scale_embedding and paper.plain_start
+    assert not paper.scale_embedding and not paper.scale_cost and paper.plain_start
     assert not preset("default").plain_start
 
 

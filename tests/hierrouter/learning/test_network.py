@@ -100,6 +100,12 @@ def test_a_tree_without_costs_is_not_divided_by_zero() -> None:
     assert network.cost_scale(random_tree(Routes(2, 1), 3, seed=0)) == 1.0
 
 
+def test_the_papers_preset_sees_costs_as_they_are() -> None:
+    tree = random_tree(Routes(2, 2), 3, seed=0)
+    assert new_router(tree, replace(GLIMPSE, scale_cost=False)).shape.cost_scale == 1.0
+    assert new_router(tree, GLIMPSE).shape.cost_scale == network.cost_scale(tree) != 1.0
+
+
 def test_a_router_that_sees_no_text_is_made_without_a_word() -> None:
     tree = two_step_tree(view="stage")
     assert tree.dim == 0
