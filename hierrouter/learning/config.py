@@ -50,7 +50,9 @@ class TrainConfig:
         warmup_steps: gradient steps over which the learning rate rises from 0.
         decay: let the learning rate fall to 0 at the end, in a straight line.
         evaluate_every: epochs between exact evaluations, of which the best is kept.
-        patience: evaluations without a better one after which the training ends; 0 is never.
+        patience: evaluations after which the training ends, if the value on validation has not
+            risen by `min_gain` in them; 0 is never.
+        min_gain: of R, at least; what is better by less is kept, but prolongs no training.
         checkpoint_every: epochs between two points from which the training can be resumed.
         hidden: width of both layers of the router.
         stage_dim: length of the learned stage embedding.
@@ -78,6 +80,7 @@ class TrainConfig:
     decay: bool = True
     evaluate_every: int = 1
     patience: int = 0
+    min_gain: float = 0.0
     checkpoint_every: int = 5
     hidden: int = 128
     stage_dim: int = 16
@@ -149,6 +152,8 @@ class PPOConfig(A2CConfig):
 
     algo: ClassVar[str] = "ppo"
 
+    patience: int = 7
+    min_gain: float = 0.0005
     clip: float = 0.2
 
 
@@ -229,7 +234,7 @@ SAMPLED: tuple[type[SampledConfig], ...] = (
 PRESETS: dict[tuple[str, str], TrainConfig] = {
     **{("default", kind.algo): kind() for kind in SAMPLED},
     ("default", "exact"): ExactConfig(),
-    ("paper", "ppo"): PPOConfig(preset="paper", **PAPER_PPO),
+    ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
 # One network for every alpha learns more, and is valued at every alpha of a grid.
 SWEEP = ExactConfig(epochs=30, evaluate_every=5)

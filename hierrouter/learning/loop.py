@@ -118,7 +118,7 @@ def best_iterate(
             if last or done % config.evaluate_every == 0:
                 train = value(network, learn_from)
                 validation = train if choose_on is learn_from else value(network, choose_on)
-                best.offer(network, train, validation)
+                best.offer(network, train, validation, config.min_gain)
                 watch.on_epoch(done, config.epochs, train, validation)
             if not last and done % config.checkpoint_every == 0:
                 watch.on_snapshot(_snapshot(learner, best, done))
@@ -146,7 +146,7 @@ def _snapshot(learner: Learner[nn.Module], best: Best, epoch: int) -> Snapshot:
     tensors |= {f"best.{name}": value for name, value in best.weights.items()}
     kept = {}
     if best.history:
-        kept = {"train": best.train, "validation": best.validation, "kept": best.kept}
+        kept = {name: getattr(best, name) for name in ("train", "validation", "risen", "kept")}
     counters = {
         "learner": learner.counters(),
         "best": {**kept, "history": list(best.history), "since": best.since},
@@ -180,7 +180,8 @@ class Best:
         weights: its weights.
         train, validation: its values.
         history: value on validation at each evaluation.
-        since: evaluations without a better one.
+        since: evaluations since the value on validation last rose by the least gain that counts.
+        risen: that value.
         kept: index in `history` of its own; None before the first, and where a training went on
             from a snapshot that does not tell.
     """
@@ -190,14 +191,19 @@ class Best:
     validation: float = -math.inf
     history: list[float] = field(default_factory=list)
     since: int = 0
+    risen: float = -math.inf
     kept: int | None = None
 
-    def offer(self, module: nn.Module, train: float, validation: float) -> None:
-        """Keep the weights of `module` if they are better."""
+    def offer(
+        self, module: nn.Module, train: float, validation: float, min_gain: float = 0.0
+    ) -> None:
+        """Keep the weights of `module` if they are better, by however little."""
         self.history.append(validation)
         self.since += 1
+        if validation > self.risen + min_gain:
+            self.risen, self.since = validation, 0
         if (validation, train) > (self.validation, self.train):
-            self.train, self.validation, self.since = train, validation, 0
+            self.train, self.validation = train, validation
             self.kept = len(self.history) - 1
             self.weights = _weights_of(module)
 

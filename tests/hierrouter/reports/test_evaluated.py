@@ -34,7 +34,7 @@ ALPHA = 0.05
 GRID = (0.0, ALPHA)
 EXACT = ExactConfig(epochs=16, hidden=32, evaluate_every=4)
 SHORT = replace(EXACT, epochs=8)
-PPO = PPOConfig(epochs=40, rollouts=256, minibatches=8, hidden=32)
+PPO = PPOConfig(epochs=40, rollouts=256, minibatches=8, hidden=32, patience=0)
 QUICK = Bootstrap(n=50)
 NUMBER = r"[+-]?\d+\.?\d*"
 
@@ -54,7 +54,7 @@ def half_easy() -> RouteTree:
 def router(
     config: TrainConfig = PPO, allow_stop: bool = False, max_cost: float | None = None
 ) -> TrainedRouter:
-    return train(half_easy(), Objective(ALPHA, allow_stop, max_cost), config, 0)
+    return train(half_easy(), Objective(ALPHA, allow_stop, max_cost), config, 1)
 
 
 @cache
