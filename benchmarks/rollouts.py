@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts.py
 
-With a router of the paper's size: Tianshou's `Collector` on one `ReplayEnv` and on 128,
-Stable-Baselines3's rollouts on 128 and on our vectorised environment, a plain loop over that
-environment, the batched walk, and the bare forward passes that any way has to make. Without a
-policy: the vectorised environment, and the look-ups that any way has to make. One process, one
-thread, CPU seconds, interleaved rounds, medians.
+With a router of the paper's size: Tianshou's `Collector` on one `ReplayEnv`, on 128, and on our
+vectorised environment; Stable-Baselines3's rollouts on 128 and on that environment; a plain loop
+over it, the batched walk, `TreeCollector`, and the bare forward passes that any way has to make.
+Without a policy: the vectorised environment, and the look-ups that any way has to make. One
+process, one thread, CPU seconds, interleaved rounds, medians.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tianshou.data import Collector, VectorReplayBuffer
 from tianshou.env import DummyVectorEnv
 from torch import nn
 
-from hierrouter.learning.collector import to_buffer
+from hierrouter.learning.collector import TianshouEnv, TreeCollector, to_buffer
 from hierrouter.learning.network import Router, States
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv, Rollouts, walk
 from hierrouter.replay.stable_baselines import StableBaselinesEnv
@@ -72,6 +72,37 @@ def stock(tree: RouteTree, router: Router, envs: int, episodes: int) -> tuple[Wa
             return int(collector.collect(n_episode=episodes).n_collected_steps)
 
     return collect, buffer
+
+
+class NumberedActor(nn.Module):
+    """The router on the numbers of states."""
+
+    def __init__(self, size: PaperSize, router: Router) -> None:
+        super().__init__()
+        self.router = router
+        self.table = size.table
+
+    def forward(self, obs: Any, state: Any = None, info: Any = None) -> tuple[torch.Tensor, Any]:
+        return self.router(self.table.rows(torch.as_tensor(obs)))[0], state
+
+
+def numbered(size: PaperSize, router: Router, episodes: int, stepped: bool) -> Way:
+    """Tianshou's collector on our vectorised environment, or ours on the tree."""
+    actor: Any = NumberedActor(size, router)
+    policy = DiscreteActorPolicy(actor=actor, action_space=Discrete(size.actions.count))
+    collector: Any = TreeCollector(policy, size.tree, ALPHA)
+    if stepped:
+        env = TianshouEnv(ReplayVectorEnv(size.tree, ALPHA, episodes))
+        kept = VectorReplayBuffer(2 * episodes * size.tree.hops + episodes, episodes)
+        collector = Collector(policy, env, kept)
+    collector.reset()
+
+    def collect() -> int:
+        collector.reset_buffer()
+        with torch.no_grad():
+            return int(collector.collect(n_episode=episodes).n_collected_steps)
+
+    return collect
 
 
 def stable(tree: RouteTree, hidden: int, env: VecEnv) -> Way:
@@ -176,6 +207,7 @@ def with_policy(size: PaperSize) -> None:
     ways = {
         "Collector, 1 env": alone,
         f"Collector, DummyVectorEnv({ENVS})": dummy,
+        f"Collector, our environment ({ENVS})": numbered(size, router, ENVS, True),
         f"Stable-Baselines3, DummyVecEnv({ENVS})": stable(
             tree, hidden, DummyVecEnv([lambda: ReplayEnv(tree, ALPHA)] * ENVS)
         ),
@@ -187,6 +219,7 @@ def with_policy(size: PaperSize) -> None:
         ways |= {
             f"loop over our environment, {episodes} episodes": loop(size, router, episodes),
             f"batched walk, {episodes} episodes": ours(size, router, episodes),
+            f"TreeCollector, {episodes} episodes": numbered(size, router, episodes, False),
             f"forward passes alone, {episodes} episodes": limit(size, router, episodes),
         }
     rates = measure(ways)
@@ -199,9 +232,9 @@ def with_policy(size: PaperSize) -> None:
         print(f"batched walk / forward passes alone, {episodes} episodes: {share:.2f}")
     copied = sum(value.nbytes for value in buffer.obs.values()) / len(buffer.rew)
     state = np.zeros((1, tree.hops), dtype=np.int64)
-    numbered = to_buffer(Rollouts(state, state, np.zeros(state.shape), np.array([tree.hops])))
+    by_number = to_buffer(Rollouts(state, state, np.zeros(state.shape), np.array([tree.hops])))
     print(f"an observation in the buffer: Collector {copied:,.0f} bytes, batched walk", end=" ")
-    print(f"{numbered.obs.itemsize} bytes")
+    print(f"{by_number.obs.itemsize} bytes")
 
 
 def without_policy(tree: RouteTree) -> None:
