@@ -238,7 +238,7 @@ def test_where_queries_look_alike_the_mean_decides() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [PPOConfig(epochs=16, rollouts=256, hidden=32), ExactConfig(epochs=24, steps=35)],
+    [PPOConfig(epochs=16, rollouts=256, hidden=32, patience=0), ExactConfig(epochs=24, steps=35)],
     ids=["ppo", "exact"],
 )
 @pytest.mark.parametrize(
