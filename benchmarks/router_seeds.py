@@ -2,16 +2,21 @@
 
     OMP_NUM_THREADS=1 python benchmarks/router_seeds.py [--cache caches/default]
         [--alpha 0.005] [--seeds 5] [--algo ppo] [--fold test]
+        [--preset paper] [--set learning_rate=1e-3 entropy_coefficient=0.02 ...]
 
 Prints R of the router against the best single model, the best fixed route, the best route per
 dataset and the oracle, the share of the gap closed, quality on `riddle`, the low end of the paired
 95 % interval of the smallest margin over any fixed route or single model, and the CPU seconds of
-the training. Whatever is tuned is tuned with `--fold validation`.
+the training. Whatever is tuned is tuned with `--fold validation`. `--set` takes other numbers than
+the preset's, each by its name in `hierrouter.learning.config`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +29,7 @@ import hierrouter
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, single_calls
-from hierrouter.learning.config import ALGORITHMS, Objective, preset
+from hierrouter.learning.config import ALGORITHMS, Objective, TrainConfig, preset
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import open_tree
 from hierrouter_cache.tree import RouteTree
@@ -90,6 +95,14 @@ class Field:
         )
 
 
+def changed(config: TrainConfig, numbers: Sequence[str]) -> TrainConfig:
+    """The settings with some of them as `name=value`, the value in JSON."""
+    given = {
+        name: json.loads(value) for name, _, value in (each.partition("=") for each in numbers)
+    }
+    return replace(config, **given)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, default=Path("caches/default"))
@@ -97,16 +110,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--algo", choices=sorted(ALGORITHMS), default="ppo")
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
+    parser.add_argument("--preset", choices=("default", "paper"), default="default")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, torch)}, one thread")
     tree = open_tree(asked.cache)
     field = Field(tree, tree.split(asked.fold), asked.alpha)
-    print(f"{asked.fold} fold: {len(field.fold)} queries, alpha {asked.alpha:g}, {asked.algo}")
+    config = changed(preset(asked.preset, asked.algo), asked.set)
+    trained = " ".join([f"{asked.algo}, preset {asked.preset}", *asked.set])
+    print(f"{asked.fold} fold: {len(field.fold)} queries, alpha {asked.alpha:g}, {trained}")
     field.show()
     lines = []
     for seed in range(asked.seeds):
-        config = preset("default", asked.algo)
         router, seconds = timed(partial(train, tree, Objective(asked.alpha), config, seed))
         lines.append(field.line(router.outcome(field.fold), seconds))
         print(lines[-1].text(f"seed {seed}"), flush=True)

@@ -53,14 +53,16 @@ class Model:
     Attributes:
         commits: the files of each.
         asked: how often the branch was asked for.
-        fetched: files whose content was asked for.
+        fetched: files whose content was asked for, not only what is known of them.
+        token: of a gated repository what opens its files; which there are it tells everybody.
     """
 
     commits: Mapping[str, Files]
     asked: int = 0
     fetched: set[str] = field(default_factory=set)
+    token: str = ""
 
-    def reply(self, parts: list[str]) -> Reply:
+    def reply(self, parts: list[str], head: bool, token: str) -> Reply:
         """The answer to a path below the repository."""
         match parts:
             case ["revision", commit] if commit in self.commits:
@@ -70,13 +72,17 @@ class Model:
                 return self._info([*self.commits][min(self.asked, len(self.commits)) - 1])
             case ["tree", commit, *folder] if commit in self.commits:
                 return _json(_listing(self.commits[commit], "/".join(folder)))
+            case ["resolve", *_] if self.token and token != self.token:
+                return 403 if token else 401, b"", {"X-Error-Code": "GatedRepo"}
             case ["resolve", commit, *rest] if commit in self.commits:
-                self.fetched.add("/".join(rest))
+                if not head:
+                    self.fetched.add("/".join(rest))
                 return _file(self.commits[commit].get("/".join(rest)), commit)
         return 404, b"", {"X-Error-Code": "RevisionNotFound"}
 
     def _info(self, commit: str) -> Reply:
-        siblings = [{"rfilename": path} for path in self.commits[commit]]
+        files = self.commits[commit]
+        siblings = [{"rfilename": path, "size": len(data)} for path, data in files.items()]
         return _json({"id": "made/up", "sha": commit, "siblings": siblings})
 
 
@@ -89,7 +95,9 @@ def hub(
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = unquote(urlparse(self.path).path)
-            status, body, headers = _reply(path, repositories, models or {})
+            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            how = self.command == "HEAD", token
+            status, body, headers = _reply(path, how, repositories, models or {})
             self.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
@@ -110,12 +118,17 @@ def hub(
             server.shutdown()
 
 
-def _reply(path: str, repositories: Mapping[str, Files], models: Mapping[str, Model]) -> Reply:
+def _reply(
+    path: str,
+    how: tuple[bool, str],
+    repositories: Mapping[str, Files],
+    models: Mapping[str, Model],
+) -> Reply:
     match path.strip("/").split("/"):
         case ["api", "models", owner, name, *rest] if f"{owner}/{name}" in models:
-            return models[f"{owner}/{name}"].reply(rest)
+            return models[f"{owner}/{name}"].reply(rest, *how)
         case [owner, name, "resolve", *rest] if f"{owner}/{name}" in models:
-            return models[f"{owner}/{name}"].reply(["resolve", *rest])
+            return models[f"{owner}/{name}"].reply(["resolve", *rest], *how)
         case ["api", "datasets", owner, name, *rest] if f"{owner}/{name}" in repositories:
             files = repositories[f"{owner}/{name}"]
             if rest[:1] == ["tree"]:

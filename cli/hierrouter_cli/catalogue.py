@@ -116,9 +116,13 @@ def _name(query: Query) -> str:
 
 
 def doctor(
-    cache: options.Cache = options.DEFAULT_CACHE, format: options.ShortFormat = "text"
+    cache: options.Cache = options.DEFAULT_CACHE,
+    pool: options.AnyPool = None,
+    format: options.ShortFormat = "text",
 ) -> None:
     """Look at packages, devices, models, hub, disk, cache and router; say what to do.
+
+    With --pool also whether each of its models can be had, and whether there is room for them.
 
     Nothing is changed. A note is good to know. With a problem something does not work, and the exit
     code is that of the first one; else it is 0.
@@ -127,7 +131,7 @@ def doctor(
     from hierrouter_cli.doctor import examine
 
     found = []
-    for finding in examine(cache):
+    for finding in examine(cache, pool):
         found.append(finding)
         if format == "text":
             line = f"{finding.state:<9}{finding.subject:<16}{finding.text}"

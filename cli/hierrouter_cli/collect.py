@@ -159,17 +159,28 @@ def _finish_part_on_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> None:
-    """Print calls, tokens, time, cost and disk of a collection; calls and writes nothing."""
+    """Print calls, tokens, time, cost and disk of a collection; calls and writes nothing.
+
+    Raises:
+        WorldError: the weights of a model that is to be called cannot be had.
+    """
+    from dataclasses import asdict
+
     from hierrouter.collection.estimate import estimate
+    from hierrouter.engines.preflight import require_models, weights_needed, weights_notes
     from hierrouter.reports.plans import estimate_object, estimate_table
 
     found = estimate(pool, queries, cache)
+    due = found.models_due
+    needed = list(weights_needed(model for model in pool.everyone if model.name in due))
     if format == "json":
-        console.put_json(estimate_object(found), sort_keys=True)
-        return
-    console.put_tables([estimate_table(found)])
-    for note in found.notes:
-        console.say(f"note: {note}")
+        weights = [asdict(each) for each in needed]
+        console.put_json({**estimate_object(found), "weights": weights}, sort_keys=True)
+    else:
+        console.put_tables([estimate_table(found)])
+        for note in (*found.notes, *weights_notes(pool, needed)):
+            console.say(f"note: {note}")
+    require_models(pool, needed)
 
 
 def collect(
@@ -180,6 +191,7 @@ def collect(
     seed: options.SeedOfDraw = None,
     data: options.Data = Path("data"),
     encoder: options.Encoder = None,
+    no_references: options.NoReferences = False,
     dry_run: options.DryRun = False,
     format: options.ShortFormat = "text",
     yes: options.Yes = False,
@@ -225,6 +237,8 @@ def collect(
     names = options.split_names(datasets)
     found = planned(names, pool, cache, limit, seed, data, called, console.say)
     found = replace(found, **machines)
+    if no_references:
+        found = replace(found, pool=replace(found.pool, references=()))
     if dry_run:
         show_estimate(cache, found.pool, found.own, format)
         return

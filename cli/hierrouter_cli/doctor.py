@@ -54,11 +54,12 @@ class Finding:
     error: HierRouterError | None = None
 
 
-def examine(cache: Path) -> Iterator[Finding]:
+def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
     """Look at everything, each thing when the one before was told.
 
     Args:
         cache: its folder, there or not.
+        pool: name or file of a pool, whose models are looked for too.
     """
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
@@ -71,6 +72,8 @@ def examine(cache: Path) -> Iterator[Finding]:
         "cache": lambda: cache_health(cache),
         "router": router,
     }
+    if pool:
+        checks["pool"] = lambda: pool_models(pool)
     for subject, check in checks.items():
         try:
             yield from check()
@@ -181,6 +184,28 @@ def hub() -> Iterator[Finding]:
         yield Finding("hub", "note", f"not reached ({type(error).__name__}); {there}")
     else:
         yield Finding("hub", "ok", "reached; models and datasets can be fetched")
+
+
+def pool_models(name: str) -> Iterator[Finding]:
+    """Each model of a pool that this machine would load: whether it can be had; then the disk."""
+    from hierrouter.engines.preflight import GB, require_models, weights_needed, weights_notes
+    from hierrouter.pools.files import load_pool
+
+    pool, had = load_pool(name), []
+    for each in weights_needed(pool.everyone):
+        if each.problem:
+            yield Finding(each.name, "problem", each.problem, WorldError(each.problem))
+            continue
+        had.append(each)
+        if each.download is None:
+            yield Finding(each.name, "note", "not looked for, the hub was not reached")
+        else:
+            to_fetch = f"{each.download / GB:.1f} GB to download" if each.download else "here"
+            memory = f", {each.memory / GB:.1f} GB in memory" if each.memory else ""
+            yield Finding(each.name, "ok", f"{each.model}: {to_fetch}{memory}")
+    for note in weights_notes(pool, had):
+        yield Finding("pool", "note", note)
+    require_models(pool, had)
 
 
 def _gib(size: int) -> str:

@@ -403,6 +403,9 @@ Device = Annotated[
         offer=DEVICES,
     ),
 ]
+NoReferences = Annotated[
+    bool, switch("--no-references", "Without the pool's reference models, now and later.")
+]
 DryRun = Annotated[
     bool, switch("--dry-run", "Print calls, tokens, time, cost and disk; call nothing.")
 ]

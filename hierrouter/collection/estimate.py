@@ -135,6 +135,12 @@ class Estimate:
         """All stages together."""
         return sum(self.stages, StageEstimate("all"))
 
+    @property
+    def models_due(self) -> frozenset[str]:
+        """Names of the models that are, or may be, called."""
+        due = (stage.label for stage in self.stages if stage.calls.most != 0)
+        return frozenset(label.rpartition(" ")[2] for label in due)
+
 
 def require_consent(
     pool: Pool, queries: Sequence[Query], root: Path, engines: Engines = backend

@@ -174,6 +174,26 @@ def local_folder(spec: ModelSpec) -> Path | None:
     return folder
 
 
+def saved_folder(spec: ModelSpec, commit: str | None = None) -> Path | None:
+    """The folder with a model's files on this machine, or None.
+
+    Args:
+        commit: of a hub id; None is that of its revision when it was last asked for.
+
+    Raises:
+        InputError: as `local_folder`.
+    """
+    if folder := local_folder(spec):
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        config = try_to_load_from_cache(spec.model, CONFIGS[0], revision=commit or spec.revision)
+    except ValueError:  # not the form of a hub id
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WANTED = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -188,7 +208,15 @@ def weight_bytes(spec: ModelSpec) -> int:
         InputError: a folder that is not a saved model.
         WorldError: the files cannot be fetched or are damaged.
     """
-    folder = local_folder(spec) or _fetched(spec)
+    return bytes_in(local_folder(spec) or _fetched(spec), spec)
+
+
+def bytes_in(folder: Path, spec: ModelSpec) -> int:
+    """Bytes of the weights in a folder, in the dtype of the spec.
+
+    Raises:
+        WorldError: a file is damaged.
+    """
     return sum(
         count * WANTED.get(spec.dtype, BYTES.get(dtype, 4))
         for path in weight_files(folder)

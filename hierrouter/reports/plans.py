@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.collection.estimate import Amount, Estimate, StageEstimate
-from hierrouter.engines.identity import local_folder, weight_files
+from hierrouter.engines.identity import saved_folder, weight_files
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool, size_in
 from hierrouter.tables import Cell, Column, Line, Table
 
@@ -68,7 +68,7 @@ def _listed(model: ModelSpec, role: str) -> Listed:
         folder = None
         weights = SERVED if model.endpoint and model.endpoint.base_url else NO_URL
     else:
-        folder = _saved(model)
+        folder = saved_folder(model)
         weights = _weights(folder)
     return Listed(
         name=model.name,
@@ -82,19 +82,6 @@ def _listed(model: ModelSpec, role: str) -> Listed:
         window=_window(folder) if folder else None,
         weights=weights,
     )
-
-
-def _saved(model: ModelSpec) -> Path | None:
-    """The folder with the model's files on this machine, or None."""
-    if folder := local_folder(model):
-        return folder
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        config = try_to_load_from_cache(model.model, "config.json", revision=model.revision)
-    except ValueError:  # not the form of a hub id
-        return None
-    return Path(config).parent if isinstance(config, str) else None
 
 
 def _weights(folder: Path | None) -> str:
