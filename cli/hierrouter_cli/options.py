@@ -332,6 +332,7 @@ MaxCost = Annotated[
 TensorBoard = Annotated[
     bool, switch("--tensorboard", "Write the learning curve into the run's folder.", TRAINING)
 ]
+Seeds = Annotated[int, value("--seeds", "N", "How many trainings, from --seed on.", min=1)]
 CheckOnly = Annotated[bool, switch("--dry-run", "Check everything, then stop.")]
 
 # Showing and asking a router.

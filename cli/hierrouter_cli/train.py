@@ -32,6 +32,7 @@ def train(
     allow_stop: options.AllowStop = False,
     budget: options.Budget = None,
     max_cost: options.MaxCost = None,
+    seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     tensorboard: options.TensorBoard = False,
@@ -40,23 +41,31 @@ def train(
     """Train the router with PPO on the replayed tree; no model is called.
 
     The validation fold chooses the checkpoint; the test fold is out of reach. An interrupted
-    training goes on where it was, with the same flags and its folder as --out.
+    training goes on where it was, with the same flags and its folder as --out. With --seeds each
+    training is a run, in a folder whose name ends with its seed; the best of them on validation
+    becomes the latest run, which `report` takes.
     """
     from hierrouter.learning.config import Objective, algorithm, training_config
-    from hierrouter.learning.run_folders import check_out
+    from hierrouter.learning.run_folders import check_out, seed_folders, timed
     from hierrouter.replay.opening import training_tree
 
     algo = algorithm(algo, budget, max_cost, alpha)
     config = training_config(preset, algo, epochs, every_alpha=budget is not None)
     objective = Objective(options.DEFAULT_ALPHA if alpha is None else alpha, allow_stop, max_cost)
-    check_out(out, "train")
+    several = seeds > 1
+    if several and out is None:
+        out = timed("train")
+    places = seed_folders(out, range(seed, seed + seeds)) if several and out else {}
+    for place in places.values() if several else [out]:
+        check_out(place, "train")
     tree = training_tree(selected.open())
     # What needs torch comes after all that can be refused without it.
-    from hierrouter.learning.run import describe_training, require_possible, train_run
+    from hierrouter.learning.run import describe_training, require_possible, train_run, train_seeds
 
     require_possible(tree, budget, objective)
     training = describe_training(objective, config, budget)
-    planned = f"train: {training}, seed {seed}: {describe(tree)}"
+    drawn = f"seeds {seed} to {seed + seeds - 1}, in {out}-seed-N" if several else f"seed {seed}"
+    planned = f"train: {training}, {drawn}: {describe(tree)}"
     if dry_run:
         console.put(f"{planned}\n")
         return
@@ -66,8 +75,12 @@ def train(
         say_if_few(tree, "validation", "they choose the checkpoint")
 
     with told_how_to_go_on("train", out, on_begun, tensorboard) as watch:
-        run = train_run(tree, objective, config, seed, budget, out, watch)
-    console.say(f"trained: {run.reached}")
+        if several:
+            run = train_seeds(tree, objective, config, places, budget, watch)
+        else:
+            run = train_run(tree, objective, config, seed, budget, out, watch)
+    chosen = f"seed {run.trained.origin.seed}, the best of {seeds} on validation: "
+    console.say(f"trained: {chosen if several else ''}{run.reached}")
     console.put(f"{run.folder}\n")
 
 
@@ -93,9 +106,7 @@ def sweep_alpha(
     preset: options.Preset = "default",
     epochs: options.Epochs = None,
     allow_stop: options.AllowStop = False,
-    seeds: Annotated[
-        int, options.value("--seeds", "N", "How many trainings, from --seed on.", min=1)
-    ] = 1,
+    seeds: options.Seeds = 1,
     seed: options.Seed = options.DEFAULT_SEED,
     out: options.Out = None,
     tensorboard: options.TensorBoard = False,
@@ -144,8 +155,9 @@ def told_how_to_go_on(
     """Who watches a run; whatever ends it early, the user knows how to go on.
 
     Args:
-        out: the folder that the user chose; another one is said.
-        on_begun: called when the folder is there.
+        out: the folder that the user chose, or what those of several trainings begin with; where
+            neither, the folder is said.
+        on_begun: called when the first folder is there.
         tensorboard: write the learning curve into it.
     """
     from hierrouter_cache.errors import WorldError
@@ -156,13 +168,14 @@ def told_how_to_go_on(
         folders.append(folder)
         if out is None:
             console.say(f"{command}: in {folder}")
-        on_begun()
+        if len(folders) == 1:
+            on_begun()
 
     try:
         yield replace(watch(tensorboard), on_folder=on_folder)
     except (KeyboardInterrupt, WorldError):
-        for folder in folders:
-            console.say(f"{command}: to go on, give the same command with --out {folder}")
+        for folder in folders[:1]:
+            console.say(f"{command}: to go on, give the same command with --out {out or folder}")
         raise
 
 

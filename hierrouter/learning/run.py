@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -19,7 +20,7 @@ from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
-from hierrouter.learning.run_folders import resumable
+from hierrouter.learning.run_folders import make_newest, resumable, seed_folders, timed
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
@@ -87,6 +88,12 @@ class Reached:
             limit=None if trained.objective.max_cost is None else under_limit(trained, fold),
         )
 
+    @property
+    def share(self) -> float | None:
+        """Of the gap between the fixed route and the oracle; None where there is no gap."""
+        gap = self.oracle - self.fixed
+        return (self.reward - self.fixed) / gap if gap > 0 else None
+
     def __str__(self) -> str:
         line = (
             f"R {self.reward:.3f} on validation (best fixed route {self.fixed:.3f}, "
@@ -114,11 +121,13 @@ class Run:
         folder: where the router lies.
         trained: the router.
         reached: what it reaches on validation; None where it was only loaded.
+        seeds: of the best of several trainings, the runs of all of them.
     """
 
     folder: Path
     trained: TrainedRouter = field(default_factory=_load_instead)
     reached: Reached | None = None
+    seeds: tuple[Run, ...] = ()
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> Run:
@@ -202,6 +211,7 @@ def train(
     preset: str = "default",
     allow_stop: bool = False,
     seed: int = PAPER_SEED,
+    seeds: int = 1,
     epochs: int | None = None,
     out: str | Path | None = None,
     budget: float | None = None,
@@ -221,6 +231,8 @@ def train(
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
         seed: of everything that is drawn.
+        seeds: how many trainings, from `seed` on, each a run of its own in a folder `<out>-seed-N`;
+            the one that is best on validation is returned, and is the newest run.
         epochs: length of the training; default: the preset's.
         out: the run's folder; default: a new one below `runs`.
         budget: mean cost of a query, instead of alpha: the alpha that meets it is looked for.
@@ -238,7 +250,12 @@ def train(
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
-    return train_run(learned_from, objective, config, seed, budget, folder, watch)
+    if seeds < 1:
+        raise InputError(f"nothing to train: {seeds} seeds; give at least one")
+    if seeds == 1:
+        return train_run(learned_from, objective, config, seed, budget, folder, watch)
+    places = seed_folders(folder or timed("train"), range(seed, seed + seeds))
+    return train_seeds(learned_from, objective, config, places, budget, watch)
 
 
 def sweep(
@@ -325,6 +342,31 @@ def train_run(
             checkpoint.save_checkpoint(trained, folder)
             watch.on_note(_bought(trained, tree.split("validation"), budget))
     return Run(folder, trained, Reached.by(trained, tree))
+
+
+def train_seeds(
+    tree: Tree,
+    objective: Objective,
+    config: TrainConfig,
+    places: Mapping[int, Path],
+    budget: float | None,
+    watch: RunWatch,
+) -> Run:
+    """The best on validation of several runs of `train`, made the newest; see `train_run`.
+
+    Args:
+        places: the folder of each seed.
+    """
+    runs = []
+    for seed, place in places.items():
+        run = train_run(tree, objective, config, seed, budget, place, watch)
+        reached = Reached.by(run.trained, tree)
+        share = "" if reached.share is None else f", {reached.share:.3f} of the gap"
+        watch.on_note(f"seed {seed}: R {reached.reward:.4f} on validation{share}, in {place}")
+        runs.append((reached.reward, run))
+    best = max(runs, key=itemgetter(0))[1]
+    make_newest(best.folder, "train")
+    return replace(best, seeds=tuple(run for _, run in runs))
 
 
 def _bought(trained: TrainedRouter, fold: RouteTree, budget: float) -> str:

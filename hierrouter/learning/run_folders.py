@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,6 +105,34 @@ def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Itera
     with folder_lock(run, "another run"):
         remove_drafts(run)
         yield run
+
+
+def timed(command: str) -> Path:
+    """Where a run of this command goes that nobody chose a folder for."""
+    return RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{command}"
+
+
+def seed_folders(base: Path, seeds: Iterable[int]) -> dict[int, Path]:
+    """A folder for each of several trainings, side by side, found as those of single ones are.
+
+    Args:
+        base: what their names begin with.
+        seeds: of the trainings.
+    """
+    return {seed: base.with_name(f"{base.name}-seed-{seed}") for seed in seeds}
+
+
+def make_newest(run: Path, command: str) -> None:
+    """Let a finished run be the first of `finished_runs`.
+
+    Raises:
+        WorldError: its file cannot be written.
+    """
+    file = run / DONE[command]
+    try:
+        file.touch()
+    except OSError as error:
+        raise WorldError(f"cannot write: {file}: {error.strerror}; check its owner") from error
 
 
 def remove_drafts(run: Path) -> None:

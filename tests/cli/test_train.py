@@ -1,6 +1,7 @@
 """The flags of `train`, `sweep-alpha` and `report`, on a collected cache."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,29 @@ def test_a_sweep_by_ppo_is_one_training_an_alpha(bare: Place) -> None:
     bare.does("sweep-alpha --algo ppo --alphas 0.1,0 --epochs 2 --out by-ppo")
     found = [described(run.parent) for run in sorted((bare / "by-ppo").rglob("policy.json"))]
     assert [(one["algo"], one["objective"]["alpha"]) for one in found] == [("ppo", 0), ("ppo", 0.1)]
+
+
+def test_of_several_seeds_the_best_on_validation_is_the_latest_run(bare: Place) -> None:
+    """Whichever it is; the folders stay, and the same command trains nothing again."""
+    words = f"{EXACT} --alpha 0.1 --seed 3 --seeds 3 --out runs/several"
+    done = bare.does(words)
+    lines = re.findall(r"seed (\d): R (\S+) on validation, (\S+) of the gap, in (\S+)", done.stderr)
+    assert [(seed, folder) for seed, _, _, folder in lines] == [
+        (seed, f"runs/several-seed-{seed}") for seed in "345"
+    ]
+    best = max(lines, key=lambda line: float(line[1]))
+    assert f"trained: seed {best[0]}, the best of 3 on validation: R " in done.stderr
+    assert done.stdout == f"{best[3]}\n"
+    assert bare.tells("report")["provenance"]["seed"] == int(best[0])
+    alone = f"{EXACT} --alpha 0.1 --seed {best[0]} --out alone"
+    bare.does(alone)
+    weights = "policy.safetensors"
+    assert (bare / "alone" / weights).read_bytes() == (bare / best[3] / weights).read_bytes()
+    again = bare.does(words)
+    assert again.stderr.count("already there") == 3
+    assert "another run was begun in runs/several-seed-3" in bare.refuses(
+        words.replace("--alpha 0.1", "--alpha 0.2")
+    )
 
 
 def test_a_dry_run_trains_nothing(bare: Place) -> None:
