@@ -1,7 +1,7 @@
 """Several seeds of a default router on a collected testbed: mean and worst.
 
     OMP_NUM_THREADS=1 python benchmarks/router_seeds.py [--cache caches/default]
-        [--alpha 0.005] [--seeds 5] [--algo ppo] [--fold test]
+        [--alpha 0.005] [--seeds 5] [--first 0] [--algo ppo] [--fold test]
         [--preset paper] [--set learning_rate=1e-3 entropy_coefficient=0.02 ...]
 
 Prints R of the router against the best single model, the best fixed route, the best route per
@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("caches/default"))
     parser.add_argument("--alpha", type=float, default=0.005)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--algo", choices=sorted(ALGORITHMS), default="ppo")
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
     parser.add_argument("--preset", choices=("default", "paper"), default="default")
@@ -122,7 +123,7 @@ def main() -> None:
     print(f"{asked.fold} fold: {len(field.fold)} queries, alpha {asked.alpha:g}, {trained}")
     field.show()
     lines = []
-    for seed in range(asked.seeds):
+    for seed in range(asked.first, asked.first + asked.seeds):
         router, seconds = timed(partial(train, tree, Objective(asked.alpha), config, seed))
         lines.append(field.line(router.outcome(field.fold), seconds))
         print(lines[-1].text(f"seed {seed}"), flush=True)
