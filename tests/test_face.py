@@ -186,6 +186,17 @@ def test_a_run_goes_on_as_on_the_command_line(
         assert (run.folder / name).read_bytes() == (place / "runs" / "mine" / name).read_bytes()
 
 
+def test_of_several_seeds_the_best_on_validation_comes_back(tree: hr.Tree, tmp_path: Path) -> None:
+    best = hr.train(tree, alpha=ALPHA, epochs=1, seed=5, seeds=2, out=tmp_path / "two")
+    assert [run.folder.name for run in best.seeds] == ["two-seed-5", "two-seed-6"]
+    reached = [run.reached.reward for run in best.seeds if run.reached]
+    assert best.reached and best.reached.reward == max(reached)
+    done = [(run.folder / "policy.json").stat().st_mtime_ns for run in best.seeds]
+    assert done[reached.index(max(reached))] == max(done)
+    with pytest.raises(hr.InputError, match="0 seeds; give at least one"):
+        hr.train(tree, seeds=0)
+
+
 JSON = ("--format", "json")
 SHOWN = ("--cache", "caches/mine", "--checkpoint", "runs/mine", "--split", "validation")
 
