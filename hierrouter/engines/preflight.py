@@ -69,7 +69,6 @@ def _here(spec: ModelSpec, commit: str | None = None) -> Weights | None:
 
 def _of_hub(spec: ModelSpec) -> Weights:
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         info = HfApi().model_info(
@@ -79,9 +78,9 @@ def _of_hub(spec: ModelSpec) -> Weights:
             return here
         address = hf_hub_url(spec.model, CONFIG, revision=info.sha)
         get_hf_file_metadata(address, timeout=HUB_TIMEOUT_S)
-    except HfHubHTTPError as error:
-        return Weights(spec.name, spec.model, problem=_refusal(spec, error))
-    except Exception:  # its HTTP client's too, which is not the same in all versions
+    except Exception as error:  # its HTTP client's too, which is not the same in all versions
+        if problem := _refusal(spec, error):
+            return Weights(spec.name, spec.model, problem=problem)
         return _here(spec) or Weights(spec.name, spec.model)
     sizes = {each.rfilename: each.size or 0 for each in info.siblings or ()}
     pattern = SINGLE if SINGLE in sizes else SHARDS if INDEX in sizes else identity.WEIGHTS
@@ -120,7 +119,7 @@ def _refusal(spec: ModelSpec, error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return f"{named} is refused by the hub (HTTP {status}); look at HF_TOKEN"
-    return ""  # the hub is out of order, which passes
+    return ""  # switched off, not reached or out of order, which passes
 
 
 def require_models(pool: Pool, found: Sequence[Weights]) -> None:
