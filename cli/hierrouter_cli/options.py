@@ -46,6 +46,7 @@ STATES = ("context", "query+answer", "query", "stage")
 PRESETS = ("default", "paper")
 ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "exact")
 FOLDS = ("train", "validation", "test")
+ALL_FOLDS = "all"
 
 # The headings, on a long page of flags, of what several commands share; see `help.CommandPage`.
 WORKS_ON = "What it works on"
@@ -361,7 +362,7 @@ Policies = Annotated[
 Split = Annotated[str, split_flag("The fold to evaluate on.")]
 SplitOrAll = Annotated[
     str,
-    choice("--split", (*FOLDS, "all"), "The fold to show; all is no test.", what="split"),
+    choice("--split", (*FOLDS, ALL_FOLDS), "The fold to show; all is no test.", what="split"),
 ]
 Format = Annotated[str, format_flag(*FORMATS)]
 ShortFormat = Annotated[str, format_flag("text", "json")]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import ALL_FOLDS
 from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected, as_trained, open_trees, own_policies, selecting
 
@@ -238,7 +237,7 @@ def log_looks(
     from hierrouter.learning.selection import count_test_looks, log_test_look
 
     shown = [run for run in runs if run]
-    if split not in (TEST, ALL_FOLDS) or not shown or TEST not in tree.splits:
+    if split not in (TEST, options.ALL_FOLDS) or not shown or TEST not in tree.splits:
         return
     for line in log_test_look(shown, command, {"tree": tree.fingerprint, **look}):
         console.say(f"{command}: {line}")

@@ -55,7 +55,7 @@ def test_the_commands_of_the_readme_give_the_answers_it_promises(
     answers = [each.stdout.strip() for each in routed]
     assert answers == [capital[::-1], "19", capital[::-1]]
     routes = [re.findall(r"route: (\S+) at alpha 0.4", each.stderr) for each in routed]
-    assert routes == [["facts>text"], ["calc"], ["facts>text"]]
+    assert routes == [["facts>text"], [">calc"], ["facts>text"]]
     [swept] = [each.stdout for each in done if each.args[0] == "sweep-alpha"]
     cost = [float(line.split()[2]) for line in swept.splitlines()[1:4]]
     assert cost[0] > 1 > cost[2]  # a second call pays at alpha 0.3, and seldom at 1.2
@@ -67,13 +67,13 @@ def test_how_much_of_the_pages_runs() -> None:
     assert len(shown) == 15
     assert sum(len(blocks("bash", page)) for page in shown) == 42
     assert sum(len(commands(page)) for page in shown) == 80
-    assert sum(len(files(page)) for page in shown) == 9
+    assert sum(len(files(page)) for page in shown) == 10
     assert sum(len(blocks("python", page)) for page in PAGES) == 23
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
     typed = [words for page in PAGES for words in only_shown(page)]
-    assert len(typed) == 33
+    assert len(typed) == 35
     for _, *words in typed:
         if words[0].startswith("--"):  # of the program itself
             continue

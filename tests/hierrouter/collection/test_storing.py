@@ -101,7 +101,7 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
 
 def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
     root = cache_of(single_answers()[1:], tmp_path)
-    assert answers_of(single_answers()[1:], tmp_path).lacking == 1
+    assert answers_of(single_answers()[1:], tmp_path).lacking == {"lab/tiny 1b": 1}
     with pytest.raises(IncompleteTree):
         open_tree(root)
     assert open_tree(root, Selection(allow_incomplete=True)).left_out == 1
