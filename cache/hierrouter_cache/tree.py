@@ -239,6 +239,7 @@ class RouteTree:
         context_free: whether later hops are the models' own independent answers, imported from
             a table of single calls: no answer was seen by the next model.
         priced_by: who gave the rate of each model, in words.
+        currency: of the rates, and so of C.
         encoder: name of the encoder, as it was given; "" where there is none.
         view: which texts `parts` are of, see `hierrouter.replay.opening`.
     """
@@ -262,6 +263,7 @@ class RouteTree:
     priced_by: Mapping[str, str] = field(default_factory=dict)
     encoder: str = ""
     view: str = "context"
+    currency: str = "money"
 
     @cached_property
     def routes(self) -> Routes:

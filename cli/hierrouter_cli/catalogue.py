@@ -23,6 +23,9 @@ def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") ->
     from hierrouter.reports.plans import listed, pool_table
 
     known = {name: load_pool(name) for name in ([pool] if pool else pool_names())}
+    for each in known.values():
+        if note := each.unit_note():
+            console.say(note)
     if format == "json":
         found = {
             name: {**asdict(each), "listing": [asdict(model) for model in listed(each)]}

@@ -41,6 +41,7 @@ def open_trees(
     cache: Path, selection: Selection, price_lists: Sequence[Mapping[str, Price]]
 ) -> list[Tree]:
     """The tree in `cache` under each price list."""
+    from hierrouter.pools.files import load_pool
     from hierrouter.pools.pool import guesses
     from hierrouter.replay.opening import open_trees as open_selected
 
@@ -53,6 +54,8 @@ def open_trees(
             price_lists,
             lambda what, done, total: show(done, total, label=labels[what]),
         )
+    if selection.pool and (note := load_pool(selection.pool).unit_note()):
+        console.say(note)
     if trees[0].left_out:
         console.say(f"left out: {trees[0].left_out} queries whose trees are incomplete")
     for line in dict.fromkeys(guesses(tree) for tree in trees):

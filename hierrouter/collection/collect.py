@@ -176,6 +176,8 @@ def planned(
         chosen = load_pool(pool or (TESTBED if ours else PAPER))
         drawn = noted_queries(names, limit, PAPER_SEED if seed is None else seed, data, on_note)
         queries = tuple(drawn)
+    if pool and (note := chosen.unit_note()):
+        on_note(f"collect: {note}")
     if not (pool or datasets or called.get("api_key_env") or called.get("base_url")):
         refuse_stored_keys(chosen, cache)
     return Planned(overridden(chosen, **called), queries, cache)

@@ -16,10 +16,11 @@ import pyarrow as pa
 from hierrouter.collection import plan
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines
-from hierrouter.pools.pool import Identity, Pool
+from hierrouter.pools.pool import MONEY, Identity, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.reader import CacheReader, reader_of
+from hierrouter_cache.tree import Rate
 from hierrouter_cache.walk import TreeSpec
 
 # English questions and answers; text in LaTeX has 2.4, see docs/decisions.md.
@@ -122,6 +123,7 @@ class Estimate:
         direct: single-model calls, likewise.
         stages: in the order in which they are called.
         notes: what a person should know of these numbers.
+        currency: of the costs.
     """
 
     queries: int
@@ -129,6 +131,7 @@ class Estimate:
     direct: int
     stages: tuple[StageEstimate, ...]
     notes: tuple[str, ...]
+    currency: str = MONEY
 
     @property
     def total(self) -> StageEstimate:
@@ -226,6 +229,7 @@ def estimate(
         direct=len(queries) * len(pool.everyone),
         stages=tuple(stages.values()),
         notes=tuple(notes),
+        currency=pool.currency,
     )
 
 
@@ -267,7 +271,7 @@ def _of_stage(
     )
     limit = stage.model.generation.max_new_tokens
     tokens_out = calls.times(seen.tokens_out / seen.calls if seen else None, limit)
-    rate = stage.model.price().rate
+    rate = found.rates[stage.model.name]
     # On disk as the cache's other calls; at most as if nothing could be compressed.
     raw = calls.times(None, ROW_BYTES) + (tokens_in + tokens_out).times(None, BYTES_PER_TOKEN)
     return StageEstimate(
@@ -330,6 +334,7 @@ class Survey:
     Attributes:
         direct, levels: the stages, see `stages_of`; of two names of one model, the first.
         responses: of all answered calls, by key.
+        rates: cost of a token of each model, by name.
         known: by stage label and dataset, for the queries that are planned.
         answered: (how many, how many different answers) of the contexts that every model of a level
             has answered, by level and dataset; equal answers lead to one context below.
@@ -340,6 +345,7 @@ class Survey:
     direct: list[plan.Stage]
     levels: list[list[plan.Stage]]
     responses: Mapping[str, str]
+    rates: Mapping[str, Rate]
     known: dict[tuple[str, str], Known] = field(default_factory=dict)
     answered: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     seen: Mapping[tuple[str, str], Sums] = field(default_factory=dict)
@@ -431,7 +437,7 @@ def survey(
     for stages in levels:
         first = {stage.step: stage for stage in reversed(stages)}
         stages[:] = [stage for stage in stages if first[stage.step] is stage]
-    found = Survey(direct, levels, reader.responses() if reader else {})
+    found = Survey(direct, levels, reader.responses() if reader else {}, pool.rates())
     asked: dict[str, str] = {}  # by question: its dataset; equal questions belong to the first
     for query in queries:
         asked.setdefault(query.question, query.dataset)

@@ -146,7 +146,7 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     part. No policy does better, because this one knows all answers.
 
     Args:
-        budget: greatest mean of C over the queries, in price * token.
+        budget: greatest mean of C over the queries, in money.
         allow_stop: whether an episode may end before L calls.
 
     Returns:
@@ -184,7 +184,7 @@ def optimum_under_budget(
     the cheapest one.
 
     Args:
-        budget: greatest C of a query, in price * token.
+        budget: greatest C of a query, in money.
         alpha: reward lost per unit of cost.
         allow_stop: whether an episode may end before L calls.
     """
@@ -217,7 +217,7 @@ def share_over(tree: RouteTree, endings: Floats, budget: float) -> float:
     Args:
         endings: float64[queries, nodes], see `hierrouter.evaluation.outcome.ending`. A query on
             which the policy draws between routes counts with the probability of the dear ones.
-        budget: greatest C of a query, in price * token.
+        budget: greatest C of a query, in money.
     """
     return float((endings * ~within(tree.cost, budget)).sum(axis=1).mean())
 
@@ -259,7 +259,7 @@ def affordable(ceilings: Ceilings, tree: RouteTree, budget: float, actions: Acti
     Args:
         ceilings: of the training fold.
         tree: queries of any fold, with the same pool and hops.
-        budget: greatest C of a query, in price * token.
+        budget: greatest C of a query, in money.
         actions: what may be chosen at all.
 
     Returns:
@@ -289,10 +289,10 @@ def affordable_at(
         ceilings: of the training fold.
         actions: what may be chosen at all.
         rate: float64[M, 2], price of a token in and of a token out.
-        budget: greatest C of a query, in price * token.
+        budget: greatest C of a query, in money.
         path: the models called so far, by number; fewer than L.
         prompts: int64[M], tokens of the prompt that each model would be asked with next.
-        cost: C so far, in price * token.
+        cost: C so far, in money.
 
     Returns:
         bool[A], at least one True.

@@ -21,7 +21,7 @@ class Depth:
         calls: 1 to L.
         share: expected share of the queries that are answered here.
         quality: mean Q of these, in [0, 1]; None where there are none.
-        cost: mean C of these, in price * token; None where there are none.
+        cost: mean C of these, in money; None where there are none.
     """
 
     calls: int
@@ -39,7 +39,7 @@ class DepthPoint:
         beyond_first: expected share of the queries that get more than one call.
         calls: mean number of calls of a query.
         quality: mean Q over all queries, in [0, 1].
-        cost: mean C over all queries, in price * token.
+        cost: mean C over all queries, in money.
     """
 
     alpha: float
@@ -104,7 +104,7 @@ class Repair:
         repair: float64[queries, M, M], probability that wrong became right.
         damage: float64[queries, M, M], probability that right became wrong.
         quality: float64[queries, M, M], change in Q.
-        cost: float64[queries, M, M], cost of the call of j, in price * token.
+        cost: float64[queries, M, M], cost of the call of j, in money.
     """
 
     hop: int

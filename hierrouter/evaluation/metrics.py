@@ -125,7 +125,7 @@ def pareto_distance(
     Args:
         frontier_cost: float64[points].
         frontier_quality: float64[points].
-        scale: above 0, in price * token.
+        scale: above 0, in money.
     """
     hull = frontier(frontier_cost, frontier_quality)
     corner_cost, corner_quality = frontier_cost[hull], frontier_quality[hull]

@@ -85,7 +85,7 @@ class Outcome:
             route, a trained router, the tree oracle, or another baseline.
         quality: float64[queries], expected Q, in [0, 1].
         accuracy: float64[queries], probability of a right answer.
-        cost: float64[queries], expected C, in price * token.
+        cost: float64[queries], expected C, in money.
     """
 
     name: str

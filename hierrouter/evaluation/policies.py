@@ -93,7 +93,7 @@ class Observation(Mapping[str, Any]):
     | `answers`   | tuple of str, of the calls made so far                         |
     | `models`    | tuple of str, the models called so far                         |
     | `stage`     | int, how many these are                                        |
-    | `cost`      | float, C of these calls, in price * token                      |
+    | `cost`      | float, C of these calls, in money                      |
     | `embedding` | float32[dim], what a router sees of the texts                  |
     | `alpha`     | float, of R = Q - alpha * C                                    |
     | `actions`   | tuple of str, names of the actions; `model>stop` ends with it  |

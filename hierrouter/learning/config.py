@@ -19,7 +19,7 @@ class Objective:
     Attributes:
         alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls (paper appendix A).
-        max_cost: what one query may cost at most, in price * token; None is no limit. Calls that
+        max_cost: what one query may cost at most, in money; None is no limit. Calls that
             could exceed it are not chosen, see `hierrouter.evaluation.budget`.
 
     Raises:

@@ -43,7 +43,7 @@ class Evaluation:
         datasets: of the queries.
         quality: float64[queries], expected Q, in [0, 1].
         accuracy: float64[queries], probability of a right answer.
-        cost: float64[queries], expected C, in price * token.
+        cost: float64[queries], expected C, in money.
     """
 
     name: str

@@ -25,7 +25,7 @@ class States(NamedTuple):
     Attributes:
         embedding: float32[n, dim], the frozen encoder's vectors of what is seen of c_t.
         stage: int64[n], l_t.
-        cost: float32[n], C_t in price * token.
+        cost: float32[n], C_t in money.
         legal: bool[n, A], what may be chosen; see `Actions.legal`.
     """
 
@@ -120,7 +120,7 @@ def live_states(
     Args:
         embedding: float32[n, dim], the encoder's vectors of the view.
         stage: n numbers of calls made so far.
-        cost: n costs so far, in price * token.
+        cost: n costs so far, in money.
         legal: bool[n, A].
     """
     return States(

@@ -390,7 +390,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         sweep: trained on `tree`.
         tree: all folds; the train fold gives the alphas to look at. Without a validation fold the
             train fold is valued.
-        budget: greatest mean of C over the queries, in price * token.
+        budget: greatest mean of C over the queries, in money.
 
     Raises:
         InputError: not even the router at the greatest alpha is within the budget.

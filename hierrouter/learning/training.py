@@ -175,7 +175,7 @@ class TrainedRouter:
         history: exact greedy R on the validation fold at each evaluation; empty for a router that
             was read off a sweep, which was valued at its whole grid (`TrainedSweep.history`).
         ceilings: what calls may cost at most, where the objective limits the cost of a query.
-        budget: mean cost of a query, in price * token, that alpha was chosen to keep within; None
+        budget: mean cost of a query, in money, that alpha was chosen to keep within; None
             where alpha was given.
         kept: index in `history` of the iterate that was kept; None where it is not known.
     """
@@ -264,7 +264,7 @@ class TrainedRouter:
         Args:
             embedding: float32[dim], the encoder's vectors of the view.
             path: the models called so far, by number; fewer than L.
-            cost: C so far, in price * token.
+            cost: C so far, in money.
             prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
                 counts them; needed, and read, only where the objective limits the cost of a query.
                 Calls are priced as at the time of training.
@@ -308,7 +308,7 @@ class UnderLimit:
     """What a limit on each query does to a router.
 
     Attributes:
-        limit: greatest C of a query, in price * token.
+        limit: greatest C of a query, in money.
         share_over: share of queries that cost more; the limit rests on the longest answers of the
             train fold, and new ones can be longer.
         impossible: share of queries without any route within it.

@@ -16,9 +16,11 @@ from hierrouter.pools.pool import (
     OPENAI,
     POOL,
     RESERVED,
+    Currency,
     Endpoint,
     Identity,
     ModelSpec,
+    PerTokens,
     Pool,
     Price,
     TokenRate,
@@ -29,6 +31,7 @@ from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import SEPARATOR, Rate
 
 POOL_FILE = "pool file"
+UNIT = ("per_tokens", "currency")  # what rates are counted in
 CALLED = ("transformers", "openai", "vllm")  # backends that a file may name
 STORED = (*CALLED, "imported")  # backends that a plan may name
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -66,7 +69,7 @@ def parse_pool(text: str, where: str) -> Pool:
     raw = _parse_toml(text, POOL_FILE, where)
     _require_keys(raw, ("pool", "models", "references"), where)
     head = validated(dict[str, Any], raw.pop("pool", {}), where, "pool")
-    _require_keys(head, ("hops", "stage_prompts"), f"{where} [pool]")
+    _require_keys(head, ("hops", "stage_prompts", *UNIT), f"{where} [pool]")
     return _checked(validated(Pool, {**head, **raw}, where, "pool"), where, CALLED)
 
 
@@ -247,7 +250,7 @@ def given_prices(given: str | Path | Mapping[str, Any] | None) -> dict[str, Pric
     """Prices as Python code gives them: the path of a TOML file, or a rate for each model.
 
     Args:
-        given: of a mapping each value is cost per token, or {"in": ..., "out": ...}.
+        given: of a mapping each value is a rate in the pool's unit, or {"in": ..., "out": ...}.
 
     Raises:
         InputError: a file or a rate that cannot be used.
@@ -260,10 +263,10 @@ def given_prices(given: str | Path | Mapping[str, Any] | None) -> dict[str, Pric
 
 
 def prices_of(pool: Pool, given: Mapping[str, Price], known: Iterable[str]) -> dict[str, Price]:
-    """The price of every model of a pool, references included.
+    """The price of a token of every model of a pool, references included.
 
     Args:
-        pool: its own prices hold where none is given.
+        pool: its own prices hold where none is given, and its unit where a price has none.
         given: prices that replace them.
         known: names that `given` may hold besides those of the pool.
 
@@ -278,19 +281,47 @@ def prices_of(pool: Pool, given: Mapping[str, Price], known: Iterable[str]) -> d
             raise InputError(
                 f"price for an unknown model: {where}; {suggestion(name, names)}".rstrip("; ")
             )
-    return prices | {name: given[name] for name in prices if name in given}
+    used = {name: given[name] for name in prices if name in given}
+    return prices | {name: price.of_a_token(pool.per_tokens) for name, price in used.items()}
+
+
+def currency_of(pool: Pool, price_lists: Sequence[Mapping[str, Price]]) -> str:
+    """The one currency of all these prices; nothing is ever shown in two.
+
+    Args:
+        pool: prices that name no currency are in the pool's.
+        price_lists: of every model, see `prices_of`.
+
+    Raises:
+        InputError: there are several.
+    """
+    sources: dict[str, str] = {}
+    for table in price_lists:
+        for price in table.values():
+            sources.setdefault(price.currency or pool.currency, price.source)
+    if len(sources) > 1:
+        said = " and ".join(f"{name} ({source})" for name, source in sources.items())
+        raise InputError(
+            f"prices in several currencies: {said}; convert them, or price every model in one"
+        )
+    return next(iter(sources), pool.currency)
 
 
 def _from_file(file: Path) -> dict[str, Price]:
     where = str(file)
     raw = _parse_toml(_read_text(where, PRICE_FILE), PRICE_FILE, where)
+    unit = {key: raw.pop(key) for key in UNIT if key in raw}
     for key in raw:
         if key != "prices":
             raise InputError(f"unknown key {key}: {where}; prices stand below [prices]")
+    for key, kind in zip(UNIT, (PerTokens, Currency), strict=True):
+        if key in unit:
+            validated(kind, unit[key], where, key)
     table = raw.get("prices")
     if not isinstance(table, dict) or not table:
         raise InputError(f"no prices: {where}; write lines like model = 0.003 below [prices]")
-    return _from_table(table, where, f"{PRICE_FILE} {file.name}")
+    found = _from_table(table, where, f"{PRICE_FILE} {file.name}")
+    return {name: replace(price, **unit) for name, price in found.items()}
 
 
 def _from_table(table: Mapping[str, Any], where: str, source: str) -> dict[str, Price]:

@@ -87,7 +87,13 @@ def _url(url: str) -> str:
 
 Text = Annotated[str, Checked(_not_empty)]
 Variable = Annotated[str, Checked(_variable)]
-TokenRate = Annotated[float, Checked(_rate)]  # cost per token
+TokenRate = Annotated[float, Checked(_rate)]  # cost of `per_tokens` tokens
+# What of tokens a rate is the price of: 1,000 in the paper, 1,000,000 where providers print it.
+PerTokens = Annotated[int, must_be("1 to 1000000000", lambda count: 1 <= count <= 1_000_000_000)]
+Currency = Annotated[
+    str, must_be("1 to 12 letters such as USD", lambda name: name.isalpha() and len(name) <= 12)
+]
+MONEY = "money"  # of a pool that names no currency
 Parameters = Annotated[float, Checked(_size, before=True), Checked(_count)]  # 3e9 or "3B"
 
 
@@ -194,7 +200,8 @@ class ModelSpec:
     Attributes:
         name: how routes and tables call it.
         model: hub id, local folder, or `testbed:NAME`.
-        base_rate: cost per token, in and out (paper section 3.1 and appendix B).
+        base_rate: cost of the pool's `per_tokens` tokens, in and out (paper section 3.1 and
+            appendix B).
         backend: who runs it.
         revision: branch, tag or commit on the hub; None is the default branch.
         dtype: a torch dtype by name, or "auto" for the checkpoint's own.
@@ -202,8 +209,8 @@ class ModelSpec:
         batching: static or continuous; for local engines.
         endpoint: the server that answers, for backend "openai".
         generation: decoding settings.
-        rate_in: cost per prompt token, where there is no `base_rate`.
-        rate_out: cost per generated token, likewise.
+        rate_in: cost of so many prompt tokens, where there is no `base_rate`.
+        rate_out: cost of so many generated tokens, likewise.
         parameters: how many the model has; they make its price where no rate is given.
     """
 
@@ -225,6 +232,8 @@ class ModelSpec:
 
     def price(self, place: str = "") -> Price:
         """The rate that is given; else by the number of parameters, as given or in a name.
+
+        It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token.
 
         Args:
             place: where the model stands, for the message.
@@ -266,6 +275,8 @@ class Pool:
         references: models outside the pool, called directly only.
         context_free: later hops are independent answers that saw no earlier one, as imported
             from a table of single calls.
+        per_tokens: how many tokens the rates are the price of; None is one, see `unit_note`.
+        currency: of the rates.
     """
 
     __pydantic_config__ = NO_MORE
@@ -277,6 +288,8 @@ class Pool:
     stage_prompts: tuple[str, ...] = ("",)
     references: tuple[ModelSpec, ...] = ()
     context_free: bool = False
+    per_tokens: PerTokens | None = None
+    currency: Currency = MONEY
 
     @property
     def routes(self) -> Routes:
@@ -312,12 +325,18 @@ class Pool:
         )
 
     def rates(self) -> dict[str, Rate]:
-        """The rate of every model, references included, by name."""
+        """The rate of a token of every model, references included, by name."""
         return rates_of(self.prices())
 
     def prices(self) -> dict[str, Price]:
-        """The price of every model, references included, by name."""
-        return {model.name: model.price() for model in self.everyone}
+        """The price of a token of every model, references included, by name."""
+        return {model.name: model.price().of_a_token(self.per_tokens) for model in self.everyone}
+
+    def unit_note(self) -> str | None:
+        """A sentence where the pool does not say how many tokens its rates are the price of."""
+        if self.per_tokens is not None:
+            return None
+        return "the pool has no per_tokens: its rates are read per token; see [pool] per_tokens"
 
     @property
     def imported(self) -> bool:
@@ -449,12 +468,22 @@ class Price:
     """The rate of one model.
 
     Attributes:
-        rate: cost per token in and out.
+        rate: cost of `per_tokens` tokens in and out.
         source: who says so: "pool", "price file NAME", "--price", or "size (3B)".
+        per_tokens: None is the pool's, and a single one where the pool's is divided out already.
+        currency: None is the pool's.
     """
 
     rate: Rate
     source: str
+    per_tokens: int | None = None
+    currency: str | None = None
+
+    def of_a_token(self, per_tokens: int | None) -> Price:
+        """The same per token, where it is of `per_tokens` unless it says otherwise."""
+        count = self.per_tokens or per_tokens or 1
+        rate = Rate(self.rate.tokens_in / count, self.rate.tokens_out / count)
+        return replace(self, rate=rate, per_tokens=None)
 
 
 def size_in(name: str) -> float | None:
@@ -470,7 +499,9 @@ def size_in(name: str) -> float | None:
 
 
 def price_by_size(parameters: float) -> Price:
-    """The heuristic price of a model (paper section 3.1): 0.001 per token and billion parameters.
+    """The heuristic price of a model (paper section 3.1): 0.001 for each billion parameters.
+
+    It is of the pool's `per_tokens` tokens; the paper's are 1,000.
 
     Args:
         parameters: how many the model has.

@@ -54,7 +54,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     | `embedding` | `Box(float32, (dim,))`    | the frozen encoder's vector of the context c_t,|
     |             |                           | or of what else the tree's `view` shows        |
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
-    | `cost`      | `Box(float32, (1,))`      | C_t, in price * token                          |
+    | `cost`      | `Box(float32, (1,))`      | C_t, in money                          |
 
     Only contexts in which a decision is due are embedded. In the terminal observation `embedding`
     is all zeros; `stage` and `cost` are true.

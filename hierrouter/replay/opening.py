@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
 from hierrouter.engines.generator import context_text
 from hierrouter.paper import PAPER_SCORER
-from hierrouter.pools.files import given_prices, prices_of
+from hierrouter.pools.files import currency_of, given_prices, prices_of
 from hierrouter.pools.pool import Price, rates_of
 from hierrouter.questions.scoring import GIVEN
 from hierrouter.questions.scoring import scorer as scorer_named
@@ -194,8 +194,8 @@ def open(
 
     Args:
         cache: its folder.
-        prices: a TOML file, or by model cost per token or {"in": ..., "out": ...}; models that are
-            not named keep the pool's price.
+        prices: a TOML file, or by model a rate in the pool's unit, one or {"in": ..., "out": ...};
+            models that are not named keep the pool's price.
         models, datasets: some of them, as a list or as "a,b"; None is all.
         without: models and references to leave out, given likewise.
         hops: the first so many; None is all.
@@ -277,6 +277,7 @@ def open_trees(
     pool, spec = opened.pool, opened.spec
     known = [model.name for model in opened.stored.everyone]
     prices = [prices_of(pool, given, known) for given in price_lists]
+    currency = currency_of(pool, prices)
     forest = walk.walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
     encoder = load_encoder(selection.encoder)
@@ -300,6 +301,7 @@ def open_trees(
         "context_free": pool.context_free,
         "encoder": selection.encoder,
         "view": selection.view,
+        "currency": currency,
     }
     arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
     tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)

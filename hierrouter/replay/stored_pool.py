@@ -117,6 +117,8 @@ def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
         require_distinct([model.name for model in pool.everyone], "the last plan")
         if not all(0 <= rate.tokens_in + rate.tokens_out < inf for rate in pool.rates().values()):
             raise ValueError("a rate")
+        if not pool.currency.isalpha():
+            raise ValueError("a currency")
         if not all(isinstance(identities[model.name], dict) for model in pool.everyone):
             raise TypeError("an identity")
         pool.tree_spec(identities)

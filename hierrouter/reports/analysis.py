@@ -218,7 +218,7 @@ class StaticArms:
 
     @property
     def width(self) -> float:
-        """high - low, in price * token; 0 where there is no range."""
+        """high - low, in money; 0 where there is no range."""
         return self.high - self.low
 
 

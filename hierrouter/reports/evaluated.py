@@ -285,10 +285,8 @@ def pair_figures(curve: Sequence[DeferralPoint]) -> results.PairFigures:
 
 
 def cost_unit(trees: Sequence[RouteTree]) -> str:
-    """The paper's unit where every model has one rate, in and out."""
-    rates = np.concatenate([rate for tree in trees for rate in (tree.rate, tree.direct.rate)])
-    single = bool((rates[:, 0] == rates[:, 1]).all())
-    return results.COST_UNIT if single else results.COST_UNIT_IN_OUT
+    """What C is counted in, in every table, figure, page and JSON; the trees are of one opening."""
+    return f"{trees[0].currency} per question"
 
 
 TIE = 5e-4  # of R; less is 0.000 in a sentence

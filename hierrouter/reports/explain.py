@@ -55,7 +55,7 @@ class Node:
         quality: Q of the answer, in [0, 1].
         accuracy: 1 where it is right, else 0.
         tokens_in, tokens_out: of this call.
-        cost: C, of all calls up to here, in price * token.
+        cost: C, of all calls up to here, in money.
         reward: R = Q - alpha * C, were the route to end here.
     """
 

@@ -33,7 +33,7 @@ class Listed:
         name, model: as in the pool.
         role: "model" or "reference".
         parameters: how many it has; None where neither the pool nor a name tells.
-        rate_in, rate_out: cost per token.
+        rate_in, rate_out: cost of the pool's `per_tokens` tokens.
         price_source: who says so.
         max_new_tokens: where a response is cut.
         window: tokens of prompt and response together; None where its files are not here.
@@ -112,8 +112,10 @@ def pool_table(name: str, pool: Pool, models: Sequence[Listed], instructions: bo
         instructions: whether to say what the models are told at each hop.
     """
     told = [f"hop {hop + 1}: {pool.instruction(hop) or 'nothing'}" for hop in range(pool.hops)]
+    count = "token" if pool.per_tokens in (None, 1) else f"{pool.per_tokens:,} tokens"
     return Table(
-        title=f"{name}: {len(pool.models)} models, {pool.hops} hops",
+        title=f"{name}: {len(pool.models)} models, {pool.hops} hops; "
+        f"prices in {pool.currency} per {count}",
         columns=tuple(Column(title) for title in POOL_COLUMNS),
         rows=tuple(_row(model) for model in models),
         note="  ".join(told) if instructions else "",
@@ -153,8 +155,8 @@ def estimate_table(estimate: Estimate) -> Table:
         columns=tuple(Column(title) for title in ESTIMATE_COLUMNS),
         rows=tuple(rows),
         note="~ is expected from earlier calls, or 4 bytes a token; <= where nothing is; time is "
-        "that of earlier calls; cost is tokens times the pool's rates; embeddings come on top; "
-        "at most holds where the models' tokenizers count alike",
+        f"that of earlier calls; cost is tokens times the pool's rates, in {estimate.currency}; "
+        "embeddings come on top; at most holds where the models' tokenizers count alike",
     )
 
 

@@ -23,8 +23,7 @@ from hierrouter_cache.tree import RouteTree
 if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
 
-COST_UNIT = "base_rate*token"
-COST_UNIT_IN_OUT = "price*token"  # where tokens in and tokens out have prices of their own
+COST_UNIT = "money per question"  # where no currency is named
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class LiveState:
         question: as the models see it.
         responses: the answers so far, oldest first.
         path: the models called so far, by number.
-        cost: C so far, in price * token.
+        cost: C so far, in money.
         prompts: int64[M], tokens of the next prompt as each model counts them; needed where there
             is a limit.
         rng: draws the action from the stochastic policy; None takes the greedy one.

@@ -43,7 +43,7 @@ class Log:
             took the action where it took it; 1 after the end.
         length: int64[episodes], calls made, 1 to L.
         quality: float64[episodes], Q of the last answer.
-        cost: float64[episodes, L], of each call, in price * token; 0 after the end.
+        cost: float64[episodes, L], of each call, in money; 0 after the end.
     """
 
     actions: Actions

@@ -33,7 +33,7 @@ class Step:
         model: its number in the pool.
         propensity: the probability with which the logging policy did this there, in (0, 1].
         stop: whether the policy chose to end the episode with this call; not where it had to.
-        cost: of this call, in price * token.
+        cost: of this call, in money.
         response: the answer, where the log has texts.
     """
 

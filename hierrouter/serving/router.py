@@ -184,7 +184,7 @@ class RouteOptions:
 
     Attributes:
         alpha: cost penalty; None is the one that the policy was trained for.
-        max_cost: what the whole route may cost at most, in price * token, as far as the ceilings of
+        max_cost: what the whole route may cost at most, in money, as far as the ceilings of
             the train fold hold; None is what the policy was trained with.
         rng: draw actions from the stochastic policy, for logs that other policies can be judged
             on; None takes the likeliest.
@@ -216,7 +216,7 @@ class Hop:
         response: the answer.
         finish_reason: "stop", or "length" where it was cut.
         tokens_in, tokens_out: of the call.
-        cost: of the call, in price * token.
+        cost: of the call, in money.
         router_s: seconds that encoder and policy took to decide, for this question and those that
             were decided together with it; what was waited before is in neither of the two.
         model_s: seconds until the answer was there.
@@ -293,7 +293,7 @@ class RouteResult:
 
     @property
     def cost(self) -> float:
-        """C of all calls, in price * token."""
+        """C of all calls, in money."""
         return sum(hop.cost for hop in self.hops)
 
     @property

@@ -23,7 +23,7 @@ def report(home: Place) -> dict[str, Any]:
 
 def test_the_report_keeps_its_contract(report: dict[str, Any]) -> None:
     assert report["alpha"] == 0.005
-    assert report["cost_unit"] == "base_rate*token"
+    assert report["cost_unit"] == "money per question"
     assert (report["scorer"], report["split"]) == ("token_f1", "test")
     shown = {"n": 10000, "level": 0.95, "cluster": "query", "seed": 0}
     assert report["bootstrap"] | {"seed": 0} == shown

@@ -100,7 +100,7 @@ def test_two_price_lists_stand_side_by_side(routed: Place) -> None:
     page = (routed / "several/report.html").read_text("utf-8")
     assert page.count("Net reward R of HierRouter") == 2 and "Table 6." in page
     both = json.loads((routed / "several/report.json").read_text())
-    assert both["cost_unit"] == "price*token"
+    assert both["cost_unit"] == "money per question"
     assert both["notes"] == ["HierRouter was trained under other prices than cheap, dear."]
     cheap, dear = (over_all(prices["rows"]) for prices in both["price_lists"])
     assert "hierrouter" in cheap
@@ -136,7 +136,7 @@ def test_provenance_says_who_gave_a_price(routed: Place) -> None:
         "facts": {"in": 0.001, "out": 0.004, "source": "price file given.toml"},
     }
     found = routed.tells("report")
-    assert found["cost_unit"] == "base_rate*token"
+    assert found["cost_unit"] == "money per question"
     assert found["notes"] == []
     assert found["provenance"]["trained_on"] == found["provenance"]["tree"]
     assert "hierrouter" in over_all(found["rows"])

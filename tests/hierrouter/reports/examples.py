@@ -16,7 +16,7 @@ from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.build import FrontierPoint, build_report
-from hierrouter.reports.results import COST_UNIT_IN_OUT, HandingOver, PairFigures, Report
+from hierrouter.reports.results import HandingOver, PairFigures, Report
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates
 
 DATASETS = ("gsm8k", "gsm8k", "mbpp", "mbpp")
@@ -101,7 +101,7 @@ def two_prices(depths: bool = False) -> Report:
     dearer = [replace(policy, cost=policy.cost + 2) for policy in policies()]
     lists = {"cheap": policies(), "dear": dearer}
     found = depths_added() if depths else None
-    return example(found=found, price_lists=lists, cost_unit=COST_UNIT_IN_OUT)
+    return example(found=found, price_lists=lists, cost_unit="USD per question")
 
 
 def depths_added() -> Estimates:

@@ -107,7 +107,7 @@ def test_names_are_text_of_the_figure(draw: Draw) -> None:
 def test_axes_and_lines_say_what_they_are() -> None:
     labels = texts(frontier(example()))
     sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
-    assert {*sweeps, "mean cost C per query (base_rate*token / 1,000)"} <= set(labels)
+    assert {*sweeps, "mean cost C per query (money per question / 1,000)"} <= set(labels)
     assert "net reward R = Q − 0.1 C" in texts(reward(example()))
     labels = texts(of(figures.depth_curve_figure)(stopping()))
     depth = {"share of queries with more than one call", "mean quality Q (token_f1)"}

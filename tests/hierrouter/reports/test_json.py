@@ -151,7 +151,7 @@ def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
 
 def test_rows_have_intervals_and_but_for_the_router_a_difference() -> None:
     found = loaded(example())
-    assert found["cost_unit"] == "base_rate*token"
+    assert found["cost_unit"] == "money per question"
     assert found["bootstrap"] == {"n": 200, "level": 0.95, "cluster": "query", "seed": 7}
     for row in found["rows"]:
         for key in ("difference", "difference_low", "difference_high"):
@@ -162,7 +162,7 @@ def test_rows_have_intervals_and_but_for_the_router_a_difference() -> None:
 
 def test_price_lists_stand_side_by_side() -> None:
     report = loaded(two_prices())
-    assert report["cost_unit"] == "price*token"
+    assert report["cost_unit"] == "USD per question"
     cheap, dear = report["price_lists"]
     rows = [(one["name"], *(one["rows"][3][key] for key in KEYS)) for one in (cheap, dear)]
     assert rows == [("cheap", "a>b", 1.0, 0.4), ("dear", "a>b", 3.0, 0.2)]

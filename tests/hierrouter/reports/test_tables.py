@@ -62,7 +62,7 @@ def test_best_value_is_marked_without_the_oracle_and_with_ties() -> None:
 
 def test_lowest_cost_is_best_and_the_unit_stands_in_the_title() -> None:
     table = cost_table(example())
-    assert "base_rate*token / 1,000" in table.heading
+    assert "money per question / 1,000" in table.heading
     assert {names(table)[line] for line, _ in table.best()} == {"a"}
     assert table.rows[0].cells[1] == pytest.approx(4 / 1000)
     assert table.shown()[1][1:] == ["0.00050"] * 3
@@ -121,9 +121,9 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
 
 def test_price_lists_have_a_table_of_their_own() -> None:
     tables = report_tables(two_prices())
-    assert "price*token / 1,000" in tables[1].title
+    assert "USD per question / 1,000" in tables[1].title
     table = tables[-1]
-    assert table.heading.startswith("Table 6. C in price*token and R")
+    assert table.heading.startswith("Table 6. C in USD per question and R")
     columns = ["C, cheap", "R, cheap", "95% interval", "C, dear", "R, dear", "95% interval"]
     assert titles(table) == ["Policy", *columns]
     shown = {line[0]: line[1:] for line in table.shown()}
@@ -151,7 +151,7 @@ def test_the_best_route_under_each_price_list_is_shown() -> None:
 
 def test_where_the_router_stops_is_the_last_table() -> None:
     table = report_tables(stopping())[-1]
-    assert table.heading == "Table 6. Where HierRouter stops, C in base_rate*token"
+    assert table.heading == "Table 6. Where HierRouter stops, C in money per question"
     columns = ["Calls", "Share of queries", "Q", "95% interval", "C", "R", "95% interval"]
     assert titles(table) == columns
     assert table.shown() == [
@@ -181,7 +181,7 @@ def test_the_summary_says_what_must_be_known_and_how_the_router_was_trained() ->
 
 def test_deferral_has_each_nearest_share_once_then_the_one_chosen() -> None:
     table = report_tables(deferring())[-1]
-    assert table.heading == "Table 6. Deferral to big, R = Q - 0.1 C, C in base_rate*token"
+    assert table.heading == "Table 6. Deferral to big, R = Q - 0.1 C, C in money per question"
     assert table.shown() == [
         ["0%", "0.000", "0.700", "1.000", "0.6000", "0.6000", "0.6000"],
         ["10%", "0.050", "0.740", "1.200", "0.6200", "0.5900", "0.6500"],
