@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def pools(pool: options.AnyPool = None, format: options.ShortFormat = "text") -> None:
     """List the pools that come with the package; with --pool check and show that one.
 
-    Tells of each model its size, price per token, window, and whether its weights are on this
+    Tells of each model its size, price, window, and whether its weights are on this
     machine. No network is asked.
     """
     from hierrouter.pools.files import load_pool, pool_names
