@@ -465,10 +465,10 @@ def test_the_tree_of_a_query_says_who_chose_what(
         rows = page.evaluate(FIGURES.replace("rows('policies')", "rows('chosen-table')"))
         chosen = {name: figures for name, _, *figures in rows["policies"]}
         assert found.router and found.regret and found.fixed
-        regret = chosen[f"HierRouter: {found.route(found.router.node)}"][3]
+        regret = chosen[f"HierRouter: {found.node(found.router.node).route}"][3]
         assert math.isclose(regret, found.regret, **EXACT)
-        assert chosen[f"oracle: {found.route(found.best)}"][3] == 0
-        assert f"best fixed route (train): {found.route(found.fixed)}" in chosen
+        assert chosen[f"oracle: {found.node(found.best).route}"][3] == 0
+        assert f"best fixed route (train): {found.node(found.fixed).route}" in chosen
 
 
 def test_an_answer_that_is_partly_right_is_not_called_right(browser: Any, write: Write) -> None:

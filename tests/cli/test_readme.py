@@ -68,7 +68,7 @@ def test_how_much_of_the_pages_runs() -> None:
     assert sum(len(blocks("bash", page)) for page in shown) == 42
     assert sum(len(commands(page)) for page in shown) == 80
     assert sum(len(files(page)) for page in shown) == 10
-    assert sum(len(blocks("python", page)) for page in PAGES) == 23
+    assert sum(len(blocks("python", page)) for page in PAGES) == 25
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:

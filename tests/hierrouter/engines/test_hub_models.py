@@ -35,9 +35,10 @@ def files_of(folder: Path) -> Files:
 
 
 def in_two_parts(files: Files) -> Files:
-    """Sharded, and all of it once more beside; a part's content is never looked at."""
+    """Sharded, and all of it once more beside. Equal parts would be one download."""
     index = {"weight_map": {"x": "model-1-of-2.safetensors", "y": "model-2-of-2.safetensors"}}
-    parts = dict.fromkeys(index["weight_map"].values(), files[SINGLE])
+    whole = files[SINGLE]
+    parts = dict(zip(index["weight_map"].values(), (whole, whole[:-1] + b"\0"), strict=True))
     rest = {name: data for name, data in files.items() if name != SINGLE}
     return {**rest, **parts, COPY: files[SINGLE], INDEX: json.dumps(index).encode()}
 
