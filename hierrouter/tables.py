@@ -8,7 +8,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
@@ -164,12 +164,14 @@ class Column:
         digits: decimals of its numbers.
         best: whether the highest or the lowest number is the best; None marks none.
         signed: whether positive numbers carry a plus.
+        money: whether its numbers have three significant digits, however small they are.
     """
 
     title: str
     digits: int = 3
     best: Literal["highest", "lowest"] | None = None
     signed: bool = False
+    money: bool = False
 
     def show(self, cell: Cell) -> str:
         """The cell as text, not escaped; "-" where there is nothing."""
@@ -179,6 +181,8 @@ class Column:
             return str(cell)
         if isinstance(cell, Interval):
             return f"[{self.show(cell.low)}, {self.show(cell.high)}]"
+        if self.money:
+            return money(cell)
         sign = "+" if self.signed else ""
         rounded = round(cell, self.digits) + 0.0  # without a negative zero
         return f"{rounded:{sign}.{self.digits}f}"
@@ -298,10 +302,15 @@ def numbered(tables: Mapping[str, Table]) -> tuple[Table, ...]:
     )
 
 
-def digits_for(values: Iterable[float]) -> int:
-    """Decimals that leave two figures to the smallest positive value; 3 to 9."""
-    smallest = min((value for value in values if value > 0), default=1.0)
-    return min(max(1 - math.floor(math.log10(smallest)), 3), 9)
+MONEY_DIGITS = 3
+
+
+def money(amount: float) -> str:
+    """An amount with three significant digits: 0.000178, 0.0163, 1.22, 27.1, 3,404."""
+    if amount == 0 or not math.isfinite(amount):
+        return f"{amount:g}".removeprefix("-") if amount == 0 else f"{amount:g}"
+    decimals = max(MONEY_DIGITS - 1 - math.floor(math.log10(abs(amount))), 0)
+    return f"{amount:,.{decimals}f}" if decimals <= DIGITS else f"{amount:.2e}"
 
 
 GUTTER = 2  # characters between two columns

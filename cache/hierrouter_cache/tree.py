@@ -270,6 +270,11 @@ class RouteTree:
         """The index arithmetic of this tree."""
         return Routes(len(self.models), self.hops)
 
+    @property
+    def cost_unit(self) -> str:
+        """What C is counted in, in every table, figure, page and JSON."""
+        return f"{self.currency} per question"
+
     @cached_property
     def fingerprint(self) -> str:
         """Names the data in every report: `content`, a dash, and 8 digits for the prices."""

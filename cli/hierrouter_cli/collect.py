@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cli import console, options
 from hierrouter_cli.selecting import Selected
@@ -50,7 +51,7 @@ def _bars(nodes: int) -> Iterator[Progress]:
             bars.reset(current, total=calls, description=label, note="")
 
         def show(calls: int) -> None:
-            note = f"{meter.tokens_per_s:,.0f} tokens/s, spent {meter.spent:,.4g}"
+            note = f"{meter.tokens_per_s:,.0f} tokens/s, spent {money(meter.spent)}"
             failed = f", {meter.failed:,} failed" if meter.failed else ""
             bars.update(current, advance=calls, note=note + failed)
 

@@ -202,19 +202,23 @@ def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]
 
 
 def _say_hop(hop: Hop) -> None:
+    from hierrouter.tables import money
+
     failed = "; ".join(f"{model}: {reason}" for model, reason in hop.instead_of)
     instead = f", instead of {failed}" if failed else ""
     console.say(
         f"route: {hop.model}{instead}, {hop.tokens_in} + {hop.tokens_out} tokens, "
-        f"C {hop.cost:.4g}, {hop.model_s:.2f} s"
+        f"C {money(hop.cost)}, {hop.model_s:.2f} s"
     )
 
 
 def _summary(result: RouteResult) -> str:
+    from hierrouter.tables import money
+
     over = f", above the limit of {result.max_cost:g}" if result.is_over_limit else ""
     return (
         f"route: {result.route} at alpha {result.alpha:g}, "
-        f"{result.tokens_in} + {result.tokens_out} tokens, C {result.cost:.4g}{over}"
+        f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}{over}"
     )
 
 

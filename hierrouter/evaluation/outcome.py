@@ -99,11 +99,13 @@ class Outcome:
         return net_reward(self.quality, self.cost, alpha)
 
     def __repr__(self) -> str:
+        from hierrouter.tables import money
+
         if not len(self.quality):
             return f"<{self.name} on no query>"
         return (
             f"<{self.name} on {len(self.quality)} queries: Q {self.quality.mean():.4f}, "
-            f"C {self.cost.mean():.4g}, right {self.accuracy.mean():.4f}>"
+            f"C {money(self.cost.mean())}, right {self.accuracy.mean():.4f}>"
         )
 
 

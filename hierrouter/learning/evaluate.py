@@ -64,10 +64,12 @@ class Evaluation:
         return len(self.query_ids)
 
     def __repr__(self) -> str:
+        from hierrouter.tables import money
+
         return (
             f"<{self.name} on {len(self)} {self.split} queries at alpha {self.alpha:g}: "
             f"R {self.reward.mean():.4f}, Q {self.quality.mean():.4f}, "
-            f"C {self.cost.mean():.4g}, right {self.accuracy.mean():.4f}>"
+            f"C {money(self.cost.mean())}, right {self.accuracy.mean():.4f}>"
         )
 
     def to_pandas(self) -> pandas.DataFrame:

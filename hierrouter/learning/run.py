@@ -27,6 +27,7 @@ from hierrouter.learning.training import train as train_once
 from hierrouter.paper import PAPER_ALPHA, PAPER_SEED
 from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
+from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -307,7 +308,7 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     if limit is not None and not within(cost, limit).any():
         raise InputError(
             f"no query can be answered that cheaply: a limit of {limit:g}; "
-            f"the cheapest route of all costs {cost.min():.4g}"
+            f"the cheapest route of all costs {money(cost.min())}"
         )
 
 
@@ -374,7 +375,7 @@ def _bought(trained: TrainedRouter, fold: RouteTree, budget: float) -> str:
     reached = trained.outcome(fold)
     return (
         f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
-        f"at C {reached.cost.mean():.3f}; with hindsight at most Q {best.quality.mean():.3f}"
+        f"at C {money(reached.cost.mean())}; with hindsight at most Q {best.quality.mean():.3f}"
     )
 
 
@@ -495,7 +496,7 @@ def sweep_table(sweep: Sweep, tree: RouteTree) -> str:
     for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
         reached = mean_outcome([router.outcome(fold) for router in routers])
         lines.append(
-            f"{alpha:<8.4g}{reached.quality.mean():6.3f}{reached.cost.mean():7.3f}"
+            f"{alpha:<8.4g}{reached.quality.mean():6.3f}{money(reached.cost.mean()):>10}"
             f"{reached.reward(alpha).mean():7.3f}"
         )
     return "\n".join(lines) + "\n"

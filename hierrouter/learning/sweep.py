@@ -20,6 +20,7 @@ from hierrouter.learning.loop import Snapshot, TrainingFold, Watch
 from hierrouter.learning.network import Router, RouterShape, States, shape_for
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
+from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 
@@ -411,7 +412,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
     if not is_met(high):
         raise InputError(
             f"no router is that cheap: --budget {budget:g}; at the greatest alpha it costs "
-            f"{cost(high):.4g} per query, allow at least that"
+            f"{money(cost(high))} per query, allow at least that"
         )
     while low < high:
         middle = (low + high) // 2

@@ -17,13 +17,14 @@ from hierrouter.evaluation.intervals import (
     crossed_interval,
     expanded_tail,
     gap_closed_interval,
+    percentile_interval,
     queries_needed,
     resampled_means,
     simultaneous_intervals,
     smallest_difference,
 )
 from hierrouter.evaluation.outcome import Outcome, mean_outcome
-from hierrouter.reports.results import Power, Report
+from hierrouter.reports.results import Power, Report, Saving
 from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each, finite
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
@@ -97,6 +98,7 @@ def build_report(
             name: _gaps_closed(found.columns, priced, alpha) for name, priced in lists.items()
         },
         power=_power(outcomes, alpha, found.bootstrap.level),
+        savings=_savings(outcomes, found.bootstrap),
         provenance=provenance,
         **more,
     )
@@ -191,6 +193,39 @@ def _gap_intervals(
             rng = found.bootstrap.draws(stream)
             intervals[column] = gap_closed_interval(router, fixed, oracle, n, level, rng)
     return intervals
+
+
+def _savings(outcomes: Sequence[Outcome], bootstrap: Bootstrap) -> tuple[Saving, ...]:
+    """Against the best and the dearest single model of the whole fold; once where they are one."""
+    router = next((one for one in outcomes if one.kind == "router"), None)
+    singles = [one for one in outcomes if one.kind in ("single", "reference")]
+    if router is None or not singles or not all(one.cost.mean() > 0 for one in singles):
+        return ()
+    best = max(singles, key=lambda one: (one.quality.mean(), -one.cost.mean()))
+    dearest = max(singles, key=lambda one: one.cost.mean())
+    return tuple(
+        _saving(router, one, which, bootstrap)
+        for which, one in (("best", best), ("dearest", dearest))
+        if which == "best" or one is not best
+    )
+
+
+def _saving(router: Outcome, model: Outcome, which: str, bootstrap: Bootstrap) -> Saving:
+    rows = np.array([router.cost, model.cost, router.quality - model.quality])
+    ours, theirs, better = resampled_means(rows, bootstrap.n, bootstrap.draws(0))
+    ratio = np.divide(ours, theirs, out=np.ones_like(ours), where=theirs > 0)
+    ends = percentile_interval(np.array([1 - ratio, better]), len(router.cost), bootstrap.level)
+    (low, quality_low), (high, quality_high) = (end.tolist() for end in ends)
+    return Saving(
+        policy=model.name,
+        which=which,
+        share=float(1 - router.cost.mean() / model.cost.mean()),
+        low=low,
+        high=high,
+        quality=float(rows[2].mean()),
+        quality_low=quality_low,
+        quality_high=quality_high,
+    )
 
 
 WANTED = 0.01  # a difference in R worth knowing

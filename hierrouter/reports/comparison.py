@@ -30,10 +30,8 @@ from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
-from hierrouter.reports.evaluated import cost_unit
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.report import ROWS, run_or_sweep, table_named
-from hierrouter.reports.results import COST_UNIT
 from hierrouter.reports.values import (
     Bootstrap,
     Estimate,
@@ -49,7 +47,6 @@ from hierrouter.tables import (
     Line,
     Table,
     as_markdown,
-    digits_for,
     json_text,
     numbered,
     one_line,
@@ -112,7 +109,7 @@ def compared(
     held = contest(tree, alpha, chosen, sets, trained, split, seed, answers, told, policies)
     source = provenance(tree, tree.root, shown.run, shown.trained, None, {})
     look = look_details(held, chosen, policies)
-    return standings(held, tree.scorer, source, cost_unit=cost_unit([tree]), look=look)
+    return standings(held, tree.scorer, source, cost_unit=tree.cost_unit, look=look)
 
 
 @dataclass(frozen=True, repr=False)
@@ -210,7 +207,7 @@ def standings(
     scorer: str,
     provenance: Mapping[str, Any],
     bootstrap: Bootstrap | None = None,
-    cost_unit: str = COST_UNIT,
+    cost_unit: str = "money per question",
     look: Mapping[str, Any] | None = None,
 ) -> Standings:
     """Means, paired intervals, and the values of a second hop and of adaptivity.
@@ -453,7 +450,7 @@ def reward_table(standings: Standings) -> Table:
     columns = [
         Column("Router"),
         Column("Q", best="highest"),
-        Column("C", _cost_digits(standings), best="lowest"),
+        Column("C", best="lowest", money=True),
         Column("R", 4, best="highest"),
         Column(level, 4),
         Column("HierRouter - router", 4, signed=True),
@@ -475,18 +472,18 @@ def reward_table(standings: Standings) -> Table:
 def quality_table(standings: Standings) -> Table:
     """Quality, right answers and cost, with intervals."""
     level = standings.bootstrap.interval_title
-    digits = _cost_digits(standings)
     columns = (
         Column("Router"),
         Column("Q", best="highest"),
         Column(level),
         Column("right", best="highest"),
-        Column("C", digits, best="lowest"),
-        Column(level, digits),
+        Column("C", best="lowest", money=True),
+        Column(level, money=True),
     )
     figures = "quality [quality] accuracy cost [cost]"
     lines = [_line(row, *row.cells(figures)) for row in standings.rows]
-    return Table("Quality, share of right answers, cost per query", columns, tuple(lines))
+    title = f"Quality, share of right answers, cost C in {standings.cost_unit}"
+    return Table(title, columns, tuple(lines))
 
 
 def value_table(standings: Standings) -> Table:
@@ -540,7 +537,3 @@ def _line(row: Row, *cells: Cell) -> Line:
         outcome.kind, SETS.get(row.entry.arms, BROUGHT)
     )
     return Line(group, (outcome.name, *cells), ranked=outcome.kind != "oracle")
-
-
-def _cost_digits(standings: Standings) -> int:
-    return digits_for(row.cost for row in standings.rows)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.budget import optimum_at_mean_cost
+from hierrouter.evaluation.budget import optimum_at_mean_cost, oracle_break_points
 from hierrouter.evaluation.calls import DepthPoint, depth_curve
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.metrics import apgr, call_performance_threshold
@@ -33,6 +33,7 @@ from hierrouter.reports import results
 from hierrouter.reports.analysis import add_analysis, add_regret
 from hierrouter.reports.build import FrontierPoint, add_depths, build_report, check_settings
 from hierrouter.reports.values import Bootstrap, Estimates, estimates
+from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import ALL_FOLDS, RouteTree
 
@@ -123,7 +124,8 @@ def report_on(
         provenance=provenance,
         frontier=[*learned, *bound],
         price_lists={name: every[name].outcomes(deferral) for name in several},
-        cost_unit=cost_unit(list(lists.values())),
+        cost_unit=tree.cost_unit,
+        deciding_alphas=_deciding(fold, stop),
         notes=(
             *(ALL_NOTES if split == ALL_FOLDS else ()),
             *data_notes(tree),
@@ -284,9 +286,10 @@ def pair_figures(curve: Sequence[DeferralPoint]) -> results.PairFigures:
     )
 
 
-def cost_unit(trees: Sequence[RouteTree]) -> str:
-    """What C is counted in, in every table, figure, page and JSON; the trees are of one opening."""
-    return f"{trees[0].currency} per question"
+def _deciding(fold: RouteTree, allow_stop: bool) -> tuple[float, float] | None:
+    """The least and the greatest exact break-point of the tree oracle."""
+    points = oracle_break_points(fold, allow_stop)
+    return (float(points[0]), float(points[-1])) if len(points) else None
 
 
 TIE = 5e-4  # of R; less is 0.000 in a sentence
@@ -353,7 +356,7 @@ def _budget_notes(
         return []
     start = (
         f"HierRouter was trained for a mean cost of {trained.budget:g} a query; on this fold it "
-        f"costs {router.cost.mean():.4g}, with Q {router.quality.mean():.4f}."
+        f"costs {money(router.cost.mean())}, with Q {router.quality.mean():.4f}."
     )
     try:
         best = optimum_at_mean_cost(fold, trained.budget, trained.objective.allow_stop)

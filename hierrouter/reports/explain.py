@@ -24,8 +24,8 @@ from hierrouter.tables import (
     Line,
     Table,
     as_rich,
-    digits_for,
     markdown_text,
+    money,
     one_line,
     safe_text,
 )
@@ -361,10 +361,9 @@ def facts(found: Explained) -> str:
 def numbers(found: Explained, node: Node) -> str:
     """What a call gave and took, in one line; C and R are of the route so far."""
     tokens = f"{node.tokens_in:,}+{node.tokens_out:,} tokens"
-    cost = f"C {node.cost:.{_cost_digits(found)}f}"
     # Imported scores may lie between right and wrong.
     right = {1.0: "right", 0.0: "wrong"}.get(node.accuracy, f"{node.accuracy:.2f} right")
-    return f"Q {node.quality:.3f}, {right}, {tokens}, {cost}, R {node.reward:.4f}"
+    return f"Q {node.quality:.3f}, {right}, {tokens}, C {money(node.cost)}, R {node.reward:.4f}"
 
 
 def marks(found: Explained, number: int) -> tuple[str, ...]:
@@ -403,7 +402,7 @@ def _routes_table(found: Explained) -> Table:
         Column("Policy"),
         Column("Route"),
         Column("Q"),
-        Column("C", _cost_digits(found)),
+        Column("C", money=True),
         Column("R", 4),
         Column("Regret", 4),
     )
@@ -437,7 +436,3 @@ def _choices_table(found: Explained, router: Routed) -> Table:
         lines.append(Line(ROUTER, (after, *choice.probabilities, choice.chosen, choice.regret)))
     note = "Regret by hop: R that can no longer be reached after the choice."
     return Table(f"What {ROUTER} chose", columns, tuple(lines), note)
-
-
-def _cost_digits(found: Explained) -> int:
-    return digits_for(node.cost for node in found.nodes)

@@ -23,7 +23,6 @@ from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, load_texts
-from hierrouter.reports.evaluated import cost_unit
 from hierrouter.reports.explain import worst_queries
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.values import ALL, columns_of
@@ -312,7 +311,7 @@ def as_object(explored: Explored) -> dict[str, Any]:
     return {
         "split": explored.split,
         "scorer": safe_text(fold.scorer),
-        "unit": cost_unit([fold]),
+        "unit": fold.cost_unit,
         "models": [safe_text(name) for name in fold.models],
         "hops": fold.hops,
         "datasets": [safe_text(name) for name in datasets],

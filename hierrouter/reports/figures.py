@@ -29,7 +29,7 @@ from hierrouter.reports.drawing import (
     settings,
 )
 from hierrouter.reports.results import HandingOver, LearningCurve, Report, RouteMap
-from hierrouter.reports.tables import COST_SCALE, PAPER_KINDS
+from hierrouter.reports.tables import PAPER_KINDS
 from hierrouter.reports.values import ALL, Row
 from hierrouter.tables import latex_text, one_line
 from hierrouter_cache.errors import InputError
@@ -109,7 +109,7 @@ def _draw_routes(axes: Axes, routes: Sequence[Row]) -> None:
     """All fixed routes, those on their hull joined by a line."""
     if not routes:
         return
-    cost = np.array([row.cost for row in routes]) / COST_SCALE
+    cost = np.array([row.cost for row in routes])
     quality = np.array([row.quality for row in routes])
     hull = frontier(cost, quality)
     axes.plot(cost[hull], quality[hull], color=GREYS[0], linewidth=1, linestyle=":", zorder=1.5)
@@ -125,7 +125,7 @@ def _draw_sweeps(axes: Axes, points: Sequence[Row]) -> None:
         rows.sort(key=lambda row: row.alpha)
         learned = kind == "router"
         axes.plot(
-            [row.cost / COST_SCALE for row in rows],
+            [row.cost for row in rows],
             [row.quality for row in rows],
             color=ROUTER_COLOUR if learned else INK,
             linewidth=1.6 if learned else 1.2,
@@ -146,7 +146,7 @@ def _draw_band(axes: Axes, rows: Sequence[Row]) -> None:
         row.crossed.quality if row.crossed else (row.quality_low, row.quality_high) for row in rows
     ]
     low, high = zip(*ends, strict=True)
-    cost = [row.cost / COST_SCALE for row in rows]
+    cost = [row.cost for row in rows]
     axes.fill_between(cost, low, high, color=ROUTER_COLOUR, alpha=0.15, linewidth=0, zorder=2.2)
 
 
@@ -155,8 +155,8 @@ def _draw_seeds(axes: Axes, rows: Sequence[Row]) -> None:
     several = [(row, row.spread) for row in rows if row.spread]
     if not several:
         return
-    cost, quality = np.array([(row.cost / COST_SCALE, row.quality) for row, _ in several]).T
-    costs = np.array([spread.cost for _, spread in several]).T / COST_SCALE
+    cost, quality = np.array([(row.cost, row.quality) for row, _ in several]).T
+    costs = np.array([spread.cost for _, spread in several]).T
     qualities = np.array([spread.quality for _, spread in several]).T
     axes.errorbar(
         cost,
@@ -184,7 +184,7 @@ def _draw_points(axes: Axes, report: Report) -> None:
             colour = COLOURS[-1 - baselines % len(COLOURS)]
             baselines += 1
         axes.scatter(
-            row.cost / COST_SCALE,
+            row.cost,
             row.quality,
             170 if row.kind == "router" else 50,
             color=colour,
@@ -215,7 +215,7 @@ def _cost_axis(axes: Axes, unit: str, *, logarithmic: bool) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
     plain = FuncFormatter(lambda cost, _: f"{cost:.12f}".rstrip("0").rstrip("."))
     axes.xaxis.set_major_formatter(plain)
-    axes.set_xlabel(f"mean cost C per query ({unit} / {COST_SCALE:,})")
+    axes.set_xlabel(f"mean cost C ({unit})")
     axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.8)
 
 

@@ -23,8 +23,6 @@ from hierrouter_cache.tree import RouteTree
 if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
 
-COST_UNIT = "money per question"  # where no currency is named
-
 
 @dataclass(frozen=True)
 class Power:
@@ -235,6 +233,29 @@ def route_map(
 
 
 @dataclass(frozen=True)
+class Saving:
+    """What the router saves against a single model, over all queries.
+
+    Attributes:
+        policy: the model.
+        which: "best" in Q, the cheaper of equals, or "dearest".
+        share: 1 - C(router) / C(model); below 0 the router costs more.
+        low, high: its interval.
+        quality: Q(router) - Q(model).
+        quality_low, quality_high: its interval.
+    """
+
+    policy: str
+    which: str
+    share: float
+    low: float
+    high: float
+    quality: float
+    quality_low: float
+    quality_high: float
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything there is to show.
 
@@ -254,6 +275,9 @@ class Report:
             there is but one.
         power: what differences these queries can show; None where there is nothing to compare.
         cost_unit: what C is counted in.
+        deciding_alphas: the least and the greatest alpha at which cost decides which route is best
+            for some query; None where it never does.
+        savings: against the best and the dearest single model; empty without a router.
         notes: sentences that a reader must not miss.
         depth_curve: the sweep by rising share of queries with more than one call; empty where its
             routers cannot stop early.
@@ -275,7 +299,9 @@ class Report:
     gap_closed_intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     price_gaps: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     power: Power | None = None
-    cost_unit: str = COST_UNIT
+    cost_unit: str = "money per question"
+    deciding_alphas: tuple[float, float] | None = None
+    savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
     depth_curve: tuple[DepthPoint, ...] = ()
     deferral: HandingOver | None = None
@@ -484,6 +510,8 @@ def as_object(report: Report) -> dict[str, Any]:
         "format": FORMAT,
         "alpha": report.alpha,
         "cost_unit": report.cost_unit,
+        "deciding_alphas": report.deciding_alphas,
+        "savings": [asdict(saving) for saving in report.savings],
         "scorer": report.scorer,
         "split": report.split,
         "bootstrap": {**asdict(report.bootstrap), "cluster": "query"},

@@ -9,16 +9,16 @@ from typing import Any, Literal
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
-from hierrouter.reports.results import CostRange, HandingOver, PairFigures, Report
+from hierrouter.reports.results import CostRange, HandingOver, PairFigures, Report, Saving
 from hierrouter.reports.values import ALL, GROUPS, Row
-from hierrouter.tables import Cell, Column, Line, Table, digits_for, numbered
+from hierrouter.tables import Cell, Column, Line, Table, money, numbered
 
 GAP = "Gap"
 SHARE_NOTE = f"The share is left out where the gap is below {SMALLEST_GAP:g}."
 # The oracle knows the answers; it is shown, but not in the running for the best value.
 OUT_OF_COMPETITION = "oracle"
 ROUTES_SHOWN = 5
-COST_SCALE = 1_000
+QUESTIONS = 1_000  # whose cost is what a person can picture
 
 
 def report_tables(
@@ -95,12 +95,9 @@ def quality_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
 
 
 def cost_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
-    """Mean C a query by dataset, in thousands of the cost's unit."""
-    title = f"Cost C per query ({report.cost_unit} / {COST_SCALE:,}), lower is better"
-    digits = digits_for(row.cost / COST_SCALE for row in report.rows)
-    return _by_dataset(
-        report, title, lambda row: row.cost / COST_SCALE, routes, best="lowest", digits=digits
-    )
+    """Mean C by dataset."""
+    title = f"Cost C ({report.cost_unit}), lower is better"
+    return _by_dataset(report, title, lambda row: row.cost, routes, best="lowest")
 
 
 def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
@@ -109,15 +106,18 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     columns = (
         Column("Policy"),
         Column("Q", best="highest"),
-        Column("C", digits_for(row.cost for row in report.overall), best="lowest"),
+        Column("C", best="lowest", money=True),
+        Column(f"cost of {QUESTIONS:,} questions", money=True),
         Column("R", 4, best="highest"),
         Column(level, 4),
         Column("HierRouter - policy", 4, signed=True),
         Column(level, 4, signed=True),
     )
-    figures = "quality cost reward [reward] difference [difference]"
+    figures = "reward [reward] difference [difference]"
     lines = tuple(
-        _policy_line(row.kind, *row.cells(f"policy {figures}"))
+        _policy_line(
+            row.kind, *row.cells("policy quality cost"), row.cost * QUESTIONS, *row.cells(figures)
+        )
         for (*_, row) in _in_order(report, routes)
     )
     title = (
@@ -126,6 +126,8 @@ def summary_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     )
     notes = [
         *report.notes,
+        deciding_sentence(report),
+        *(savings_sentence(report, saving) for saving in report.savings),
         training_sentence(report.provenance),
         claims_sentence(report),
         _routes_note(report, routes),
@@ -162,7 +164,7 @@ def price_table(report: Report, routes: int | None = ROUTES_SHOWN) -> Table:
     columns, level = [Column("Policy")], report.bootstrap.interval_title
     for prices in report.price_lists:
         columns += [
-            Column(f"C, {prices.name}", digits_for(row.cost for row in prices.rows), "lowest"),
+            Column(f"C, {prices.name}", best="lowest", money=True),
             Column(f"R, {prices.name}", 4, "highest"),
             Column(level, 4),
         ]
@@ -222,10 +224,9 @@ def _by_dataset(
     routes: int | None,
     *,
     best: Literal["highest", "lowest"] = "highest",
-    digits: int = 3,
 ) -> Table:
     datasets = report.shown_datasets
-    columns = tuple(Column(name, digits, best) for name in datasets)
+    columns = tuple(Column(name, best=best, money=best == "lowest") for name in datasets)
     lines = tuple(
         _policy_line(rows[0].kind, rows[0].policy, *(value(row) for row in rows[: len(datasets)]))
         for rows in _in_order(report, routes)
@@ -303,6 +304,30 @@ def training_sentence(source: Mapping[str, Any]) -> str:
     return f"HierRouter was trained by {', '.join(told)}."
 
 
+def deciding_sentence(report: Report) -> str:
+    """Between which alphas cost decides anything; empty where nobody worked it out."""
+    if report.deciding_alphas is None:
+        return ""
+    low, high = (f"{alpha:.3g}" for alpha in report.deciding_alphas)
+    return (
+        f"Cost decides which route is best only at alphas from {low} to {high}: below, quality "
+        "alone does, above, the cheapest route is the best of every query."
+    )
+
+
+def savings_sentence(report: Report, saving: Saving) -> str:
+    """What the router saves against one model, where it is as good; below 0 it costs more."""
+    level = report.bootstrap.interval_title
+    quality = f"Q {saving.quality:+.3f} [{saving.quality_low:+.3f}, {saving.quality_high:+.3f}]"
+    against = f"{saving.policy}, the {saving.which} single model"
+    if saving.quality < 0:
+        return f"Against {against}, nothing is saved at equal quality: {quality}."
+    return (
+        f"HierRouter saves {saving.share:.1%} of the cost of {against} ({level} [{saving.low:.1%}, "
+        f"{saving.high:.1%}]), with {quality}."
+    )
+
+
 NAMED = 5  # policies named in a sentence at most
 
 
@@ -356,7 +381,7 @@ def deferral_table(report: Report, handing: HandingOver) -> Table:
         Column("HierRouter hands over"),
         Column("Share of queries"),
         Column("Q"),
-        Column("C", digits_for(point.cost for point in (*points.values(), handing.chosen))),
+        Column("C", money=True),
         Column("R", 4),
         Column("R of chance", 4),
         Column("R of the oracle", 4),
@@ -413,7 +438,7 @@ def depth_table(report: Report) -> Table:
         Column("Share of queries"),
         Column("Q"),
         Column(level),
-        Column("C", digits_for(row.cost for row in report.depths if row.cost is not None)),
+        Column("C", money=True),
         Column("R", 4),
         Column(level, 4),
     )
@@ -440,12 +465,11 @@ NOT_A_STAIR = (
 def ladder_table(report: Report) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
     rungs, router = [rows[-1] for rows in _by_rung(report)], report.router
-    rows = [*rungs, *([router] if router else [])]
     columns = (
         Column("Bound"),
         Column("Chosen on train"),
         Column("Q"),
-        Column("C", digits_for(row.cost for row in rows)),
+        Column("C", money=True),
         Column("R", 4),
         Column(report.bootstrap.interval_title, 4),
     )
@@ -586,12 +610,12 @@ def frontier_table(report: Report, found: CostRange) -> Table:
         Column("ParetoDist"),
     )
     return Table(
-        title=f"Frontiers between C {found.low:.4g} and {found.high:.4g}, beside the best static "
-        f"arm {found.static}",
+        title=f"Frontiers between C {money(found.low)} and {money(found.high)}, beside the best "
+        f"static arm {found.static}",
         columns=columns,
         rows=tuple(_hull_line(row) for row in report.hulls),
         note="The range reaches from the cheapest static arm to the one with the highest Q on the "
-        f"train fold, which here has Q {found.static_quality:.3f} at C {found.static_cost:.4g}; "
+        f"train fold, which here has Q {found.static_quality:.3f} at C {money(found.static_cost)}; "
         "below its cheapest point a hull counts as 0, and one point is no hull. Direct calls are "
         "static arms, but no routes of the tree: the oracle's hull may begin later than theirs. "
         "Hulls are of this very fold: the best of many points looks better than it is. Intervals "
@@ -617,7 +641,7 @@ def repair_table(report: Report) -> Table:
         Column("Damage"),
         Column("Change in Q", signed=True),
         Column(level, signed=True),
-        Column("C of the call", digits_for(row.cost for row in rows)),
+        Column("C of the call", money=True),
     )
     figures = "before model right repair damage quality [quality] cost"
     most = sorted(rows, key=lambda row: -abs(row.quality))[:PAIRS_SHOWN]

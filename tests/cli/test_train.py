@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter.tables import money
 from tests.cli.conftest import Place, over_all
 from tests.conftest import Run
 from tests.hierrouter.collection.examples import save, single_answers
@@ -86,7 +87,7 @@ def test_a_budget_finds_its_alpha(bare: Place) -> None:
     shown = bare.tells("report --checkpoint budget --split validation")
     cost = over_all(shown["rows"])["hierrouter"]["cost"]
     assert cost <= 1.1
-    assert f"C {cost:.3f}" in line
+    assert f"at C {money(cost)};" in line
     assert shown["provenance"]["budget"] == 1.1
     [note] = [note for note in shown["notes"] if "mean cost of 1.1 a query" in note]
     assert f"it costs {cost:.4g}, " in note

@@ -124,7 +124,7 @@ function axes(x, y, { width, right, bottom }, unit) {
   line(MARGIN.left, bottom, right, bottom, "axis");
   line(MARGIN.left, bottom, MARGIN.left, MARGIN.top, "axis");
   const centre = (MARGIN.left + width) / 2, turned = `translate(13 ${(MARGIN.top + bottom) / 2})`;
-  label(`mean cost C per query (${unit})`, { x: centre, y: bottom + 37 }, "middle");
+  label(`mean cost C (${unit})`, { x: centre, y: bottom + 37 }, "middle");
   label("mean quality Q", { x: 0, y: 0, transform: `${turned} rotate(-90)` }, "middle");
   return group;
 }

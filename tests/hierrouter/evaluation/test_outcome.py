@@ -121,7 +121,7 @@ def test_greedy_looks_at_each_state_alone() -> None:
 
 def test_an_outcome_is_shown_in_one_short_line() -> None:
     one = Outcome("one", "router", np.array([1.0, 0.5]), np.array([1.0, 0]), np.array([2.0, 4]))
-    assert repr(one) == "<one on 2 queries: Q 0.7500, C 3, right 0.5000>"
+    assert repr(one) == "<one on 2 queries: Q 0.7500, C 3.00, right 0.5000>"
     assert repr(fixed_routes(random_tree(Routes(1, 1), 0, 0))) == "[<>model-0 on no query>]"
 
 

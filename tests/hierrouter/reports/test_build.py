@@ -13,7 +13,7 @@ from hierrouter.evaluation.intervals import crossed_interval
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import Report
-from hierrouter.reports.tables import claims_sentence
+from hierrouter.reports.tables import claims_sentence, summary_table
 from hierrouter.reports.values import Bootstrap, Estimates, Row
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.reports.examples import (
@@ -237,6 +237,34 @@ def test_what_the_queries_can_show() -> None:
     assert found.power.smallest_difference == pytest.approx(0.0199, abs=1e-4)
     assert found.power.queries == pytest.approx(790, abs=5)
     assert "200 queries can show a difference of 0.020" in claims_sentence(found)
+
+
+def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -> None:
+    """Of each model: C(router) / C(model) over the same queries, which the bootstrap pairs."""
+    cost = np.linspace(1, 5, 40)
+    router = outcome("r", "router", [0.8] * 40, cost)
+    good = outcome("good", "single", [0.8] * 40, 2 * cost)
+    dear = outcome("dear", "reference", [0.9, 0.6] * 20, 3 * cost)
+    report = example([router, good, dear], ["one"] * 40)
+    best, dearest = report.savings
+    assert (best.policy, best.which, dearest.policy, dearest.which) == (
+        *("good", "best"),
+        *("dear", "dearest"),
+    )
+    assert (best.low, best.share, best.high) == pytest.approx((1 / 2,) * 3)  # the same in each draw
+    assert (best.quality_low, best.quality, best.quality_high) == pytest.approx((0,) * 3, abs=1e-9)
+    assert dearest.share == pytest.approx(2 / 3)
+    assert dearest.quality == pytest.approx(0.05)
+    assert dearest.quality_low < 0.05 < dearest.quality_high
+    said = summary_table(report).note
+    assert "saves 50.0% of the cost of good, the best single model" in said
+    worse = replace(router, quality=router.quality - 0.1)
+    said = summary_table(example([worse, good], ["one"] * 40)).note
+    assert (
+        "Against good, the best single model, nothing is saved at equal quality: Q -0.100" in said
+    )
+    assert len(example([worse, good], ["one"] * 40).savings) == 1
+    assert not example([router, replace(good, cost=0 * cost)], ["one"] * 40).savings
 
 
 def test_of_equal_routes_the_cheaper_one_is_the_rival() -> None:

@@ -234,17 +234,17 @@ def test_text_shows_every_node_with_its_numbers_and_whose_it_is() -> None:
     assert "Question   why?" in text and "Reference  f | F" in text
     for letter in "abcdef":
         assert re.search(rf"[│ ]   ?{letter}\n", text), letter
-    assert "m1  Q 1.000, right, 1,000+2 tokens, C 2.000, R 0.8000  < oracle" in text
-    assert "m0  Q 0.200, wrong, 1,000+2 tokens, C 2.000, R 0.0000  < HierRouter" in text
+    assert "m1  Q 1.000, right, 1,000+2 tokens, C 2.00, R 0.8000  < oracle" in text
+    assert "m0  Q 0.200, wrong, 1,000+2 tokens, C 2.00, R 0.0000  < HierRouter" in text
     assert text.count("<") == 3
     assert "\x1b" not in text and "\x1b" in as_text(query(), 160, colour=True)
 
 
 def test_text_has_the_routes_and_choices_as_tables() -> None:
     lines = [" ".join(line.split()) for line in as_text(query(), 160).splitlines()]
-    assert "HierRouter m1>m0 0.200 2.000 0.0000 0.8000" in lines
-    assert "oracle m1>m1 1.000 2.000 0.8000 0.0000" in lines
-    assert "best fixed route m0>m0 0.200 2.000 0.0000 0.8000" in lines
+    assert "HierRouter m1>m0 0.200 2.00 0.0000 0.8000" in lines
+    assert "oracle m1>m1 1.000 2.00 0.8000 0.0000" in lines
+    assert "best fixed route m0>m0 0.200 2.00 0.0000 0.8000" in lines
     assert "the question 0.250 0.750 m1 0.0000" in lines
     assert ">m1 0.625 0.375 m0 0.8000" in lines
     assert re.search(r"HierRouter +>m1", as_text(stopped(), 160))

@@ -107,7 +107,7 @@ def test_names_are_text_of_the_figure(draw: Draw) -> None:
 def test_axes_and_lines_say_what_they_are() -> None:
     labels = texts(frontier(example()))
     sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
-    assert {*sweeps, "mean cost C per query (money per question / 1,000)"} <= set(labels)
+    assert {*sweeps, "mean cost C (money per question)"} <= set(labels)
     assert "net reward R = Q − 0.1 C" in texts(reward(example()))
     labels = texts(of(figures.depth_curve_figure)(stopping()))
     depth = {"share of queries with more than one call", "mean quality Q (token_f1)"}
@@ -209,7 +209,7 @@ def test_there_is_a_figure_for_what_the_report_holds() -> None:
 
 
 def test_costs_are_written_without_powers_of_ten() -> None:
-    cheap = [outcome(f"m{at}", "single", [0.5] * 4, [0.002 * 30**at] * 4) for at in range(3)]
+    cheap = [outcome(f"m{at}", "single", [0.5] * 4, [0.000002 * 30**at] * 4) for at in range(3)]
     labels = texts(frontier(example(cheap)))
     assert "0.00001" in labels
     assert not [label for label in labels if re.fullmatch(r"[\d.]+e-\d+", label)]

@@ -37,6 +37,7 @@ from hierrouter.tables import (
     folded,
     latex_text,
     markdown_text,
+    money,
     one_line,
     safe_text,
 )
@@ -78,6 +79,16 @@ def test_nothing_invisible_survives_and_again_changes_nothing(text: str) -> None
     assert not left & {"Cc", "Cf", "Cs", "Zl", "Zp"}
     assert safe_text(shown) == shown
     shown.encode("utf-8")
+
+
+@given(st.floats(1e-12, 1e12))
+def test_money_keeps_three_digits_however_small(amount: float) -> None:
+    assert float(money(amount).replace(",", "")) == pytest.approx(amount, rel=0.0051)
+
+
+def test_money_is_plain_where_it_can_be_read() -> None:
+    shown = [money(amount) for amount in (0.000178, 0.0163, 1.2249, 27.1, 3404.4, 0.0, -0.5, 2e-12)]
+    assert shown == ["0.000178", "0.0163", "1.22", "27.1", "3,404", "0", "-0.500", "2.00e-12"]
 
 
 def test_one_line_folds_and_cuts() -> None:

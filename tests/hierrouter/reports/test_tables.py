@@ -62,10 +62,10 @@ def test_best_value_is_marked_without_the_oracle_and_with_ties() -> None:
 
 def test_lowest_cost_is_best_and_the_unit_stands_in_the_title() -> None:
     table = cost_table(example())
-    assert "money per question / 1,000" in table.heading
+    assert "money per question" in table.heading
     assert {names(table)[line] for line, _ in table.best()} == {"a"}
-    assert table.rows[0].cells[1] == pytest.approx(4 / 1000)
-    assert table.shown()[1][1:] == ["0.00050"] * 3
+    assert table.rows[0].cells[1] == 4
+    assert table.shown()[1][1:] == ["0.500"] * 3
 
 
 def test_fixed_routes_are_cut_and_counted() -> None:
@@ -81,13 +81,14 @@ def test_fixed_routes_are_cut_and_counted() -> None:
 def test_summary_has_intervals_and_paired_differences() -> None:
     table = summary_table(example())
     at = names(table).index("a>a")
-    quality, cost, reward, interval, difference = table.rows[at].cells[1:6]
+    quality, cost, of_1000, reward, interval, difference = table.rows[at].cells[1:7]
     assert isinstance(quality, float) and isinstance(cost, float)
+    assert of_1000 == 1_000 * cost
     assert reward == pytest.approx(quality - example().alpha * cost) == pytest.approx(0.3)
     assert isinstance(interval, Interval)
     assert difference == pytest.approx(0.3)
-    assert table.shown()[at][5] == "+0.3000"
-    assert table.shown()[names(table).index("hierrouter")][5:] == ["-", "-"]
+    assert table.shown()[at][6] == "+0.3000"
+    assert table.shown()[names(table).index("hierrouter")][6:] == ["-", "-"]
 
 
 def test_reward_table_ends_with_the_gap_and_its_interval() -> None:
@@ -121,14 +122,14 @@ def test_share_of_a_tiny_gap_is_left_out() -> None:
 
 def test_price_lists_have_a_table_of_their_own() -> None:
     tables = report_tables(two_prices())
-    assert "USD per question / 1,000" in tables[1].title
+    assert "USD per question" in tables[1].title
     table = tables[-1]
     assert table.heading.startswith("Table 6. C in USD per question and R")
     columns = ["C, cheap", "R, cheap", "95% interval", "C, dear", "R, dear", "95% interval"]
     assert titles(table) == ["Policy", *columns]
     shown = {line[0]: line[1:] for line in table.shown()}
     cheap, dear = shown["a>b"][:3], shown["a>b"][3:]
-    assert (cheap[:2], dear[:2]) == (["1.000", "0.4000"], ["3.000", "0.2000"])
+    assert (cheap[:2], dear[:2]) == (["1.00", "0.4000"], ["3.00", "0.2000"])
     low, high = dear[2].strip("[]").split(", ")
     assert float(low) < 0.2 < float(high)
     assert shown["share closed by HierRouter"] == ["-", "0.5000", "-", "-", "0.5000", "-"]
@@ -156,7 +157,7 @@ def test_where_the_router_stops_is_the_last_table() -> None:
     assert titles(table) == columns
     assert table.shown() == [
         ["1", "0.250", "0.300", "[0.200, 0.400]", "0.600", "0.2400", "[0.1400, 0.3400]"],
-        ["2", "0.750", "0.800", "[0.700, 0.900]", "1.200", "0.6800", "[0.5800, 0.7800]"],
+        ["2", "0.750", "0.800", "[0.700, 0.900]", "1.20", "0.6800", "[0.5800, 0.7800]"],
         ["3", "0.000", *"-----"],
     ]
     numbers = [table.heading.split(".")[0] for table in report_tables(two_prices(depths=True))]
@@ -165,12 +166,16 @@ def test_where_the_router_stops_is_the_last_table() -> None:
 
 def test_the_summary_says_what_must_be_known_and_how_the_router_was_trained() -> None:
     report = replace(example(), notes=("No model saw an earlier answer.",))
-    assert summary_table(report).note.startswith("No model saw an earlier answer. HierRouter beats")
+    note = summary_table(report).note
+    assert note.startswith(
+        "No model saw an earlier answer. HierRouter saves 75.0% of the cost of big"
+    )
+    assert "HierRouter beats 2 of 5 policies" in note
     said = "HierRouter was trained by exact, preset default, alpha 0.1, state view query+answer"
-    assert summary_table(stopping()).note.startswith(f"{said}, may stop early. ")
+    assert f" {said}, may stop early. " in summary_table(stopping()).note
     limited = {**stopping().provenance, "allow_stop": False, "max_cost": 2.5}
     report = replace(stopping(), provenance=limited)
-    assert summary_table(report).note.startswith(f"{said}, at most 2.5 a query. ")
+    assert f" {said}, at most 2.5 a query. " in summary_table(report).note
     for_quality = {**stopping().provenance, "trained_alpha": 0.0}
     assert ", alpha 0, " in summary_table(replace(stopping(), provenance=for_quality)).note
     assert "trained by" not in summary_table(example()).note
@@ -183,11 +188,11 @@ def test_deferral_has_each_nearest_share_once_then_the_one_chosen() -> None:
     table = report_tables(deferring())[-1]
     assert table.heading == "Table 6. Deferral to big, R = Q - 0.1 C, C in money per question"
     assert table.shown() == [
-        ["0%", "0.000", "0.700", "1.000", "0.6000", "0.6000", "0.6000"],
-        ["10%", "0.050", "0.740", "1.200", "0.6200", "0.5900", "0.6500"],
-        ["25%", "0.400", "0.800", "2.000", "0.6000", "0.4400", "0.6600"],
-        ["75%", "1.000", "0.400", "4.000", "0.2000", "0.2000", "0.2000"],
-        ["by validation", "0.300", "0.770", "1.700", "0.6000", "0.4800", "0.6700"],
+        ["0%", "0.000", "0.700", "1.00", "0.6000", "0.6000", "0.6000"],
+        ["10%", "0.050", "0.740", "1.20", "0.6200", "0.5900", "0.6500"],
+        ["25%", "0.400", "0.800", "2.00", "0.6000", "0.4400", "0.6600"],
+        ["75%", "1.000", "0.400", "4.00", "0.2000", "0.2000", "0.2000"],
+        ["by validation", "0.300", "0.770", "1.70", "0.6000", "0.4800", "0.6700"],
     ]
     assert "highest R at the router's alpha on the validation" in table.note
     kept = report_tables(deferring(share_allowed=0.1, chosen_on="train"))[-1]
