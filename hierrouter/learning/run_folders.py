@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,7 +132,10 @@ def make_newest(run: Path, command: str) -> None:
     """
     file = run / DONE[command]
     try:
-        file.touch()
+        # A file system's clock ticks in milliseconds: two files can be of one moment.
+        latest = max((_finished_ns(each, command) for each in finished_runs(command)), default=0)
+        now = max(time.time_ns(), latest + 1)
+        os.utime(file, ns=(now, now))
     except OSError as error:
         raise WorldError(f"cannot write: {file}: {error.strerror}; check its owner") from error
 
@@ -214,9 +219,12 @@ def finished_runs(command: str) -> list[Path]:
     Args:
         command: "train" or "sweep-alpha".
     """
-    done = DONE[command]
-    found = [path.parent for path in RUNS.glob(f"*/{done}")]
-    return sorted(found, key=lambda run: (run / done).stat().st_mtime_ns, reverse=True)
+    found = [path.parent for path in RUNS.glob(f"*/{DONE[command]}")]
+    return sorted(found, key=lambda run: _finished_ns(run, command), reverse=True)
+
+
+def _finished_ns(run: Path, command: str) -> int:
+    return (run / DONE[command]).stat().st_mtime_ns
 
 
 def _made(command: str) -> Path:
