@@ -3,16 +3,19 @@
     OMP_NUM_THREADS=1 python benchmarks/rollouts.py
 
 With a router of the paper's size: Tianshou's `Collector` on one `ReplayEnv`, on 128, and on our
-vectorised environment; Stable-Baselines3's rollouts on 128 and on that environment; a plain loop
-over it, the batched walk, `TreeCollector`, and the bare forward passes that any way has to make.
-Without a policy: the vectorised environment, and the look-ups that any way has to make. One
-process, one thread, CPU seconds, interleaved rounds, medians.
+vectorised environment; Stable-Baselines3's rollouts on 128 and on that environment; PufferLib's
+serial vectorisation of 128, where its sources are on the path; a plain loop over our environment,
+the batched walk, `TreeCollector`, and the bare forward passes that any way has to make. Without a
+policy: the vectorised environment, and the look-ups that any way has to make. One process, one
+thread, CPU seconds, interleaved rounds, medians.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -39,6 +42,7 @@ from hierrouter_cache.tree import RouteTree
 BATCHES = (128, 1024)
 STEPPED = (1024, 4096, 16384)
 ROUNDS = 15
+PUFFER = ("emulation", "vector")
 
 Way = Callable[[], int]  # does the work once; returns the steps made
 
@@ -116,6 +120,33 @@ def stable(tree: RouteTree, hidden: int, env: VecEnv) -> Way:
     def collect() -> int:
         model.collect_rollouts(env, callback, model.rollout_buffer, tree.hops)
         return env.num_envs * tree.hops
+
+    return collect
+
+
+def puffer(tree: RouteTree, router: Router, num_envs: int) -> Way:
+    """PufferLib steps the environments and packs their observations into one array."""
+    emulation, vector = (importlib.import_module(f"pufferlib.{name}") for name in PUFFER)
+
+    def create(buf: Any = None, seed: int = 0) -> Any:
+        return emulation.GymnasiumPufferEnv(env=ReplayEnv(tree, ALPHA), buf=buf, seed=seed)
+
+    envs = vector.make(create, num_envs=num_envs, backend="Serial")
+    actor = DictActor(router)
+
+    @torch.no_grad()
+    def collect() -> int:
+        seen, _ = envs.reset()
+        kept = []
+        for _ in range(tree.hops):
+            fields = seen.view(envs.driver_env.obs_dtype).reshape(num_envs)
+            views = {name: np.ascontiguousarray(fields[name]) for name in fields.dtype.names}
+            logits, _ = actor(SimpleNamespace(**views))
+            action = torch.distributions.Categorical(logits=logits).sample().numpy()
+            kept.append(seen.copy())
+            seen, *outcome, _ = envs.step(action)
+            kept += [action, *(column.copy() for column in outcome)]
+        return num_envs * tree.hops
 
     return collect
 
@@ -215,6 +246,8 @@ def with_policy(size: PaperSize) -> None:
             tree, hidden, StableBaselinesEnv(features)
         ),
     }
+    if importlib.util.find_spec("pufferlib"):
+        ways[f"PufferLib, Serial({ENVS})"] = puffer(tree, router, ENVS)
     for episodes in BATCHES:
         ways |= {
             f"loop over our environment, {episodes} episodes": loop(size, router, episodes),
