@@ -316,16 +316,19 @@ def deciding_sentence(report: Report) -> str:
 
 
 def savings_sentence(report: Report, saving: Saving) -> str:
-    """What the router saves against one model, where it is as good; below 0 it costs more."""
+    """What the router saves against one model, where it is as good."""
     level = report.bootstrap.interval_title
     quality = f"Q {saving.quality:+.3f} [{saving.quality_low:+.3f}, {saving.quality_high:+.3f}]"
     against = f"{saving.policy}, the {saving.which} single model"
     if saving.quality < 0:
         return f"Against {against}, nothing is saved at equal quality: {quality}."
-    return (
-        f"HierRouter saves {saving.share:.1%} of the cost of {against} ({level} [{saving.low:.1%}, "
-        f"{saving.high:.1%}]), with {quality}."
-    )
+    if saving.share < 0:
+        ends = f"[{-saving.high:.1%}, {-saving.low:.1%}]"
+        more = f"HierRouter costs {-saving.share:.1%} more than {against} ({level} {ends})"
+        return f"{more}, with {quality}."
+    ends = f"[{saving.low:.1%}, {saving.high:.1%}]"
+    less = f"HierRouter saves {saving.share:.1%} of the cost of {against} ({level} {ends})"
+    return f"{less}, with {quality}."
 
 
 NAMED = 5  # policies named in a sentence at most

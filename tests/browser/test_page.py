@@ -140,6 +140,15 @@ def test_a_phone_scrolls_down_only(name: str, browser: Any, pages: dict[str, Pat
     assert min(drawing["smallest"] for drawing in drawings) >= SMALLEST_LABEL
 
 
+@pytest.mark.parametrize("name", ["testbed", "prices"])
+def test_a_desk_shows_every_column(name: str, browser: Any, pages: dict[str, Path]) -> None:
+    with opened(browser, pages[name]) as (page, _):
+        tables = page.locator(".wide:has(table)")
+        assert tables.count() > 5
+        hidden = tables.evaluate_all("all => all.map(one => one.scrollWidth - one.clientWidth)")
+    assert max(hidden) <= 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_stands_out(scheme: str, browser: Any, pages: dict[str, Path]) -> None:
     with opened(browser, pages["testbed"], scheme=scheme) as (page, _):

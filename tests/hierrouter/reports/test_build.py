@@ -258,6 +258,9 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
     assert dearest.quality_low < 0.05 < dearest.quality_high
     said = summary_table(report).note
     assert "saves 50.0% of the cost of good, the best single model" in said
+    dearer = replace(router, cost=5 * cost)
+    said = summary_table(example([dearer, good], ["one"] * 40)).note
+    assert "costs 150.0% more than good, the best single model (95% interval [150.0%, 150" in said
     worse = replace(router, quality=router.quality - 0.1)
     said = summary_table(example([worse, good], ["one"] * 40)).note
     assert (
