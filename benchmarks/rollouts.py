@@ -142,7 +142,7 @@ def puffer(tree: RouteTree, router: Router, num_envs: int) -> Way:
             fields = seen.view(envs.driver_env.obs_dtype).reshape(num_envs)
             views = {name: np.ascontiguousarray(fields[name]) for name in fields.dtype.names}
             logits, _ = actor(SimpleNamespace(**views))
-            action = torch.distributions.Categorical(logits=logits).sample().numpy()
+            action = logits.softmax(1).multinomial(1)[:, 0].numpy()
             kept.append(seen.copy())
             seen, *outcome, _ = envs.step(action)
             kept += [action, *(column.copy() for column in outcome)]

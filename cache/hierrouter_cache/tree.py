@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, WorldError
 
 SEPARATOR = ">"
 SPLITS = ("train", "validation", "test")
@@ -241,6 +241,7 @@ class RouteTree:
         priced_by: who gave the rate of each model, in words.
         currency: of the rates, and so of C.
         encoder: name of the encoder, as it was given; "" where there is none.
+        unembedded: why there are no vectors of the texts, in words; "" where there are.
         view: which texts `parts` are of, see `hierrouter.replay.opening`.
     """
 
@@ -262,6 +263,7 @@ class RouteTree:
     context_free: bool = False
     priced_by: Mapping[str, str] = field(default_factory=dict)
     encoder: str = ""
+    unembedded: str = ""
     view: str = "context"
     currency: str = "money"
 
@@ -285,10 +287,20 @@ class RouteTree:
         """Whether a fingerprint names this tree, under these prices or others."""
         return fingerprint.startswith(f"{self.content}-")
 
+    def require_embedded(self) -> tuple[StatePart, ...]:
+        """The parts, which a policy reads.
+
+        Raises:
+            WorldError: there are none, because the encoder could not be had.
+        """
+        if self.unembedded:
+            raise WorldError(self.unembedded)
+        return self.parts
+
     @property
     def dim(self) -> int:
-        """Length of an embedding: the sum over the parts, 0 without any."""
-        return sum(part.width for part in self.parts)
+        """Length of an embedding: the sum over the parts, 0 without any; see `require_embedded`."""
+        return sum(part.width for part in self.require_embedded())
 
     @property
     def embedding(self) -> NDArray[np.float32]:
@@ -305,7 +317,7 @@ class RouteTree:
             query: int64[n], positions of queries.
             node: int64[n], numbers of states. Both may have more dimensions than one.
         """
-        seen = [part.vectors[part.row[query, node]] for part in self.parts]
+        seen = [part.vectors[part.row[query, node]] for part in self.require_embedded()]
         if len(seen) == 1:
             return seen[0]
         shape = np.broadcast_shapes(query.shape, node.shape)

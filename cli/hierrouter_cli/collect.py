@@ -251,7 +251,9 @@ def collect(
     if found.shard:
         say_standing(cache, found.shard)
     else:
-        Selected(cache=cache, encoder=encoder).open()
+        tree = Selected(cache=cache, encoder=encoder).open()
+        if tree.unembedded:
+            console.say(f"collect: nothing is embedded yet: {tree.unembedded}")
     if format == "json":
         console.put_json(asdict(summary), sort_keys=True)
 

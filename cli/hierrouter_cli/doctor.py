@@ -350,7 +350,7 @@ def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
 
     found = try_to_load_from_cache(PAPER_ENCODER, WEIGHTS, cache_dir=hub_cache)
     if not isinstance(found, str):
-        text = "not on this machine; `--encoder paper` fetches it, the default encoder is built in"
+        text = "not on this machine; fetched when a real pool's cache is opened"
         yield Finding("paper's encoder", "note", text)
         return
     file = Path(found).resolve()

@@ -249,7 +249,7 @@ Encoder = Annotated[
     works_on(
         "--encoder",
         "NAME|DIR",
-        "hashed-ngrams (built in, the default), paper, or a sentence-transformers model.",
+        "The pool's by default. hashed-ngrams (built in), paper, or a sentence-transformers model.",
         offer=ENCODERS,
     ),
 ]

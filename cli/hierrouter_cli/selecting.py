@@ -88,7 +88,6 @@ class Selected:
         Raises:
             InputError: several price files; only a report shows them side by side.
         """
-        from hierrouter.engines.encoders import BUILT_IN
         from hierrouter.pools.files import price_lists
         from hierrouter.replay.opening import DEFAULT_VIEW, Selection
 
@@ -108,7 +107,7 @@ class Selected:
             hops=self.hops,
             datasets=options.split_names(self.datasets),
             limit=self.limit,
-            encoder=self.encoder or BUILT_IN,
+            encoder=self.encoder,
             view=DEFAULT_VIEW if self.state is None else self.state,
             scorer=self.scorer,
             prices=prices,

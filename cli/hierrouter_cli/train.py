@@ -45,6 +45,7 @@ def train(
     training is a run, in a folder whose name ends with its seed; the best of them on validation
     becomes the latest run, which `report` takes.
     """
+    from hierrouter.engines.encoders import not_the_papers
     from hierrouter.learning.config import Objective, algorithm, training_config
     from hierrouter.learning.run_folders import check_out, seed_folders, timed
     from hierrouter.replay.opening import training_tree
@@ -72,6 +73,8 @@ def train(
 
     def on_begun() -> None:
         console.say(planned)
+        if note := not_the_papers(preset, tree.encoder):
+            console.say(f"note: {note}")
         say_if_few(tree, "validation", "they choose the checkpoint")
 
     with told_how_to_go_on("train", out, on_begun, tensorboard) as watch:

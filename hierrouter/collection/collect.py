@@ -15,7 +15,7 @@ from hierrouter.collection.estimate import require_consent
 from hierrouter.collection.plan import Shard, last_plan, refuse_stored_keys
 from hierrouter.collection.progress import Meter, Progress, Summary, changed_line, require_answers
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.engines.encoders import BUILT_IN, require_encoder
+from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import load_pool, overridden
@@ -71,7 +71,7 @@ def collect(
     limit: int | None = None,
     seed: int | None = None,
     data: str | Path = DATA,
-    encoder: str = BUILT_IN,
+    encoder: str | None = None,
     backend: str | None = None,
     base_url: str | None = None,
     api_key_env: str | None = None,
@@ -94,7 +94,8 @@ def collect(
         limit: at most so many queries of each dataset; default 300, of a file all.
         seed: of the draw and of the folds; default 42.
         data: folder of files that stand for the paper's datasets.
-        encoder: embeds the states, so that the tree opens at once.
+        encoder: embeds the states, so that the tree opens at once; None is the pool's, and where
+            that cannot be had embedding waits for the training.
         backend, base_url, api_key_env, timeout, insecure, device: for all models, instead of what
             the pool says; see `hierrouter.pools.files`.
         allow_large: more than 100,000 calls, or than a day of them.
@@ -129,7 +130,8 @@ def collect(
     )
     if not allow_large:
         require_consent(found.pool, found.own, found.cache)
-    require_encoder(encoder)
+    if encoder:
+        require_encoder(encoder)
     meter = Meter()
 
     def on_level(label: str, calls: int) -> None:
@@ -145,7 +147,9 @@ def collect(
         on_level, meter.on_calls, meter.on_lost, lambda names: note(changed_line(names))
     )
     require_answers(make_calls(found, report, note))
-    open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
+    tree = open_tree(found.cache, Selection(encoder=encoder))  # embeds and scores
+    if tree.unembedded:
+        note(f"collect: nothing is embedded yet: {tree.unembedded}")
     return found.cache
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hierrouter.collection.files import whole_folder, write_frame, write_json_lines
 from hierrouter.collection.plan import stored_queries
 from hierrouter.collection.tables import MAX_TOKENS, Answer, Row, read_rows
-from hierrouter.engines.encoders import Encoder
+from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.pools.pool import IMPORTED
 from hierrouter.questions.query import Query, storable
 from hierrouter.questions.scoring import Scorer
@@ -64,18 +64,18 @@ class DirectTable:
     tokens_out: NDArray[np.int64]
     cost: NDArray[np.float64]
     scorer: str
-    encoder: Encoder
+    encoder: str
     left_out: int
 
     def vectors(self) -> NDArray[np.float32]:
-        """float32[n, dim], the embedding of each question alone."""
-        return self.encoder.encode([query.question for query in self.queries])
+        """float32[n, dim], the embedding of each question alone; see `load_encoder`."""
+        return load_encoder(self.encoder).encode([query.question for query in self.queries])
 
 
 def direct_table(
     root: Path,
     scorer: Scorer,
-    encoder: Encoder,
+    encoder: str | None,
     models: Sequence[str] | None = None,
     allow_incomplete: bool = False,
 ) -> DirectTable:
@@ -84,7 +84,7 @@ def direct_table(
     Args:
         root: the cache's folder.
         scorer: gives the scores; missing ones are computed.
-        encoder: embeds the questions, when it is asked for.
+        encoder: embeds the questions, when it is asked for; None is the pool's.
         models: names of some of the pool's models, or None for all and the references.
         allow_incomplete: leave out queries that lack a direct call, instead of refusing.
 
@@ -121,7 +121,7 @@ def direct_table(
         tokens_out=direct.tokens_out,
         cost=cost_of(direct.tokens_in, direct.tokens_out, rates),
         scorer=scorer.name,
-        encoder=encoder,
+        encoder=encoder or default_encoder(pool),
         left_out=left_out,
     )
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
-from hierrouter.engines.encoders import BUILT_IN, load_encoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import given_prices
 from hierrouter.pools.pool import Pool, rates_of
@@ -254,7 +253,7 @@ def export(
         format: "jsonl" is ours; it holds everything and takes none of the next four.
         models: some of them, as a list or as "a,b"; None is all.
         scorer: name of Q.
-        encoder: of the questions.
+        encoder: of the questions; None is the pool's.
         allow_incomplete: leave out queries that lack a call.
         progress: told ("export", done, total).
 
@@ -267,8 +266,8 @@ def export(
     path = Path(out)
     files.require_free(path)
     if format != OWN:
-        chosen, encodes = scorer_named(scorer), load_encoder(encoder or BUILT_IN)
-        table = peers.direct_table(Path(cache), chosen, encodes, listed(models), allow_incomplete)
+        chosen = scorer_named(scorer)
+        table = peers.direct_table(Path(cache), chosen, encoder, listed(models), allow_incomplete)
         WRITERS[format](table, path)
         counts: Counter[str] = Counter()
         return Written(counts, len(table.queries), len(table.models), table.left_out, table.scorer)

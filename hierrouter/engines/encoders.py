@@ -5,6 +5,7 @@ Another encoder is a class with `description` and `encode`, and a line in `load_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -13,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.engines.generator import PART_BREAK
-from hierrouter.engines.identity import folder_digest, hub_commit
+from hierrouter.engines.identity import TESTBED, folder_digest, hub_commit
+from hierrouter.pools.pool import Pool
 from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 
 BUILT_IN = "hashed-ngrams"
 PAPER = "paper"
 PAPER_ENCODER = "sentence-transformers/all-mpnet-base-v2"
-TRUNCATE = ":truncate"
+PAPER_TOKENS = 512  # section 4; the model's own setting is 384
+NAMED = re.compile(r"(?P<model>.+?)(:(?P<tokens>[1-9]\d{0,5}))?(?P<truncate>:truncate)?")
+OFFLINE = f"give a saved model's folder, or --encoder {BUILT_IN}, which works offline"
 
 
 class Encoder(Protocol):
@@ -36,21 +40,52 @@ class Encoder(Protocol):
         ...
 
 
+def default_encoder(pool: Pool) -> str:
+    """The encoder that a pool names.
+
+    Where it names none: hashed n-grams for the models of the testbed, which were made for them, and
+    the paper's model for all others, over windows, so that the newest answer is seen.
+    """
+    ours = all(model.model.startswith(TESTBED) for model in pool.everyone)
+    return pool.encoder or (BUILT_IN if ours else PAPER_ENCODER)
+
+
+def not_the_papers(preset: str | None, encoder: str) -> str:
+    """What to say of a training by the paper's numbers that reads with another encoder."""
+    if preset != PAPER or encoder == PAPER:
+        return ""
+    return f"preset paper with encoder {encoder}, not the paper's ({PAPER_ENCODER}:{PAPER_TOKENS})"
+
+
 def load_encoder(name: str) -> Encoder:
     """An encoder by name.
 
     Args:
-        name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, truncated), or a
-            sentence-transformers model; `:truncate` after it cuts long contexts.
+        name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, cut at 512 tokens), or a
+            sentence-transformers model. `:N` after it sets its length to N tokens, `:truncate`
+            after that cuts longer contexts.
 
     Raises:
-        InputError: there cannot be such a model.
+        InputError: there cannot be such a model, or it cannot read so many tokens.
         WorldError: the model cannot be loaded.
     """
     if name == BUILT_IN:
         return HashedNgrams()
-    model = PAPER_ENCODER if name == PAPER else name.removesuffix(TRUNCATE)
-    return SentenceEncoder(model, truncates=name == PAPER or name.endswith(TRUNCATE))
+    return SentenceEncoder(*_parsed(name))
+
+
+def _parsed(name: str) -> tuple[str, bool, int | None]:
+    """The model, whether long contexts are cut, and the number of tokens if it is given."""
+    if name == PAPER:
+        return PAPER_ENCODER, True, PAPER_TOKENS
+    found = NAMED.fullmatch(name)
+    if found is None:
+        raise InputError(f"no such encoder: {name!r}; take {BUILT_IN}, {PAPER}, or a model")
+    return (
+        found["model"],
+        bool(found["truncate"]),
+        int(found["tokens"]) if found["tokens"] else None,
+    )
 
 
 def require_encoder(name: str) -> None:
@@ -63,15 +98,7 @@ def require_encoder(name: str) -> None:
     """
     if name == BUILT_IN:
         return
-    try:
-        _resolved(PAPER_ENCODER if name == PAPER else name.removesuffix(TRUNCATE))
-    except WorldError as error:
-        if name != PAPER and (meant := _meant(name)):
-            raise InputError(f"no such encoder: {name}; {meant}") from error
-        raise WorldError(
-            f"encoder {name} not found on this machine and the hub cannot be reached or does not "
-            f"have it; give the folder of a saved model, or use {BUILT_IN}"
-        ) from error
+    _resolved(_parsed(name)[0])
 
 
 WORD = r"\w+|[^\w\s]"  # punctuation counts: a sum and a word differ by their sign
@@ -119,30 +146,36 @@ class SentenceEncoder:
         name: hub id or folder.
         truncates: cut a long context, as the paper does at 512 tokens; else average over windows
             of the model's length, so that the newest response is seen.
+        tokens: length of the model, instead of its own setting.
 
     Raises:
-        InputError: there cannot be such a model.
+        InputError: there cannot be such a model, or it cannot read so many tokens.
         WorldError: the model cannot be loaded.
     """
 
-    def __init__(self, name: str, truncates: bool = False) -> None:
+    def __init__(self, name: str, truncates: bool = False, tokens: int | None = None) -> None:
         from sentence_transformers import SentenceTransformer
 
+        content, source, commit = _resolved(name)
         try:
-            content, source, commit = _resolved(name)
             self._model = SentenceTransformer(
                 source,
                 revision=commit,
                 trust_remote_code=False,
                 model_kwargs={"use_safetensors": True},
             )
-        except (OSError, ValueError, WorldError) as error:
+        except (OSError, ValueError) as error:
             reason = reason_of(error, 160)
-            raise WorldError(
-                f"cannot load encoder {name}: {reason}; give the folder of a saved model, or use "
-                f"{BUILT_IN}"
-            ) from error
-        self.description = f"{content}-{'truncate' if truncates else 'windows'}"
+            raise WorldError(f"cannot load encoder {name}: {reason}; {OFFLINE}") from error
+        if tokens is not None:
+            most = self._model[0].auto_model.config.max_position_embeddings
+            if tokens > most:
+                raise InputError(
+                    f"encoder {name} reads at most {most} tokens: {tokens}; give fewer"
+                )
+            self._model.max_seq_length = tokens
+        length = "" if tokens is None else f"-{tokens}"
+        self.description = f"{content}{length}-{'truncate' if truncates else 'windows'}"
         self._truncates = truncates
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -199,7 +232,12 @@ def _resolved(name: str) -> tuple[str, str, str | None]:
         if isinstance(error.__cause__, HFValidationError | RepositoryNotFoundError):
             known = f"take {BUILT_IN}, {PAPER}, the folder of a saved model, or a model of the hub"
             raise InputError(f"no such encoder: {name}; {_meant(name) or known}") from error
-        raise
+        if meant := _meant(name):
+            raise InputError(f"no such encoder: {name}; {meant}") from error
+        raise WorldError(
+            f"encoder {name} is not on this machine, and the hub cannot be reached or does not "
+            f"have it; {OFFLINE}"
+        ) from error
     return f"{model}@{commit}", model, commit
 
 

@@ -195,7 +195,7 @@ def observations(tree: RouteTree) -> Integers:
     states = tree.routes.states
     number = _distinct(tree.cost[:, :states].astype(np.float32))
     number = _pairs(number, np.broadcast_to(tree.routes.depth()[:states], number.shape))
-    for part in tree.parts:
+    for part in tree.require_embedded():
         rows, place = np.unique(part.row, return_inverse=True)
         vectors = np.ascontiguousarray(part.vectors[rows] + np.float32(0))  # -0 is 0
         kinds = _distinct(vectors.view(np.dtype((np.void, vectors.itemsize * part.width)))[:, 0])

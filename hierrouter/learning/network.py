@@ -100,7 +100,7 @@ def state_table(
     else:
         legal = affordable(ceilings, tree, objective.max_cost, actions)
     return StateTable(
-        vectors=tuple(torch.from_numpy(part.vectors) for part in tree.parts),
+        vectors=tuple(torch.from_numpy(part.vectors) for part in tree.require_embedded()),
         row=tuple(torch.from_numpy(part.row.ravel()) for part in tree.parts),
         stage=torch.from_numpy(np.tile(tree.routes.depth()[:states], queries)),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),

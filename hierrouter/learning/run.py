@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost, within
 from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
@@ -251,6 +252,8 @@ def train(
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
+    if note := not_the_papers(config.preset, tree.encoder):
+        watch.on_note(note)
     if seeds < 1:
         raise InputError(f"nothing to train: {seeds} seeds; give at least one")
     if seeds == 1:

@@ -102,7 +102,8 @@ def select_run(
         trained.origin.check_matches(tree, trained.router.shape.dim)
         remarks += training_remarks(trained, value, tree)
     else:
-        remarks.append("no router trained on this tree; baselines only (`hierrouter train`)")
+        what = "no router can be shown" if tree.unembedded else "no router trained on this tree"
+        remarks.append(f"{what}; baselines only ({tree.unembedded or '`hierrouter train`'})")
     return SelectedRun(run, trained, value, sweep_run, sweep, tuple(remarks))
 
 

@@ -69,7 +69,7 @@ def parse_pool(text: str, where: str) -> Pool:
     raw = _parse_toml(text, POOL_FILE, where)
     _require_keys(raw, ("pool", "models", "references"), where)
     head = validated(dict[str, Any], raw.pop("pool", {}), where, "pool")
-    _require_keys(head, ("hops", "stage_prompts", *UNIT), f"{where} [pool]")
+    _require_keys(head, ("hops", "stage_prompts", "encoder", *UNIT), f"{where} [pool]")
     return _checked(validated(Pool, {**head, **raw}, where, "pool"), where, CALLED)
 
 

@@ -277,6 +277,8 @@ class Pool:
             from a table of single calls.
         per_tokens: how many tokens the rates are the price of; None is one, see `unit_note`.
         currency: of the rates.
+        encoder: what a router reads the texts with, a name of `load_encoder`; None is
+            `default_encoder`.
     """
 
     __pydantic_config__ = NO_MORE
@@ -290,6 +292,7 @@ class Pool:
     context_free: bool = False
     per_tokens: PerTokens | None = None
     currency: Currency = MONEY
+    encoder: Text | None = None
 
     @property
     def routes(self) -> Routes:

@@ -174,7 +174,10 @@ def chosen_queries(
 def feature_space(tree: RouteTree) -> spaces.Dict:
     """The space of one observation."""
     # The largest number without its sign, at least 1; what is mapped is not copied.
-    ends = [(part.vectors.min(initial=-1), part.vectors.max(initial=1)) for part in tree.parts]
+    ends = [
+        (part.vectors.min(initial=-1), part.vectors.max(initial=1))
+        for part in tree.require_embedded()
+    ]
     longest = max((max(-float(low), float(high)) for low, high in ends), default=1.0)
     dearest = float(np.float32(tree.cost.max(initial=0.0)))
     return spaces.Dict(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
+from hierrouter.engines.encoders import Encoder, default_encoder, load_encoder
 from hierrouter.engines.generator import context_text
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import currency_of, given_prices, prices_of
@@ -27,7 +27,7 @@ from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import walk
 from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
-from hierrouter_cache.errors import IncompleteTree, InputError, suggestion
+from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
 from hierrouter_cache.keys import text_digest
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.tree import AnyTree, StatePart, repriced
@@ -154,7 +154,8 @@ class Selection:
         hops: at most the pool's number of hops; None is all of them.
         datasets: names among those collected; None is all of them.
         limit: at most so many queries a dataset, the first ones.
-        encoder: name of the encoder.
+        encoder: name of the encoder; None is the pool's, and where that cannot be had the tree is
+            opened without embeddings.
         view: what a policy sees of a state's texts, one of `VIEWS`.
         scorer: name of Q.
         prices: prices that replace those of the pool, by model.
@@ -167,7 +168,7 @@ class Selection:
     hops: int | None = None
     datasets: Sequence[str] | None = None
     limit: int | None = None
-    encoder: str = BUILT_IN
+    encoder: str | None = None
     view: str = DEFAULT_VIEW
     scorer: str = PAPER_SCORER
     prices: Mapping[str, Price] = field(default_factory=dict)
@@ -184,7 +185,7 @@ def open(
     datasets: str | Sequence[str] | None = None,
     limit: int | None = None,
     scorer: str = PAPER_SCORER,
-    encoder: str = BUILT_IN,
+    encoder: str | None = None,
     state: str = DEFAULT_VIEW,
     pool: str | Path | None = None,
     allow_incomplete: bool = False,
@@ -201,7 +202,9 @@ def open(
         hops: the first so many; None is all.
         limit: at most so many queries of each dataset.
         scorer: name of Q, or `module:function`.
-        encoder: "hashed-ngrams", "paper", or a sentence-transformers model.
+        encoder: "hashed-ngrams", "paper", or a sentence-transformers model; None is the pool's,
+            and where that is not on this machine and cannot be fetched the tree has no embeddings:
+            all that is exact can be asked of it, but no router trained or valued.
         state: what a policy sees: "context", "query+answer", "query" or "stage".
         pool: name or TOML file; None is the pool of the last collection.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
@@ -280,7 +283,14 @@ def open_trees(
     currency = currency_of(pool, prices)
     forest = walk.walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
-    encoder = load_encoder(selection.encoder)
+    named, encoder, unembedded = selection.encoder or default_encoder(pool), None, ""
+    try:
+        encoder = load_encoder(named)
+    except WorldError as error:
+        if selection.encoder:
+            raise
+        # A view without texts wants no vectors.
+        unembedded = str(error) if text_kinds(selection.view) else ""
     quality = score_forest(reader, whole, scorer, partial(on_done, "score"))
     right = quality
     if accuracy.key != scorer.key:
@@ -289,8 +299,10 @@ def open_trees(
         reader,
         spec,
         whole,
-        embed_states(reader, spec, whole, encoder, selection.view, partial(on_done, "embed")),
-        encoder.description,
+        embed_states(reader, spec, whole, encoder, selection.view, partial(on_done, "embed"))
+        if encoder
+        else (),
+        encoder.description if encoder else named,
         rates_of(prices[0]),
         quality,
         right,
@@ -299,7 +311,8 @@ def open_trees(
     derived = {
         "left_out": len(forest.keys) - len(whole.keys),
         "context_free": pool.context_free,
-        "encoder": selection.encoder,
+        "encoder": named,
+        "unembedded": unembedded,
         "view": selection.view,
         "currency": currency,
     }
@@ -355,7 +368,9 @@ def training_tree(tree: AnyTree) -> AnyTree:
 
     Raises:
         InputError: no query to train on, or none to choose the checkpoint on.
+        WorldError: it has no embeddings, because its encoder cannot be had.
     """
+    tree.require_embedded()
     train, validation = (tree.splits.count(name) for name in LEARNED_FROM)
     if not train or not validation:
         raise InputError(

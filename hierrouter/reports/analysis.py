@@ -103,6 +103,8 @@ def _add_ladder(
 
 def _add_measurable(found: Estimates, fold: RouteTree, alpha: float, stop: bool) -> None:
     """The bound of all policies that read what the tree's view shows, stage and cost."""
+    if fold.unembedded:
+        return
     observed = observations(fold)
     best = measurable_optimum(fold, observed, alpha, stop)
     of: dict[str, Any] = {"policy": fold.view, "n": len(fold)}

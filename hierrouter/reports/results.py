@@ -389,13 +389,13 @@ class Report:
         return pivot(self.estimates, "ladder", "rung", "policy", "dataset", "n")
 
     @cached_property
-    def measurable(self) -> Row:
+    def measurable(self) -> Row | None:
         """`reward` of the best of all policies that see no more than the tree's view shows.
 
         `policy` is the view, `looks` how many of the `n` queries look different before the first
-        call; where all do, this is the tree oracle.
+        call; where all do, this is the tree oracle. None where nothing is embedded.
         """
-        return pivot(self.estimates, "measurable", "policy", "n")[0]
+        return next(iter(pivot(self.estimates, "measurable", "policy", "n")), None)
 
     @cached_property
     def regret(self) -> tuple[Row, ...]:
@@ -556,7 +556,8 @@ def _analysis(report: Report) -> dict[str, Any]:
             section: [_nested(row, *fields) for row in getattr(report, section)]
             for section, fields in nested.items()
         },
-        "measurable": {
+        "measurable": seen
+        and {
             "view": seen.policy,
             "looks": int(seen.looks),
             **_nested(seen, "n", "reward"),

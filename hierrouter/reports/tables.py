@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import SMALLEST_GAP
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
@@ -301,7 +302,8 @@ def training_sentence(source: Mapping[str, Any]) -> str:
         for key, said in TRAINING.items()
         if (value := source.get(key)) is not None and value is not False  # alpha may be 0
     ]
-    return f"HierRouter was trained by {', '.join(told)}."
+    other = not_the_papers(source.get("preset"), source.get("encoder", ""))
+    return f"HierRouter was trained by {', '.join(told)}.{f' It is {other}.' if other else ''}"
 
 
 def deciding_sentence(report: Report) -> str:
@@ -487,7 +489,7 @@ def ladder_table(report: Report) -> Table:
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
         rows=tuple(lines),
-        note=f"{NOT_A_STAIR} {_measurable_sentence(report.measurable)}",
+        note=f"{NOT_A_STAIR} {_measurable_sentence(report.measurable)}".rstrip(),
     )
 
 
@@ -512,7 +514,9 @@ def _by_rung(report: Report) -> list[Sequence[Row]]:
     return [report.ladder[at : at + width] for at in range(0, len(report.ladder), width)]
 
 
-def _measurable_sentence(found: Row) -> str:
+def _measurable_sentence(found: Row | None) -> str:
+    if found is None:
+        return ""
     said = (
         f"With hindsight R is at most {found.reward:.4f} [{found.reward_low:.4f}, "
         f"{found.reward_high:.4f}] for who sees no more than the state view {found.policy} shows"

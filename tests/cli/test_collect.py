@@ -67,7 +67,9 @@ COLLECT = "collect --datasets gsm8k,math --pool pool.toml --limit 10"
 
 
 def test_twelve_nodes_a_query_to_train_and_report_on(babbling: Place) -> None:
-    found = babbling.tells(COLLECT)
+    done = babbling.does(f"{COLLECT} --format json")
+    assert "nothing is embedded" in done.stderr and "--encoder hashed-ngrams" in done.stderr
+    found = json.loads(done.stdout)
     assert (found["queries"], found["wanted"], found["missing"]) == (20, 20 * 15, 0)
     info = babbling.tells("cache info")
     assert info["datasets"] == ["gsm8k", "math"]
@@ -75,8 +77,8 @@ def test_twelve_nodes_a_query_to_train_and_report_on(babbling: Place) -> None:
     assert (info["complete_queries"], info["missing_nodes"]) == (20, 0)
     # With stage instructions a direct call is no node of the tree: 15 calls, few of them alike.
     assert info["calls"] == found["calls"] + found["earlier"] > 20 * 12
-    babbling.does("train --epochs 2")
-    rows = over_all(babbling.tells("report")["rows"])
+    babbling.does("train --epochs 2 --encoder hashed-ngrams")
+    rows = over_all(babbling.tells("report --encoder hashed-ngrams")["rows"])
     assert {*rows} >= {*ARCHITECTURES, "hierrouter", "oracle"}
     assert all(row["n"] == 6 for row in rows.values())
 

@@ -185,7 +185,7 @@ def test_ctrl_c_while_fitting_leaves_nothing(work: Place, told: dict, start: Sta
 
 def test_without_a_router_the_baselines_are_alone(place: Place) -> None:
     imported(place, FOLDS)
-    done = place.does("compare --baselines knn,random --format json")
+    done = place.does("compare --baselines knn,random --encoder hashed-ngrams --format json")
     assert "compare: no router trained on this tree" in done.stderr
     found = json.loads(done.stdout)
     assert "hierrouter" not in {r["router"] for r in found["rows"]}
@@ -196,7 +196,9 @@ def test_without_a_router_the_baselines_are_alone(place: Place) -> None:
 
 def test_a_table_of_one_hop_is_one_set(place: Place) -> None:
     imported(place, FOLDS, "--hops 1")
-    shown = " ".join(place.does("compare --baselines knn,random").stdout.split())
+    shown = " ".join(
+        place.does("compare --baselines knn,random --encoder hashed-ngrams").stdout.split()
+    )
     assert "Set B is left out: its routes are the direct calls of set A." in shown
     assert ["second hop" in shown, "Table 3. Settings" in shown] == [False, True]
 

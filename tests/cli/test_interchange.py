@@ -22,8 +22,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
 
 
 def test_an_imported_table_is_trained_and_reported_on(folder: Place) -> None:
-    folder.does("train --scorer accuracy --alpha 0.1 --epochs 3")
-    result = folder.tells("report --scorer accuracy")
+    train = "train --scorer accuracy --alpha 0.1 --epochs 3"
+    line = folder.refuses(train, code=1)
+    assert "all-mpnet-base-v2 is not on this machine" in line and "--encoder hashed-ngrams" in line
+    folder.does(f"{train} --encoder hashed-ngrams")
+    assert "no router can be shown" in folder.does("report --scorer accuracy").stderr
+    result = folder.tells("report --scorer accuracy --encoder hashed-ngrams")
     assert result["provenance"]["context_free"]
     policies = over_all(result["rows"])
     assert {"hierrouter", "oracle", "lab-large-10b>lab-tiny-1b"} <= set(policies)
@@ -47,7 +51,7 @@ def test_json_lines_give_the_same_report(folder: Place) -> None:
 
 @pytest.mark.parametrize("name", ["llmrouter", "routerbench", "routellm"])
 def test_an_export_says_what_cannot_travel(folder: Place, name: str) -> None:
-    export = f"cache export --format {name} --scorer given --out {name}.csv"
+    export = f"cache export --format {name} --scorer given --out {name}.csv --encoder hashed-ngrams"
     done = folder.does(export)
     assert done.stdout == f"{name}.csv\n"
     assert "direct calls of 40 queries x 2 models, score given" in done.stderr

@@ -206,7 +206,9 @@ def test_other_scores_of_the_test_fold_change_no_byte_of_a_policy(
     made = []
     for place in two_worlds:
         out = place / name
-        done = place.does(f"{TRAININGS[name]} --scorer given --epochs 2 --out {name}")
+        done = place.does(
+            f"{TRAININGS[name]} --scorer given --encoder hashed-ngrams --epochs 2 --out {name}"
+        )
         assert "10 validation)" in done.stderr and "test" not in done.stderr
         files = [
             path for path in sorted(out.rglob("*")) if path.suffix in (".json", ".safetensors")

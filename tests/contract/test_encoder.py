@@ -1,15 +1,24 @@
 """Any encoder must pass these; a new one is one more entry in `ENCODERS`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub.constants
 import numpy as np
 import pytest
 
-from hierrouter.engines.encoders import Encoder, HashedNgrams, SentenceEncoder, load_encoder
+from hierrouter.engines.encoders import (
+    PAPER_ENCODER,
+    Encoder,
+    HashedNgrams,
+    SentenceEncoder,
+    default_encoder,
+    load_encoder,
+)
 from hierrouter.engines.generator import context_text
 from hierrouter.engines.identity import hub_commit
+from hierrouter.pools.files import load_pool, pool_names
 from hierrouter_cache.errors import InputError, WorldError
 from tests.models import save_random_encoder
 
@@ -97,21 +106,65 @@ def test_another_commit_of_a_hub_encoder_is_another_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: Path, name: str, folder: str
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    repository = tmp_path / f"models--{folder}"
-    seen = []
+    model, seen = folder.replace("--", "/"), []
     for commit in ("1" * 40, "2" * 40):
-        (repository / "snapshots").mkdir(parents=True, exist_ok=True)
-        (repository / "refs").mkdir(exist_ok=True)
-        (repository / "snapshots" / commit).symlink_to(saved)
-        (repository / "refs" / "main").write_text(commit)
-        hub_commit.cache_clear()  # as in a new process
+        offer(tmp_path, model, saved, commit)
         seen.append(load_encoder(name).description)
-    model = folder.replace("--", "/")
     assert seen == [f"{model}@{'1' * 40}-windows", f"{model}@{'2' * 40}-windows"]
 
 
+def offer(cache: Path, name: str, saved: Path, commit: str) -> None:
+    """Let a folder be what was downloaded of a model of the hub."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    (repository / "snapshots").mkdir(parents=True, exist_ok=True)
+    (repository / "refs").mkdir(exist_ok=True)
+    (repository / "snapshots" / commit).symlink_to(saved)
+    (repository / "refs" / "main").write_text(commit)
+    hub_commit.cache_clear()  # as in a new process
+
+
+def test_the_paper_reads_512_tokens_of_a_model_whose_own_setting_is_384(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    saved = save_random_encoder(tmp_path / "saved", window=512)
+    library = SentenceTransformer(str(saved))
+    library.max_seq_length = 384
+    library.save(str(saved))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    offer(tmp_path, PAPER_ENCODER, saved, "1" * 40)
+
+    def sees(name: str, token: int) -> bool:
+        letters = ["a"] * 600  # a token each, after the one that begins every text
+        changed = [*letters[: token - 2], "b", *letters[token - 1 :]]
+        one, other = load_encoder(name).encode([" ".join(letters), " ".join(changed)])
+        return bool(np.abs(one - other).max() > 1e-6)
+
+    assert sees("paper", 400) and sees("paper", 511) and not sees("paper", 513)
+    own = f"{PAPER_ENCODER}:truncate"
+    assert sees(own, 383) and not sees(own, 400)
+    assert sees(PAPER_ENCODER, 513)  # over windows
+    assert load_encoder("paper").description == f"{PAPER_ENCODER}@{'1' * 40}-512-truncate"
+    with pytest.raises(InputError, match="reads at most 512 tokens: 513"):
+        load_encoder(f"{PAPER_ENCODER}:513")
+
+
+def test_a_pool_names_its_encoder_and_the_built_in_one_is_for_the_testbed_alone() -> None:
+    pools = {name: load_pool(name) for name in pool_names()}
+    assert {name: default_encoder(pool) for name, pool in pools.items()} == {
+        "cpu": PAPER_ENCODER,
+        "paper": "paper",
+        "testbed": "hashed-ngrams",
+    }
+    ours = replace(pools["testbed"], encoder=None)
+    assert default_encoder(ours) == "hashed-ngrams"
+    mixed = replace(ours, references=pools["paper"].references)
+    assert default_encoder(mixed) == PAPER_ENCODER
+
+
 def test_an_encoder_that_is_not_there() -> None:
-    with pytest.raises(WorldError, match="cannot load encoder nobody/nothing"):
+    with pytest.raises(WorldError, match=r"nobody/nothing is not on this machine.*hashed-ngrams"):
         load_encoder("nobody/nothing")
     with pytest.raises(InputError, match="no such encoder: a/b/c"):
         load_encoder("a/b/c")

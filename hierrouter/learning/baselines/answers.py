@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.ensemble import ExtraTreesRegressor
 
-from hierrouter.engines.encoders import HashedNgrams
+from hierrouter.engines.encoders import BUILT_IN, Encoder, HashedNgrams, load_encoder
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Seen
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.questions.answers import agreement_key
@@ -45,7 +45,10 @@ def load_answers(
     last = {name: _last_calls(name, tree, spec, forest) for name in sets}
     calls = np.concatenate([keys for keys, _ in last.values()], axis=1)
     _, first, text = np.unique(reader.answers(calls), return_index=True, return_inverse=True)
-    vectors, group = _read(reader, calls.ravel()[first])
+    # The encoder of the states, so that all that is compared reads with the same eyes.
+    built_in = tree.encoder in ("", BUILT_IN)
+    encoder = HashedNgrams(WIDTH) if built_in else load_encoder(tree.encoder)
+    vectors, group = _read(reader, calls.ravel()[first], encoder)
     rows = text.reshape(calls.shape)
     found = {}
     for name, (keys, tokens) in last.items():
@@ -96,23 +99,22 @@ def _keys(nodes: Nodes) -> NDArray[np.uint64]:
 
 
 def _read(
-    reader: CacheReader, calls: NDArray[np.uint64]
+    reader: CacheReader, calls: NDArray[np.uint64], encoder: Encoder
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Vectors of the responses of some calls, float32[calls, width], and which answer the same."""
-    encoder = HashedNgrams(WIDTH)
-    vectors = np.empty((len(calls), WIDTH), np.float32)
+    vectors = []
     groups: dict[str, int] = {}
     group = np.empty(len(calls), np.int64)
     for start in range(0, len(calls), TEXTS_AT_A_TIME):
         part = slice(start, start + TEXTS_AT_A_TIME)
         found = reader.texts(calls[part])
         texts = [found[call].response for call in calls[part].tolist()]
-        vectors[part] = encoder.encode(texts)
+        vectors.append(encoder.encode(texts))
         # A digest, so that not all texts of a large cache are kept.
         group[part] = [
             groups.setdefault(text_digest(agreement_key(text)), len(groups)) for text in texts
         ]
-    return vectors, group
+    return np.concatenate(vectors), group
 
 
 TREES = 60

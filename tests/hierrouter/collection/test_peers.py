@@ -47,12 +47,12 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(cache: Path) -> DirectTable:
-    return direct_table(cache, scorer("given"), HashedNgrams())
+    return direct_table(cache, scorer("given"), "hashed-ngrams")
 
 
 def table_of(rows: Rows, folder: Path) -> DirectTable:
     """The direct calls of a cache that these rows were imported into."""
-    return direct_table(cache_of(rows, folder), scorer("given"), HashedNgrams())
+    return direct_table(cache_of(rows, folder), scorer("given"), "hashed-ngrams")
 
 
 def read(name: str, path: Path) -> list[Answer]:
@@ -69,15 +69,15 @@ def test_only_direct_calls_travel(cache: Path, table: DirectTable) -> None:
     assert table.score.tolist() == [[float(n % 2 == 0), 1.0] for n in range(10)]
     assert table.responses[1] == ["lab/tiny 1b: the answer is 0", "lab/large 10b: the answer is 2"]
     assert table.cost[3].tolist() == pytest.approx([0.001 * 15, 0.01 * 15])
-    fewer = direct_table(cache, scorer("given"), HashedNgrams(), ["lab-large-10b"])
+    fewer = direct_table(cache, scorer("given"), "hashed-ngrams", ["lab-large-10b"])
     assert (fewer.models, fewer.score.shape) == (MODELS[1:], (10, 1))
 
 
 def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
     root = cache_of(single_answers()[1:], tmp_path)
     with pytest.raises(IncompleteTree, match="1 of 10 queries lack direct calls"):
-        direct_table(root, scorer("given"), HashedNgrams())
-    table = direct_table(root, scorer("given"), HashedNgrams(), allow_incomplete=True)
+        direct_table(root, scorer("given"), "hashed-ngrams")
+    table = direct_table(root, scorer("given"), "hashed-ngrams", allow_incomplete=True)
     assert (len(table.queries), table.left_out) == (9, 1)
 
 
@@ -106,7 +106,7 @@ def disk_is_full(*_: object) -> None:
 
 
 def test_a_collected_cache_travels_too(whole: Path, tmp_path: Path) -> None:
-    table = direct_table(whole, scorer("token_f1"), HashedNgrams())
+    table = direct_table(whole, scorer("token_f1"), "hashed-ngrams")
     tree = open_tree(whole)
     assert np.array_equal(table.score, tree.direct.score)
     assert np.array_equal(table.cost, tree.direct.cost)
