@@ -105,7 +105,8 @@ class TransformersGenerator:
         self._tokenizer = tokenizer
         self._generation = spec.generation
         self._weights = weights
-        self._window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        own = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        self._window = min((size for size in (own, spec.window) if size), default=None)
         ends = model.generation_config.eos_token_id
         if ends is None:
             ends = tokenizer.eos_token_id

@@ -65,6 +65,7 @@ class VllmBackend:
                 model=str(folder or spec.model),
                 revision=None if folder else identity.hub_commit(spec.model, spec.revision),
                 dtype=spec.dtype,
+                max_model_len=spec.window,  # None is the model's own
                 tensor_parallel_size=devices,
                 trust_remote_code=False,
                 load_format="safetensors",

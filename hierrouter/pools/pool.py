@@ -209,6 +209,8 @@ class ModelSpec:
         batching: static or continuous; for local engines.
         endpoint: the server that answers, for backend "openai".
         generation: decoding settings.
+        window: tokens of prompt and response together, where it is less than the model's own; for
+            local engines.
         rate_in: cost of so many prompt tokens, where there is no `base_rate`.
         rate_out: cost of so many generated tokens, likewise.
         parameters: how many the model has; they make its price where no rate is given.
@@ -229,6 +231,7 @@ class ModelSpec:
     device: str = "auto"
     batching: Literal["static", "continuous"] = "static"
     endpoint: Endpoint | None = None
+    window: Annotated[int, must_be("at least 1", lambda count: count >= 1)] | None = None
 
     def price(self, place: str = "") -> Price:
         """The rate that is given; else by the number of parameters, as given or in a name.

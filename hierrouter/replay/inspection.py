@@ -23,6 +23,7 @@ from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.walk import Forest, walk
 
+MANY = 0.05  # of a model's answers, cut at its cap of new tokens
 COUNTS = 1e-3  # of R: what prices must move it by to be worth a thought
 
 # How many calls have failed, by their last status, and were not answered since.
@@ -43,6 +44,12 @@ def data_notes(tree: RouteTree) -> list[str]:
         )
     if tree.left_out:
         notes.append(f"{tree.left_out} queries are left out: their trees are incomplete.")
+    capped = getattr(tree, "capped", {})  # of a tree that was opened
+    if cut := [f"{share:.0%} of {name}" for name, share in capped.items() if share >= MANY]:
+        notes.append(
+            f"Many answers ended at their cap of new tokens and may be cut: {', '.join(cut)}; "
+            "give these models more max_new_tokens in the pool file and collect again."
+        )
     return notes
 
 

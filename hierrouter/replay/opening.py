@@ -43,6 +43,10 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 DEFAULT_VIEW = "context"
 TEXTS_PER_FILE = 16_384
+CAPPED = (
+    "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
+    "FROM calls_rows GROUP BY step"
+)
 FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
 ACCURACY = "accuracy"  # tells right from wrong beside any Q
 LEARNED_FROM = ("train", "validation")  # folds that a training may read
@@ -315,6 +319,7 @@ def open_trees(
         "unembedded": unembedded,
         "view": selection.view,
         "currency": currency,
+        "capped": _capped(reader, spec),
     }
     arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
     tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)
@@ -358,6 +363,21 @@ def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection)
         f"the tree is incomplete: {lack}; {again} asks only for those, --allow-incomplete leaves "
         "these queries out"
     )
+
+
+def _capped(reader: CacheReader, spec: TreeSpec) -> dict[str, float]:
+    """Of each model the share of its answers in the cache that ended at its cap of new tokens."""
+    models = {
+        step: name for steps in spec.steps for name, step in zip(spec.models, steps, strict=True)
+    }
+    models.update((step, name) for name, step in spec.direct)
+    calls: Counter[str] = Counter()
+    cut: Counter[str] = Counter()
+    for row in reader.sql(CAPPED).to_pylist():
+        if name := models.get(row["step"]):
+            calls[name] += row["calls"]
+            cut[name] += row["cut"]
+    return {name: cut[name] / count for name, count in calls.items()}
 
 
 def training_tree(tree: AnyTree) -> AnyTree:

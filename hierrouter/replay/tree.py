@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -104,10 +105,12 @@ class Tree(RouteTree):
     Attributes:
         root: the cache's folder.
         pool: name or TOML file of the pool it was opened with; None is the cache's own.
+        capped: share of the answers of each model that ended at the most new tokens it may give.
     """
 
     root: Path
     pool: str | None = None
+    capped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def texts(self) -> list[Texts]:

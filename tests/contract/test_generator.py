@@ -163,6 +163,10 @@ def test_the_window_holds_prompt_and_response(tmp_path: Path) -> None:
     assert failure == Failure(
         "too_long", "33 tokens of prompt and 8 new ones exceed the window of 40"
     )
+    smaller = backend("transformers").load(replace(spec(folder), window=39))
+    assert answers_in_order(smaller, [fits]) == [
+        Failure("too_long", "32 tokens of prompt and 8 new ones exceed the window of 39")
+    ]
 
 
 def test_identity_changes_with_weights_dtype_template_and_nothing_else(
