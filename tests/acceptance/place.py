@@ -24,6 +24,7 @@ FOLDS = ("train", "train", "train", "validation", "test", "test")
 POOL = """[pool]
 hops = 2
 stage_prompts = [""]
+encoder = "hashed-ngrams"
 """
 MODEL = """
 [[models]]

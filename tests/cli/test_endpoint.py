@@ -31,6 +31,7 @@ from tests.servers import (
 
 KEY = "sk-CANARY"
 POOL = """[pool]
+encoder = "hashed-ngrams"
 hops = 2
 stage_prompts = ["", "Solve."]
 """

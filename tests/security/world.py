@@ -46,7 +46,7 @@ def collect_steering(root: Path) -> None:
         return Response(texts[(number + chance % 2) % len(texts)], 5, 5, "stop")
 
     models = tuple(ModelSpec(name, "weights", 1.0 + place) for place, name in enumerate(MODELS))
-    pool = Pool(models, hops=2, stage_prompts=("", "Check."))
+    pool = Pool(models, hops=2, stage_prompts=("", "Check."), encoder="hashed-ngrams")
     queries = [
         Query(f"{number}-{text}", DATASET, f"{number} {text}", (text,), next(folds))
         for number, text in enumerate(texts * 3)
@@ -79,5 +79,5 @@ def served_pool(url: str, endpoint: str = "", stages: str = '["", ""]') -> str:
         '[[models]]\nname = "{name}"\nmodel = "served"\nbase_rate = 0.03\nbackend = "openai"\n'
         f'[models.endpoint]\nbase_url = "{url}"\nattempts = 1\n{endpoint}\n'
     )
-    head = f"[pool]\nhops = 2\nstage_prompts = {stages}\n"
+    head = f'[pool]\nhops = 2\nencoder = "hashed-ngrams"\nstage_prompts = {stages}\n'
     return head + "".join(entry.format(name=name) for name in ("calc", "text", "facts"))
