@@ -31,7 +31,7 @@ def collect_hostile(root: Path) -> None:
     said, folds = cycle(HARM), cycle(("train", "validation", "test"))
     engines = Scripted(lambda model, prompt: Response(next(said), 5, 5, "stop"))
     models = tuple(ModelSpec(name, name, 1.0) for name in ("a", "b"))
-    pool = Pool(models, hops=2, stage_prompts=("Solve.", "Check."))
+    pool = Pool(models, hops=2, stage_prompts=("Solve.", "Check."), encoder="hashed-ngrams")
     queries = [
         Query(f"{number}-{text}", "mine", f"{number} {text}", (text,), next(folds))
         for number, text in enumerate(HARM * 2)

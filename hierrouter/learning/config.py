@@ -154,6 +154,7 @@ class PPOConfig(A2CConfig):
 
     patience: int = 7
     min_gain: float = 0.0005
+    entropy_coefficient: float = 0.2
     clip: float = 0.2
 
 

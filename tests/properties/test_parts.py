@@ -60,7 +60,7 @@ def sound() -> Path:
         Query(f"{number}", "d", f"question {number}", ("1",), fold)
         for number, fold in enumerate(("train", "validation", "test"))
     ]
-    fill_cache(Pool(models, 2, ("",)), queries, root, engines=Scripted())
+    fill_cache(Pool(models, 2, ("",), encoder="hashed-ngrams"), queries, root, engines=Scripted())
     open_tree(root)
     return root
 

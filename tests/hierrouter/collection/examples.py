@@ -26,6 +26,7 @@ POOL = Pool(
     models=tuple(ModelSpec(name, f"org/{name}", 1.0) for name in "abc"),
     hops=2,
     stage_prompts=("Plan.", "Solve."),
+    encoder="hashed-ngrams",
 )
 
 
