@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.writer import PartWriter
+from tests.cache.rows import take
 
 
 def drop_calls(root: Path, keys: set[str]) -> None:
@@ -15,7 +16,7 @@ def drop_calls(root: Path, keys: set[str]) -> None:
         table = pq.read_table(path)
         kept = table.filter(pa.array([key not in keys for key in table["key"].to_pylist()]))
         if kept.num_rows < table.num_rows:
-            path.unlink()
+            take(path)
             if kept.num_rows:
                 PartWriter(root).append("calls", kept)
 

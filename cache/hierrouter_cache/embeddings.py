@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hierrouter_cache.chain import TRIES
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH, digest
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import TRIES, file_sha16
+from hierrouter_cache.parts import file_sha16
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import writable, write_derived
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hierrouter_cache.chain import (
+    DAMAGED,
+    FOREIGN,
+    HERE,
+    LOST,
+    MERGED,
+    MISSING,
+    Chain,
+    examine,
+    seal,
+    sound_chain,
+)
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
 from hierrouter_cache.locks import collector_lock
@@ -16,20 +28,26 @@ from hierrouter_cache.mirror import finish_pull
 from hierrouter_cache.parts import (
     KINDS,
     LAST_WINS,
+    Listing,
     Part,
-    examine,
     list_parts,
-    part_name,
-    quarantine_folder,
-    sound_parts,
+    listing,
+    no_cache,
 )
 from hierrouter_cache.reader import Winners, winners_of
-from hierrouter_cache.writer import Steps, commit, encode, fsync_folder, no_steps, sweep_drafts
+from hierrouter_cache.writer import (
+    Steps,
+    append_part,
+    fsync_folder,
+    no_steps,
+    sweep_drafts,
+)
 
 TARGET_ROWS = 131_072
 TARGET_BYTES = 64 << 20
 # The writer in a merged part's name: sorts before every other one.
-MERGED = "00000000"
+FATES = {LOST: MISSING, FOREIGN: "foreign"}  # of what is given up, by its fault; else `DAMAGED`
+FIRST = "00000000"
 
 
 @dataclass(frozen=True)
@@ -67,22 +85,26 @@ def compact(
     with collector_lock(root):
         sweep_drafts(root)
         finish_pull(root)
-        before = sound_parts(root)
+        chain = sound_chain(root)
+        before = chain.sound(*KINDS)
         bytes_before = _size(before)
         by_kind = [[part for part in before if part.kind == kind] for kind in KINDS]
         winners = [winners_of(root, parts) for parts in by_kind]
         plans = [_groups(won, target_rows) for won in winners]
         total = sum(len(group) for groups in plans for group in groups)
-        done = 0
+        done, gone = 0, dict[Part, str]()
         for won, groups in zip(winners, plans, strict=True):
-            sources = [part.path for part in won if len(won[part]) == 0]
-            written = set()
+            gone |= {part: MERGED for part in won if len(won[part]) == 0}
             for group in groups:
-                sources += [part.path for part in group]
-                written.add(_merge(root, group, won, on_step))
+                _merge(root, group, won, on_step)
+                gone |= dict.fromkeys(group, MERGED)
                 done += len(group)
                 on_part(done, total)
-            _unlink([path for path in sources if path not in written], on_step)
+        told = all(chain.fates.get(part.path.name) == MERGED for part in gone)
+        if not told or chain.loose or chain.unsealed:
+            gone |= dict.fromkeys(chain.sound("seals"), MERGED)
+            _seal_all(root, chain, gone, on_step)
+        _unlink(gone, on_step)
         after = list_parts(root)
     return Compaction(len(before), len(after), bytes_before, _size(after))
 
@@ -110,16 +132,29 @@ def _groups(winners: Winners, target_rows: int) -> list[list[Part]]:
     return [group for group in groups if len(group) > 1 or len(winners[group[0]]) < group[0].rows]
 
 
-def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) -> Path:
+def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) -> None:
     kind = group[0].kind
     table = _concat(kind, [_read(part).take(pa.array(winners[part])) for part in group])
     on_step("compact: read")
     seqs = [part.seq for part in group]
     seq = max(seqs) + 1 if kind in LAST_WINS else min(seqs)
-    data = encode(kind, table, level=9, page_bytes=8 << 20)
-    path = commit(root, part_name(kind, seq, MERGED, table.num_rows, data), data, on_step)
+    append_part(root, kind, table, FIRST, on_step, seq, level=9, page_bytes=8 << 20)
     on_step("compact: written")
-    return path
+
+
+def _seal_all(
+    root: Path, chain: Chain, gone: Mapping[Part, str], on_step: Steps = no_steps
+) -> None:
+    """Commit what all parts are now, so that nobody need look behind this commit.
+
+    Args:
+        chain: what was there.
+        gone: what goes, with its fate.
+    """
+    fates = {name: fate for name, fate in chain.fates.items() if fate in (DAMAGED, MISSING)}
+    fates |= {part.path.name: HERE for part in listing(root).parts}
+    fates |= {part.path.name: fate for part, fate in gone.items()}
+    seal(root, fates, on_step)
 
 
 def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
@@ -151,11 +186,11 @@ def _read(part: Part) -> pa.Table:
         ) from error
 
 
-def _unlink(paths: Iterable[Path], on_step: Steps) -> None:
+def _unlink(parts: Iterable[Part], on_step: Steps) -> None:
     """Remove merged parts, the largest name first, so that winners outlive their rivals."""
     folder = None
     try:
-        for path in sorted(paths, reverse=True):
+        for path in sorted((part.path for part in parts), reverse=True):
             on_step("compact: unlink")
             path.unlink()
             folder = path.parent
@@ -172,17 +207,25 @@ def _size(parts: Iterable[Part]) -> int:
 
 
 def quarantine(root: Path) -> list[tuple[str, str]]:
-    """Move every damaged file to `quarantine/`; returns (name, what was wrong) of each.
+    """Move every damaged file to `quarantine/`, give up what is missing, and seal what is left.
+
+    Returns (name, what was wrong) of each; `chain.LOST` where it is missing.
 
     Raises:
         NoCache: nothing was collected at `root`.
         CacheLocked: a collector or a compaction is at work; nothing is touched then.
         WorldError: a file cannot be moved.
     """
-    list_parts(root)  # before a lock file is made in a folder that is no cache
+    if listing(root) == Listing():  # before a lock file is made in a folder that is no cache
+        raise no_cache(root)
     with collector_lock(root):
-        damaged = damaged_files(root)
-        shelf = quarantine_folder(root)
+        chain = examine(root)
+        faults = damaged_files(root, chain)
+        damaged = [(path, why) for path, why in faults if why != LOST]
+        shelf = root / "quarantine"
+        wrong = {part: FATES.get(why, DAMAGED) for part, why in chain.faults.items() if why}
+        if wrong or chain.loose or chain.unsealed:
+            _seal_all(root, chain, wrong)
         try:
             if damaged:
                 shelf.mkdir(exist_ok=True)
@@ -192,16 +235,17 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
                 fsync_folder(folder)
         except OSError as error:
             raise WorldError(f"cannot move a damaged file: {error}; run `repair` again") from error
-    return [(path.name, why) for path, why in damaged]
+    return [(path.name, why) for path, why in faults]
 
 
-def damaged_files(root: Path) -> list[tuple[Path, str]]:
-    """(file, what is wrong) of each damaged part and embedding file.
+def damaged_files(root: Path, chain: Chain | None = None) -> list[tuple[Path, str]]:
+    """(file, what is wrong) of each damaged or missing part, head and embedding file.
 
     Raises:
         NoCache: nothing was collected at `root`.
     """
-    parts = [(part.path, why) for part, why in examine(root).items() if why]
+    found = chain or examine(root)
+    parts = [(part.path, why) for part, why in found.faults.items() if why]
     files = ((file.path, embedding_fault(file)) for file in embedding_files(root))
     return parts + [(path, why) for path, why in files if why]
 

@@ -13,18 +13,17 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
 from hierrouter_cache.locks import pull_lock, shared_lock
 from hierrouter_cache.parts import (
     KINDS,
-    TRIES,
     Part,
-    fault_of_bytes,
     list_parts,
     part_named,
     parts_folder,
+    proof,
     sha16,
-    sound_parts,
 )
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import Store, unreachable
@@ -39,7 +38,6 @@ from hierrouter_cache.writer import (
 )
 
 DISPUTED = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
-ARRIVING = "pull.json"  # below the cache: names of parts that are copied and not judged yet
 STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
 
 Done = Callable[[int, int], None]
@@ -73,8 +71,7 @@ def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str
         DamagedPart: a part is damaged; what was noted stays noted.
         CacheError: what was noted cannot be read.
     """
-    noted = _noted(root)
-    here = {name for name in noted if (parts_folder(root) / name).exists()}
+    here = {name for name in arrivals(root) if (parts_folder(root) / name).exists()}
     early = set() if whole else {name for name in here if name.startswith("scores-")}
     _remove(root, early)
     rivals, left = take_back_rivals(root, here - early)
@@ -98,18 +95,6 @@ def finish_pull(root: Path) -> None:
     if (root / ARRIVING).exists():
         with suppress(CacheLocked), pull_lock(root, wait=False):
             judge_arrivals(root)
-
-
-def _noted(root: Path) -> list[str]:
-    try:
-        names = json.loads((root / ARRIVING).read_bytes())
-        return [name for name in names if part_named(root, name)]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise CacheError(
-            f"not readable: {root / ARRIVING}: not written by this program; remove it"
-        ) from error
 
 
 def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], list[str]]:
@@ -222,6 +207,8 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
         done = _each(partial(_send, store), due, on_part)
         sent += sum(done)
         if all(done):
+            with _reaching(store):
+                store.seal()
             return sent
         # A compaction took parts away between two looks: the merged one is listed now.
     raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")
@@ -261,6 +248,9 @@ def pull(
     make_cache(root)
     with shared_lock(root), pull_lock(root):
         sweep_drafts(root)
+        lost = {part.path.name for part, why in glance(root).faults.items() if why == LOST}
+        ours = _missing(root, lost.intersection(there))  # no arrivals: they were here
+        faults = _each(partial(_fetch, store, root), ours, on_part)
         judge_arrivals(root)  # of a pull that was killed
         due = _missing(root, set(there).difference(leave))
         if due:
@@ -268,15 +258,16 @@ def pull(
                 sound_parts(root)
             note_arrivals(root, due)
         try:
-            faults = _each(partial(_fetch, store, root), due, on_part)
+            faults += _each(partial(_fetch, store, root), due, on_part)
         except BaseException:
             judge_arrivals(root)
             raise
         rivals, left = judge_arrivals(root, whole=True)
+        seal_loose(root)
     if wrong := [fault for fault in faults if fault]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]}{more}")
-    return Pulled(str(store), len(due) - len(left), tuple(rivals))
+    return Pulled(str(store), len(ours) + len(due) - len(left), tuple(rivals))
 
 
 def exchange(root: Path, store: Store) -> Pulled:
@@ -333,7 +324,7 @@ def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
         data = store.read(name)
     part = part_named(root, name)
     try:
-        why = fault_of_bytes(part, data) if part else "not the name of a part"
+        why = proof(part, data)[0] if part else "not the name of a part"
     except CacheError as error:
         return CacheError(f"not taken from the mirror: {store}: {error}")
     if why:

@@ -1,4 +1,4 @@
-"""Immutable parts: columns, names, and proof of their bytes."""
+"""Immutable parts: columns, names, proof of their bytes, and what each one says of itself."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, DamagedPart, NoCache, reason_of
+from hierrouter_cache.errors import CacheError, NoCache, reason_of
 
-FORMAT = 1
+FORMAT = 2  # parts of 1 name no predecessors
 METADATA_KEY = b"hierrouter"
 NAME = re.compile(
     r"(?P<kind>[a-z]+)-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})"
     r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
 )
+# An empty file: the cache of this number has written parts that lie here.
+ORIGIN = re.compile(r"(?P<cache>[0-9a-f]{16})\.cache")
 # Far beyond a part that is written here; a file that declares more is not one of ours.
 MAX_ROWS = 2_000_000
 TOO_MANY = f"{{:,}} rows, the limit is {MAX_ROWS:,}"
 # `fault` of a part that is not there any more: moved aside, or merged into another one.
 GONE = "the file is gone"
+ALTERED = "checksum mismatch"
+# What reading a header may raise: whoever wrote it, it is JSON at best.
+NO_HEADER = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 BATCH = 1024  # rows read together
-TRIES = 100  # how often a listing is taken again while others change the folder
 
 CHOICES = pa.list_(pa.struct([("label", pa.string()), ("text", pa.string())]))
 
@@ -95,6 +99,13 @@ KINDS = {
     "plans": PLANS,
     "failures": FAILURES,
 }
+SEALS = pa.schema(
+    [
+        ("part", pa.string()),  # the name of a part
+        ("fate", pa.string()),  # what became of it: `chain.HERE` or why it may be gone
+    ]
+)
+SCHEMAS = {**KINDS, "seals": SEALS}  # seals are commits of the cache itself, and no rows of it
 # Columns that may be null: where an import does not know it, or there are none.
 NULLABLE = ("latency_s", "choices")
 # The columns that name a row: of several rows with the same ones, the first is served.
@@ -111,7 +122,7 @@ LAST_WINS = ("plans", "failures")
 
 def mismatch(found: pa.Schema, kind: str) -> str | None:
     """What is wrong with the columns of a part of this kind, or None. Further ones are allowed."""
-    for field in KINDS[kind]:
+    for field in SCHEMAS[kind]:
         index = found.get_field_index(field.name)
         if index < 0:
             if field.name in ADDED.get(kind, {}):
@@ -133,19 +144,54 @@ class Part:
     sha: str
 
 
+@dataclass(frozen=True)
+class Link:
+    """What a part says of itself inside its hashed bytes.
+
+    Attributes:
+        kind, seq, writer: as in its name.
+        cache: number of the cache that it was written into.
+        after: names of the commits that were open ends when it was written.
+    """
+
+    kind: str
+    seq: int
+    writer: str
+    cache: str
+    after: tuple[str, ...]
+
+    def header(self) -> bytes:
+        """As it stands in the file."""
+        return json.dumps({"format": FORMAT, **asdict(self)}).encode()
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies in parts/, by names alone.
+
+    Attributes:
+        parts: in name order; seals too, and what looks like a head and has a wrong checksum.
+        heads: names of the commits that are open ends.
+        caches: numbers of the caches that have written here.
+    """
+
+    parts: tuple[Part, ...] = ()
+    heads: tuple[str, ...] = ()
+    caches: frozenset[str] = frozenset()
+
+
 def parts_folder(root: Path) -> Path:
     """Where the parts of the cache at `root` lie."""
     return root / "parts"
 
 
-def quarantine_folder(root: Path) -> Path:
-    """Where damaged files of the cache at `root` are moved to."""
-    return root / "quarantine"
-
-
 def part_name(kind: str, seq: int, writer: str, rows: int, data: bytes | memoryview) -> str:
     """The name of a part with these bytes; `writer` is 8 hexadecimal digits."""
-    return f"{kind}-{seq:08d}-{writer}-r{rows}-{sha16(data)}.parquet"
+    return _name(kind, seq, writer, rows, sha16(data))
+
+
+def _name(kind: str, seq: int, writer: str, rows: int, sha: str) -> str:
+    return f"{kind}-{seq:08d}-{writer}-r{rows}-{sha}.parquet"
 
 
 def list_parts(root: Path) -> list[Part]:
@@ -154,11 +200,51 @@ def list_parts(root: Path) -> list[Part]:
     Raises:
         NoCache: `root` holds no parts.
     """
-    folder = parts_folder(root)
-    found = [_part(folder, match) for _, match in _matches(folder)]
+    found = [part for part in listing(root).parts if part.kind in KINDS]
     if not found:
-        raise NoCache(f"no cache: {root}; make one with `hierrouter collect --cache {root}`")
+        raise no_cache(root)
     return found
+
+
+def no_cache(root: Path) -> NoCache:
+    """The error to raise where nothing was collected at `root`."""
+    return NoCache(f"no cache: {root}; make one with `hierrouter collect --cache {root}`")
+
+
+def listing(root: Path) -> Listing:
+    """One look at parts/, empty where there is none.
+
+    Raises:
+        CacheError: no permission.
+    """
+    folder = parts_folder(root)
+    if not folder.is_dir():
+        return Listing()
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - ten times as fast at 500 parts
+    except PermissionError as error:
+        raise CacheError(f"no permission to read the cache: {folder}; ask its owner") from error
+    matches = [match for name in names if (match := NAME.fullmatch(name))]
+    heads = {name: f"{name[5:-9]}.parquet" for name in names if name.startswith("head-")}
+    altered = [name for name, commit in heads.items() if name != head_name(commit)]
+    return Listing(
+        (
+            *(_part(folder, match) for match in matches if match["kind"] in SCHEMAS),
+            *(Part(folder / name, "head", 0, 0, "") for name in altered),
+        ),
+        tuple(commit for name, commit in heads.items() if name not in altered),
+        frozenset(match["cache"] for name in names if (match := ORIGIN.fullmatch(name))),
+    )
+
+
+def head_name(commit: str) -> str:
+    """The file that says that the part of this name is an open end."""
+    return f"head-{commit.removesuffix('.parquet')}-{sha16(commit.encode())[:8]}"
+
+
+def origin(root: Path, cache: str) -> Path:
+    """The file that says that the cache of this number writes parts that lie here."""
+    return parts_folder(root) / f"{cache}.cache"
 
 
 def part_named(root: Path, name: str) -> Part | None:
@@ -173,41 +259,6 @@ def _part(folder: Path, match: re.Match[str]) -> Part:
     )
 
 
-def last_seq(root: Path) -> int:
-    """The largest `seq` of the cache at `root`, 0 where there is no part.
-
-    What was moved aside counts: what is written instead of it is later.
-    """
-    folders = (parts_folder(root), quarantine_folder(root))
-    return max(
-        (int(match["seq"]) for folder in folders for _, match in _matches(folder)), default=0
-    )
-
-
-def quarantined_plan(root: Path) -> str | None:
-    """The name of a plan that was moved aside and was the latest one, or None.
-
-    Until it is written again, what was asked for last is not known.
-    """
-    last = [
-        max((name for name, match in _matches(folder) if match["kind"] == "plans"), default="")
-        for folder in (parts_folder(root), quarantine_folder(root))
-    ]
-    return last[1] if last[1] > last[0] else None
-
-
-def _matches(folder: Path) -> list[tuple[str, re.Match[str]]]:
-    """(name, its fields) of each part of a known kind, in name order."""
-    if not folder.is_dir():
-        return []
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - ten times as fast at 500 parts
-    except PermissionError as error:
-        raise CacheError(f"no permission to read the cache: {folder}; ask its owner") from error
-    matches = [(name, NAME.fullmatch(name)) for name in names]
-    return [(name, match) for name, match in matches if match and match["kind"] in KINDS]
-
-
 def sha16(data: bytes | memoryview) -> str:
     """The 16 hexadecimal digits of the content hash in a part's name."""
     return hashlib.sha256(data).hexdigest()[:16]
@@ -219,63 +270,82 @@ def file_sha16(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def fault(part: Part) -> str | None:
-    """What is wrong with a part, `GONE` where it is not there any more, None where it is sound.
+def proof(part: Part, data: bytes | None = None) -> tuple[str | None, Link | None]:
+    """(what is wrong with a part, what it says of itself), after hashing every byte.
+
+    The fault is `GONE` where it is not there any more, None where it is sound; a part of format 1
+    says nothing of itself.
+
+    Args:
+        data: its bytes, where it is not there yet.
 
     Raises:
         CacheError: the part is sound but was written by a newer version.
     """
     try:
         if part.rows > MAX_ROWS:
-            return TOO_MANY.format(part.rows)
+            return TOO_MANY.format(part.rows), None
+        if data is not None:
+            whole = sha16(data) == part.sha
+            return _content(part, pa.BufferReader(data)) if whole else (ALTERED, None)
         found = part.path.lstat()  # one look: the file may go at any time
         if not stat.S_ISREG(found.st_mode):
-            return "not a regular file"
+            return "not a regular file", None
         if found.st_size == 0:
-            return "0 bytes"
+            return "0 bytes", None
         if file_sha16(part.path) != part.sha:
-            return "checksum mismatch"
-        return _content_fault(part, part.path)
+            return ALTERED, None
+        return _content(part, part.path)
     except FileNotFoundError:
-        return GONE
+        return GONE, None
     except PermissionError as error:
         # Not damage: moved aside, its answers would be paid for again.
         raise CacheError(f"no permission to read a part: {part.path}; ask its owner") from error
     except (OSError, pa.ArrowException) as error:
-        return f"not readable ({reason_of(error, 80)})"
+        return f"not readable ({reason_of(error, 80)})", None
 
 
-def fault_of_bytes(part: Part, data: bytes) -> str | None:
-    """What is wrong with the bytes of a part that is not there yet, or None.
-
-    Raises:
-        CacheError: as `fault`.
-    """
-    if part.rows > MAX_ROWS:
-        return TOO_MANY.format(part.rows)
-    if sha16(data) != part.sha:
-        return "checksum mismatch"
+def link_of(where: Path | pa.BufferReader) -> Link | None:
+    """What a part says of itself; None for one of before, or one that cannot be read."""
     try:
-        return _content_fault(part, pa.BufferReader(data))
-    except (OSError, pa.ArrowException) as error:
-        return f"not readable ({reason_of(error, 80)})"
+        return _header(pq.read_metadata(where))[1]
+    except (*NO_HEADER, OSError, pa.ArrowException):
+        return None
 
 
-def _content_fault(part: Part, where: Path | pa.BufferReader) -> str | None:
-    """Are rows and columns those of its kind? Only the footer is read."""
+def _header(footer: pq.FileMetaData) -> tuple[int, Link | None]:
+    """(format, what the part says of itself); raises one of `NO_HEADER` where it is none."""
+    found = json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}"))
+    written = int(found.pop("format", 0))
+    if written != FORMAT:
+        return written, None
+    link = Link(**found)
+    names = [f"{link.seq:08d}", *link.after]
+    if not all(map(NAME.fullmatch, names[1:])) or not ORIGIN.fullmatch(f"{link.cache}.cache"):
+        raise ValueError("no names of parts")
+    return written, replace(link, after=tuple(link.after))
+
+
+def _content(part: Part, where: Path | pa.BufferReader) -> tuple[str | None, Link | None]:
+    """(what is wrong with rows, columns or name, what it says of itself), from the footer alone."""
     footer = pq.read_metadata(where)
     try:
-        written = int(json.loads((footer.metadata or {}).get(METADATA_KEY, b"{}")).get("format", 0))
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return "its format number is not readable"
+        written, link = _header(footer)
+    except NO_HEADER:
+        return "its format number is not readable", None
     if written > FORMAT:
         raise CacheError(
             f"cache written by a newer version (format {written} > {FORMAT}): "
             f"{part.path.name}; upgrade hierrouter"
         )
     if footer.num_rows != part.rows:
-        return f"{footer.num_rows} rows, its name says {part.rows}"
-    return mismatch(footer.schema.to_arrow_schema(), part.kind)
+        return f"{footer.num_rows} rows, its name says {part.rows}", link
+    if (
+        link
+        and (own := _name(link.kind, link.seq, link.writer, part.rows, part.sha)) != part.path.name
+    ):
+        return f"renamed: it was written as {own}", link
+    return mismatch(footer.schema.to_arrow_schema(), part.kind), link
 
 
 def part_batches(part: Part) -> Iterator[pa.RecordBatch]:
@@ -295,63 +365,3 @@ def part_batches(part: Part) -> Iterator[pa.RecordBatch]:
                 for field in schema
             ]
             yield pa.record_batch(columns, schema=schema)
-
-
-def examine(root: Path) -> dict[Part, str | None]:
-    """Every part and what is wrong with it, after hashing all bytes; in name order.
-
-    Readers take no lock, so a compaction may replace parts meanwhile. Then the folder is listed
-    again, and only what is new is hashed.
-
-    Raises:
-        NoCache: nothing has been collected at `root`.
-        CacheError: a part of a newer version, or the folder does not come to rest.
-    """
-    known: dict[Part, str | None] = {}
-    for _ in range(TRIES):
-        parts = _whole_listing(root)
-        known |= {part: fault(part) for part in parts if part not in known}
-        if GONE not in (known[part] for part in parts):
-            return {part: known[part] for part in parts}
-        known = {part: why for part, why in known.items() if why != GONE}
-    raise _restless(root)
-
-
-def _whole_listing(root: Path) -> list[Part]:
-    """A listing that holds every row that was committed before it began.
-
-    One listing can miss a merged part that appears behind its back and also the parts that were
-    merged into it. A merged part appears before they vanish; so if the next listing still has
-    everything that the first one had, it has missed nothing.
-    """
-    before = list_parts(root)
-    for _ in range(TRIES):
-        parts = list_parts(root)
-        if set(before) <= set(parts):
-            return parts
-        before = parts
-    raise _restless(root)
-
-
-def _restless(root: Path) -> CacheError:
-    return CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
-
-
-def sound_parts(root: Path) -> list[Part]:
-    """All parts after every byte has been hashed and every schema compared.
-
-    Raises:
-        NoCache: nothing has been collected at `root`.
-        DamagedPart: at least one part is not what its name promises.
-        CacheError: as `examine`.
-    """
-    found = examine(root)
-    faults = [(part, why) for part, why in found.items() if why]
-    if faults:
-        part, why = faults[0]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise DamagedPart(
-            f"damaged part{more}: {part.path.name}: {why}; "
-            f"move it aside with `hierrouter cache repair --cache {root}`"
-        )
-    return list(found)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from hierrouter_cache.chain import sound_chain
 from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH
 from hierrouter_cache.parts import (
@@ -30,8 +31,6 @@ from hierrouter_cache.parts import (
     NULLABLE,
     Part,
     parts_folder,
-    quarantined_plan,
-    sound_parts,
 )
 
 AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
@@ -175,7 +174,8 @@ class CacheReader:
     def _open(self) -> None:
         """Look at the parts again until none has been compacted away between two looks."""
         for _ in range(REOPENINGS):
-            self.parts: list[Part] = sound_parts(self.root)
+            self.chain = sound_chain(self.root)
+            self.parts: list[Part] = self.chain.sound(*KINDS)
             self.connection = _own_catalog()
             try:
                 create_views(self.connection, self.parts)
@@ -254,13 +254,13 @@ class CacheReader:
             CacheError: the cache holds parts but no plan, or not the last one any more.
         """
         plans = [part for part in self.parts if part.kind == "plans"]
-        if not plans:
-            raise CacheError(f"no plan in the cache: {self.root}; collect with --datasets again")
-        if aside := quarantined_plan(self.root):
+        if lost := self.chain.lost_plan:
             raise CacheError(
-                f"the last plan was damaged and moved aside: {aside}; collect with the same "
+                f"the last plan was damaged or missing and given up: {lost}; collect with the same "
                 "--datasets and --pool, or import, once more: all that is there is used again"
             )
+        if not plans:
+            raise CacheError(f"no plan in the cache: {self.root}; collect with --datasets again")
         latest = max(plans, key=lambda part: (part.seq, part.path.name))
         found = self.sql(
             "SELECT pool, queries FROM plans_rows WHERE filename = ?", [str(latest.path)]

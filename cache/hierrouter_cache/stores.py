@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.parts import NAME, parts_folder
 from hierrouter_cache.writer import commit, make_cache, no_steps
@@ -46,6 +47,10 @@ class FolderStore:
         if not parts_folder(self.root).is_dir() or not (self.root / "tmp").is_dir():
             make_cache(self.root)
         commit(self.root, name, memoryview(data), no_steps)
+
+    def seal(self) -> None:
+        """Take what was written into the chain of the cache that the folder is."""
+        seal_loose(self.root)
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,9 @@ class ObjectStore:
         draft = "/".join([self.folder, "tmp", f"{name}.{secrets.token_hex(4)}.tmp"])
         self._put(draft, data)
         self.files.move(draft, target)
+
+    def seal(self) -> None:
+        """Nobody opens objects as a cache: a pull gives them a chain again."""
 
     def _put(self, path: str, data: bytes | memoryview) -> None:
         with self.files.open_output_stream(path) as stream:
@@ -169,4 +177,5 @@ def _reason(error: BaseException, url: str) -> str:
 
 
 def _is_part(name: str) -> bool:
-    return NAME.fullmatch(name) is not None
+    """Seals are none: each place has its own."""
+    return NAME.fullmatch(name) is not None and name.partition("-")[0] != "seals"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,19 +17,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import CacheError, InputError, WorldError
-from hierrouter_cache.parts import FORMAT, KINDS, METADATA_KEY, last_seq, part_name, parts_folder
+from hierrouter_cache.parts import (
+    KINDS,
+    METADATA_KEY,
+    Link,
+    head_name,
+    link_of,
+    listing,
+    origin,
+    part_name,
+    parts_folder,
+)
 
 # Told the name of each milestone of a commit or a compaction, right when it is reached.
 Steps = Callable[[str], None]
 # Told the name and the bytes of each part, right after its commit.
 OnPart = Callable[[str, memoryview], None]
 DRAFT = re.compile(r".+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>\d+)\.tmp")
+NOBODY = "0" * 16  # the cache of parts that were written when its own number was gone
 OLD_DRAFT_S = 24 * 3600.0
 ELSEWHERE = "give another --cache, or ask its owner"
 
 
 def no_steps(_: str) -> None:
     """The `Steps` of everyday work: nobody listens."""
+
+
+def no_then() -> None:
+    """Nothing more is done."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -56,11 +70,17 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def placing(draft: Path, target: Path, on_step: Steps = no_steps) -> Iterator[BinaryIO]:
+def placing(
+    draft: Path,
+    target: Path,
+    on_step: Steps = no_steps,
+    then: Callable[[], None] = no_then,
+) -> Iterator[BinaryIO]:
     """An open `draft` that becomes `target`: the one order of steps that survives a crash anywhere.
 
     Args:
         on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
+        then: done between the last two, in the same folder: one fsync is for both.
 
     Raises:
         WorldError: the disk is full or failed; `target` is untouched then.
@@ -74,6 +94,7 @@ def placing(draft: Path, target: Path, on_step: Steps = no_steps) -> Iterator[Bi
         on_step("before rename")
         draft.replace(target)
         on_step("after rename")
+        then()
         fsync_folder(target.parent)
         on_step("after folder fsync")
     except BaseException as error:
@@ -133,12 +154,41 @@ class PartWriter:
         Raises:
             WorldError: the disk is full or failed; `table` is not committed then.
         """
-        data = encode(kind, table.cast(KINDS[kind]))
-        seq = last_seq(self.root) + 1
-        name = part_name(kind, seq, self._writer, table.num_rows, data)
-        path = commit(self.root, name, data, self._on_step)
+        name, data = append_part(
+            self.root, kind, table.cast(KINDS[kind]), self._writer, self._on_step
+        )
         self._on_part(name, data)
-        return path
+        return parts_folder(self.root) / name
+
+
+def append_part(
+    root: Path,
+    kind: str,
+    table: pa.Table,
+    writer: str,
+    on_step: Steps = no_steps,
+    seq: int = 0,
+    **packing: int,
+) -> tuple[str, memoryview]:
+    """Commit one part behind all open ends of the chain; returns its name and its bytes.
+
+    Args:
+        root, kind, table: where, what and its rows.
+        writer: 8 hexadecimal digits.
+        on_step: as `PartWriter`.
+        seq: its number; 0 for one more than any that is there.
+        packing: as `encode`.
+
+    Raises:
+        WorldError: as `PartWriter.append`.
+    """
+    seen = listing(root)
+    cache = min(seen.caches, default=NOBODY)
+    seq = seq or 1 + max((part.seq for part in seen.parts), default=0)
+    data = encode(table, Link(kind, seq, writer, cache, seen.heads), **packing)
+    name = part_name(kind, seq, writer, table.num_rows, data)
+    commit(root, name, data, on_step, seen.heads)
+    return name, data
 
 
 def make_cache(root: Path) -> None:
@@ -154,17 +204,20 @@ def make_cache(root: Path) -> None:
     try:
         for folder in (root, parts_folder(root), root / "tmp"):
             _make_folder(folder)
+        if not listing(root).caches:
+            origin(root, secrets.token_hex(8)).touch()
     except OSError as error:
         raise not_writable(root, error) from error
     if not writable(root):
         raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
 
 
-def encode(kind: str, table: pa.Table, level: int = 3, page_bytes: int = 1 << 20) -> memoryview:
-    """The bytes of a part; the same table gives the same bytes.
+def encode(table: pa.Table, link: Link, level: int = 3, page_bytes: int = 1 << 20) -> memoryview:
+    """The bytes of a part; the same table and link give the same bytes.
 
     Args:
-        kind, table: its rows.
+        table: its rows.
+        link: what it says of itself.
         level: how hard zstd compresses; low while a collection waits for it.
         page_bytes: size of a page.
 
@@ -173,10 +226,9 @@ def encode(kind: str, table: pa.Table, level: int = 3, page_bytes: int = 1 << 20
     """
     if table.num_rows == 0:
         raise ValueError("an empty part would carry no information")
-    header = json.dumps({"format": FORMAT, "kind": kind}).encode()
     sink = pa.BufferOutputStream()
     pq.write_table(
-        table.replace_schema_metadata({METADATA_KEY: header}),
+        table.replace_schema_metadata({METADATA_KEY: link.header()}),
         sink,
         compression="zstd",
         compression_level=level,
@@ -187,16 +239,35 @@ def encode(kind: str, table: pa.Table, level: int = 3, page_bytes: int = 1 << 20
     return memoryview(sink.getvalue())
 
 
-def commit(root: Path, name: str, data: memoryview, on_step: Steps) -> Path:
+def commit(
+    root: Path, name: str, data: memoryview, on_step: Steps, after: Sequence[str] | None = None
+) -> None:
     """Make the part `name` with the bytes `data`, wholly or not at all.
+
+    Args:
+        after: the open ends that it names; it takes their place. None for a copy of a part of
+            another cache, which is no open end, for what it names may come later: its cache is
+            noted, and `chain.seal_loose` takes it in.
 
     Raises:
         WorldError: the disk is full or failed; the part is not committed then.
     """
-    target = parts_folder(root) / name
-    with placing(draft_path(root, name), target, on_step) as file:
+    folder = parts_folder(root)
+
+    def move_head() -> None:
+        on_step("before head")
+        (folder / head_name(name)).touch()
+        for covered in after or ():
+            with contextlib.suppress(OSError):  # one too many costs nothing
+                (folder / head_name(covered)).unlink()
+        on_step("after head")
+
+    if after is None and (link := link_of(pa.BufferReader(data))):
+        with contextlib.suppress(OSError):  # a disk that refuses this refuses the part, too
+            origin(root, link.cache).touch()
+    then = no_then if after is None else move_head
+    with placing(draft_path(root, name), folder / name, on_step, then) as file:
         write_all(file.fileno(), data)
-    return target
 
 
 def writable(root: Path) -> bool:

@@ -337,15 +337,15 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 @add(app, "cache repair", "Move damaged parts aside.")
 def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
+    from hierrouter_cache.chain import LOST, examine
     from hierrouter_cache.maintenance import quarantine
-    from hierrouter_cache.parts import quarantined_plan
 
     moved = quarantine(cache)
     for name, why in moved:
-        console.put(f"moved to quarantine: {name}: {why}\n")
-    if plan := quarantined_plan(cache):
+        console.put(f"{'given up' if why == LOST else 'moved to quarantine'}: {name}: {why}\n")
+    if plan := examine(cache).lost_plan:
         console.put(
-            f"the last plan was moved aside: {plan}; collect with the same --datasets and "
+            f"the last plan was given up: {plan}; collect with the same --datasets and "
             "--pool, or import, once more: all that is there is used again\n"
         )
     console.put(f"{len(moved)} damaged parts moved; the others are sound\n")

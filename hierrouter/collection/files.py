@@ -26,7 +26,7 @@ from hierrouter.questions.files import parse_object, raw_lines
 from hierrouter.tables import csv_text
 from hierrouter_cache.errors import CacheError, DamagedPart, InputError, WorldError
 from hierrouter_cache.keys import row_fault
-from hierrouter_cache.parts import ADDED, FORMAT, IDENTITY, KINDS, LAST_WINS, part_batches
+from hierrouter_cache.parts import ADDED, IDENTITY, KINDS, LAST_WINS, part_batches
 from hierrouter_cache.reader import CacheReader, StoredPlan
 from hierrouter_cache.writer import atomic_file, fsync_folder
 
@@ -39,6 +39,7 @@ LINES = {
     "plan": "plans",
 }
 HEADER = "cache"
+FORMAT = 1  # of the lines
 DIGEST = "sha256"
 BATCH = 1024  # lines between two reports of progress
 

@@ -23,6 +23,7 @@ from hierrouter.engines.generator import (
 )
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
+from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import Interrupted, WorldError, reason_of
 from hierrouter_cache.keys import next_context, root_context
 from hierrouter_cache.locks import collector_lock, shard_lock, start_lock
@@ -78,6 +79,7 @@ def fill_cache(
     with shard_lock(root, shard.index, shard.count) if shard else collector_lock(root):
         sweep_drafts(root)
         finish_pull(root)
+        seal_loose(root)
         # One shard after the other looks at the cache, so that the second finds the first's plan.
         with start_lock(root) if shard else nullcontext():
             reader = reader_of(root)

@@ -30,6 +30,7 @@ from hierrouter.pools.pool import (
 )
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import GIVEN
+from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import call_key, digest, root_context
 from hierrouter_cache.locks import collector_lock
@@ -136,6 +137,7 @@ def merging(root: Path) -> Iterator[Merge]:
     writer = PartWriter(root)
     with collector_lock(root):
         sweep_drafts(root)
+        seal_loose(root)
         merge = Merge(writer, reader_of(root))
         yield merge
         merge.flush()

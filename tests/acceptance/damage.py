@@ -28,7 +28,7 @@ from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.writer import PartWriter
 from tests.acceptance.place import COLLECT, Place, questions
-from tests.cache.rows import parquet, put, with_column
+from tests.cache.rows import parquet, put, take, with_column
 from tests.holes import drop_calls, drop_five_leaves_of_three_queries
 
 # Parts, embeddings and locks of the collected cache.
@@ -65,7 +65,7 @@ def rewritten(place: Place, kind: str, change: Callable[[pa.Table], pa.Table]) -
     """The first part of a kind, replaced by a changed one with a right name."""
     old = place.part(kind)
     table = change(pq.read_table(old))
-    old.unlink()
+    take(old)
     put(place.cache, kind, table, 99)
 
 
@@ -133,7 +133,7 @@ def held(place: Place) -> None:
 def left_by_a_dead_collector(place: Place) -> None:
     """Its lock file, and not yet its last part."""
     (place.cache / "collect.lock").write_text("pid 999999999")
-    place.part().unlink()
+    take(place.part())
 
 
 def clock_set_back(place: Place) -> None:

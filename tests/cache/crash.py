@@ -25,10 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hierrouter_cache import mirror, stores
+from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, NoCache
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import IDENTITY, KINDS, sound_parts
+from hierrouter_cache.parts import IDENTITY, KINDS
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 from tests.cache import rows
@@ -38,6 +39,8 @@ POINTS = (
     "before rename",
     "after rename",
     "after folder fsync",
+    "before head",
+    "after head",
     "compact: read",
     "compact: written",
     "compact: unlink",

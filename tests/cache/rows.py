@@ -92,6 +92,12 @@ def put(
     return path
 
 
+def take(part: Path) -> None:
+    """Remove a part, and all that names it, so that nobody misses it."""
+    for path in (part, *part.parent.glob("head-*"), *part.parent.glob("seals-*")):
+        path.unlink(missing_ok=True)
+
+
 def spec(models: str, hops: int) -> TreeSpec:
     """One-letter models whose step keys are their names."""
     return TreeSpec(

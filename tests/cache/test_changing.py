@@ -14,7 +14,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from hierrouter_cache import embeddings, mirror, parts, reader
+from hierrouter_cache import chain, embeddings, mirror, reader
+from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.embeddings import (
     EmbeddingFile,
     EmbeddingStore,
@@ -25,7 +26,7 @@ from hierrouter_cache.errors import CacheError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.mirror import push
-from hierrouter_cache.parts import list_parts, sound_parts
+from hierrouter_cache.parts import list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
@@ -38,7 +39,7 @@ Between = Callable[..., None]
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of two parts, which is not looked at a hundred times."""
-    for module in (parts, mirror, embeddings):
+    for module in (chain, mirror, embeddings):
         monkeypatch.setattr(module, "TRIES", 4)
     writer = PartWriter(tmp_path / "cache")
     for said in ("first", "second"):
@@ -72,22 +73,22 @@ def commit_and_merge(root: Path) -> None:
 
 
 def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between: Between) -> None:
-    between(reader, "sound_parts", times=1)
+    between(reader, "sound_chain", times=1)
     assert set(CacheReader(root).responses().values()) == {"first", "second", "theirs"}
 
 
 @pytest.mark.parametrize(
     ("module", "step", "look", "message"),
     [
-        (reader, "sound_parts", CacheReader, "changes all the time: {root}; try again later"),
+        (reader, "sound_chain", CacheReader, "changes all the time: {root}; try again later"),
         (
             reader,
             "create_views",
             lambda root: CacheReader(root).responses(),
             "changes all the time: {root}; try again later",
         ),
-        (parts, "list_parts", sound_parts, "keeps changing: {root}; wait until"),
-        (parts, "_whole_listing", sound_parts, "keeps changing: {root}; wait until"),
+        (chain, "listing", sound_parts, "keeps changing: {root}; wait until"),
+        (chain, "_whole_listing", sound_parts, "keeps changing: {root}; wait until"),
         (
             mirror,
             "list_parts",

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import named_reason, reason_of, suggestion
 from hierrouter_cache.keys import (
     call_key,
@@ -18,7 +19,7 @@ from hierrouter_cache.keys import (
     row_fault,
 )
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import BATCH, KINDS, part_batches, sound_parts
+from hierrouter_cache.parts import BATCH, KINDS, part_batches
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows

@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter_cache import reader
+from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.maintenance import MERGED, compact, quarantine
-from hierrouter_cache.parts import IDENTITY, LAST_WINS, list_parts, sound_parts
+from hierrouter_cache.maintenance import compact, quarantine
+from hierrouter_cache.parts import IDENTITY, LAST_WINS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter
 from tests.cache import rows
@@ -159,22 +160,6 @@ def test_a_part_that_lies_between_and_is_large_is_left_alone(tmp_path: Path) -> 
     compact(tmp_path, target_rows=100)
     assert large.name in names(tmp_path)
     assert len(names(tmp_path)) == 2
-
-
-def test_a_merged_part_with_the_name_of_a_source_is_kept(tmp_path: Path) -> None:
-    """Two caches copied together: what is merged equals one of the two, byte for byte."""
-    PartWriter(tmp_path)
-    for number, more in enumerate([scores(b=1.0), scores(b=1.0, c=0.0)]):
-        old = tmp_path / f"old{number}"
-        store(old, scores(a=1.0), more)
-        compact(old)
-        (part,) = list_parts(old)
-        assert MERGED in part.path.name
-        part.path.rename(tmp_path / "parts" / part.path.name)
-    before = served(tmp_path)
-    compact(tmp_path)
-    assert served(tmp_path) == before
-    assert rows_stored(tmp_path) == 3
 
 
 def test_the_latest_plan_stays_the_latest_wherever_it_is_broken_off(tmp_path: Path) -> None:

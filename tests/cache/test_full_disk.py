@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.mirror import pull, push
-from hierrouter_cache.parts import list_parts, sound_parts
+from hierrouter_cache.parts import list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter, write_atomically

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from hierrouter_cache import writer
+from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, InputError, WorldError
 from hierrouter_cache.maintenance import compact
-from hierrouter_cache.parts import list_parts, sound_parts
+from hierrouter_cache.parts import head_name, list_parts, listing
 from hierrouter_cache.writer import (
     PartWriter,
     atomic_file,
@@ -88,7 +89,7 @@ def test_a_place_that_takes_no_cache_is_refused(
 def test_a_part_without_rows_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="empty part"):
         PartWriter(tmp_path).append("calls", rows.calls())
-    assert list((tmp_path / "parts").iterdir()) == []
+    assert not list(tmp_path.glob("parts/*.parquet"))
 
 
 def test_drafts_of_the_living_and_of_other_machines_stay(tmp_path: Path) -> None:
@@ -190,9 +191,17 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     return seen
 
 
-def placed(draft: Path, target: Path) -> list[Event]:
-    """A file is synced before it is visible, and its folder after."""
-    return [("write", draft), ("fsync", draft), ("replace", target), ("fsync", target.parent)]
+def placed(draft: Path, target: Path, *covered: Path) -> list[Event]:
+    """A file is synced before it is visible, and its folder after; between them heads go."""
+    return [
+        *(("write", draft), ("fsync", draft), ("replace", target)),
+        *(("unlink", head_of(part)) for part in covered),
+        ("fsync", target.parent),
+    ]
+
+
+def head_of(part: Path) -> Path:
+    return part.with_name(head_name(part.name))
 
 
 def test_a_part_is_synced_before_it_is_visible_and_the_folder_after(
@@ -202,6 +211,10 @@ def test_a_part_is_synced_before_it_is_visible_and_the_folder_after(
     events.clear()
     part = writer.append("calls", FIRST)
     assert events == placed(draft_path(tmp_path, part.name), part)
+    assert head_of(part).exists()
+    events.clear()
+    second = writer.append("calls", SECOND)
+    assert events == placed(draft_path(tmp_path, second.name), second, part)
 
 
 def test_so_is_any_file_written_atomically(tmp_path: Path, events: list[Event]) -> None:
@@ -225,9 +238,10 @@ def test_sources_go_after_the_merged_part_is_safe_largest_first(
     sources = [writer.append("calls", rows.calls(("m", f"c{n}", "r"))) for n in range(4)]
     events.clear()
     compact(tmp_path)
-    (merged,) = [part.path for part in list_parts(tmp_path)]
+    (merged, seal) = [part.path for part in listing(tmp_path).parts]
     assert [(what, path) for what, path in events if path.name != "collect.lock"] == [
-        *placed(draft_path(tmp_path, merged.name), merged),
+        *placed(draft_path(tmp_path, merged.name), merged, sources[-1]),
+        *placed(draft_path(tmp_path, seal.name), seal, merged),
         *(("unlink", path) for path in reversed(sources)),
         ("fsync", merged.parent),
     ]

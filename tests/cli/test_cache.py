@@ -55,7 +55,7 @@ def test_a_damaged_last_plan_is_asked_for_and_not_replaced_by_an_older_one(place
     data[len(data) // 2] ^= 1
     plan.write_bytes(data)
     repaired = place.does("cache repair --cache c")
-    assert f"the last plan was moved aside: {plan.name}; collect with" in repaired.stdout
+    assert f"the last plan was given up: {plan.name}; collect with" in repaired.stdout
     for command in ("cache info", "report"):
         assert plan.name in place.refuses(f"{command} --cache c", code=3)
     again = place.does(f"{collect} 3")

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError, WorldError
 from hierrouter_cli import doctor
+from tests.cache.rows import take
 from tests.cli.conftest import Place
 from tests.conftest import Run, environment
 from tests.hub import COMMIT, Model, hub
@@ -52,7 +53,7 @@ def test_a_new_place_says_how_to_begin(place: Place) -> None:
 
 def test_missing_calls_are_a_note(own: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in (own / "caches/default/parts").glob("calls-*"):
-        part.unlink()
+        take(part)
     found = examined(own, monkeypatch)["cache"]
     assert (found.state, found.error) == ("note", None)
     assert "0 of 300 queries complete" in found.text

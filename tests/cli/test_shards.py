@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +17,7 @@ from hierrouter_cache.keys import next_context
 from hierrouter_cache.locks import shard_lock
 from hierrouter_cache.parts import CALLS, list_parts
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
 from hierrouter_cli.collect import summary_line
 from tests.cli.conftest import Place
@@ -91,7 +91,7 @@ def with_another_answer(root: Path, folder: Path) -> str:
     for kind in ("queries", "plans"):
         for part in list_parts(root):
             if part.kind == kind:
-                shutil.copy(part.path, folder / "parts" / part.path.name)
+                FolderStore(folder).write(part.path.name, part.path.read_bytes())
     for some in (rows[:3], rows[3:]):
         writer.append("calls", pa.Table.from_pylist(some, schema=CALLS))
     return str(rows[0]["key"])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hierrouter.collection.files import export_jsonl, import_jsonl
 from hierrouter.collection.storing import Merge
 from hierrouter.collection.transfer import import_
+from hierrouter_cache.chain import examine
 from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.keys import call_key, next_context, part_fault, plan_key, query_key
-from hierrouter_cache.parts import examine
 from tests.hierrouter.collection.examples import answers_of, chains, save, single_answers, stored
 from tests.properties.near import damaged, edited
 
@@ -132,7 +132,7 @@ def check(root: Path, taken: Merge | None) -> None:
     if taken is None:
         assert not list(root.rglob("*.parquet"))
         return
-    for part, fault in examine(root).items():
+    for part, fault in examine(root).faults.items():
         assert fault is None and part_fault(part) is None
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -141,7 +140,7 @@ def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole
     calls, *later = (part for part in list_parts(whole) if part.kind == "calls")
     assert later
     assert rival.name < calls.path.name
-    shutil.copy(calls.path, root / "parts" / calls.path.name)
+    FolderStore(root).write(calls.path.name, calls.path.read_bytes())
     there = len(noted.rows(root))
     notes: list[str] = []
     for _ in range(2):

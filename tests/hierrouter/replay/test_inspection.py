@@ -24,6 +24,7 @@ from hierrouter_cache.parts import KINDS, Part, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.walk import walk
 from hierrouter_cache.writer import PartWriter
+from tests.cache.rows import take
 from tests.engines import Scripted
 from tests.holes import drop_calls, drop_five_leaves_of_three_queries
 
@@ -81,7 +82,7 @@ def spoil(root: Path, kind: str, change: Callable[[Row], object]) -> str:
     rows = pq.read_table(part.path, columns=KINDS[kind].names).to_pylist()
     for row in rows:
         change(row)
-    part.path.unlink()
+    take(part.path)
     return PartWriter(root).append(kind, pa.Table.from_pylist(rows, schema=KINDS[kind])).name
 
 

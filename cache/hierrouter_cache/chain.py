@@ -1,0 +1,267 @@
+"""The parts of a cache as a chain of commits: whether each one that must be there is there.
+
+A part names the commits that were open ends when it was written, and an empty head file names each
+commit that nobody has named yet. So from the heads every commit is reached. A seal is a commit that
+says of other parts that they belong here, or what has become of them. See docs/cache.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hierrouter_cache.errors import CacheError, DamagedPart
+from hierrouter_cache.parts import (
+    GONE,
+    KINDS,
+    SEALS,
+    Link,
+    Listing,
+    Part,
+    link_of,
+    listing,
+    no_cache,
+    origin,
+    part_named,
+    parts_folder,
+    proof,
+)
+from hierrouter_cache.writer import Steps, append_part, no_steps
+
+TRIES = 100  # how often a listing is taken again while others change the folder
+ARRIVING = "pull.json"  # below the cache: names of parts that are copied and not judged yet
+# What a seal says of a part. All but the first are gone, or may go.
+HERE, MERGED, DAMAGED, MISSING = "here", "merged", "damaged", "missing"
+LOST = "missing: later commits name it"
+FOREIGN = "written by another cache, and no pull brought it"
+
+
+Found = Mapping[Part, tuple[str | None, Link | None]]  # as `parts.proof` of each part
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What lies in a cache.
+
+    Attributes:
+        faults: every part, seals too, in name order, and what is wrong with it; after them each
+            part that must be there and is not.
+        loose: names of sound parts that no head reaches: a crash came between part and head, or a
+            copy is under way.
+        unsealed: names of sound parts of before the chain that no seal names.
+        fates: what the seals say, by name of the part.
+    """
+
+    faults: Mapping[Part, str | None]
+    loose: Sequence[str]
+    unsealed: Sequence[str]
+    fates: Mapping[str, str]
+
+    def sound(self, *kinds: str) -> list[Part]:
+        """The sound parts of these kinds, in name order."""
+        return [part for part, why in self.faults.items() if not why and part.kind in kinds]
+
+    @property
+    def lost_plan(self) -> str | None:
+        """The name of a plan that was given up and was the latest one, or None.
+
+        Until it is written again, what was asked for last is not known.
+        """
+        latest = max((part.path.name for part in self.sound("plans")), default="")
+        given_up = [name for name, fate in self.fates.items() if fate in (DAMAGED, MISSING)]
+        lost = max((name for name in given_up if name.startswith("plans-")), default="")
+        return lost if lost > latest else None
+
+
+def examine(root: Path) -> Chain:
+    """Look at every part, after hashing all bytes, and at what connects them.
+
+    Readers take no lock, so a compaction may replace parts meanwhile. Then the folder is listed
+    again, and only what is new is hashed.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        CacheError: a part of a newer version, or the folder does not come to rest.
+    """
+    known: Found = {}
+    for _ in range(TRIES):
+        seen = _whole_listing(root)
+        known = {**known, **{part: proof(part) for part in seen.parts if part not in known}}
+        if all(known[part][0] != GONE for part in seen.parts):
+            return _connected(root, seen, {part: known[part] for part in seen.parts})
+        known = {part: found for part, found in known.items() if found[0] != GONE}
+    raise _restless(root)
+
+
+def _whole_listing(root: Path) -> Listing:
+    """A listing that holds every row that was committed before it began.
+
+    One listing can miss a merged part that appears behind its back and also the parts that were
+    merged into it. A merged part appears before they vanish; so if the next listing still has
+    everything that the first one had, it has missed nothing. Its heads are those of the first one:
+    what they reach was there when the second one began.
+    """
+    before = listing(root)
+    for _ in range(TRIES):
+        if not before.parts and not before.heads:
+            raise no_cache(root)
+        after = listing(root)
+        if set(before.parts) <= set(after.parts):
+            return replace(after, heads=before.heads)
+        before = after
+    raise _restless(root)
+
+
+def _restless(root: Path) -> CacheError:
+    return CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
+
+
+def _connected(root: Path, seen: Listing, found: Found) -> Chain:
+    links = {part.path.name: link for part, (why, link) in found.items() if not why}
+    fates = _fates(part for part in found if part.kind == "seals" and part.path.name in links)
+    wanted = _wanted(seen.heads, links, fates)
+    faults = {part: why for part, (why, _) in found.items()}
+    missing = wanted - {part.path.name for part in found}
+    faults |= {part: LOST for name in sorted(missing) if (part := part_named(root, name))}
+    # A number that is not noted is known where the chain holds a part of it.
+    caches = seen.caches | {link.cache for name in wanted if (link := links.get(name))}
+    loose, unsealed = [], []
+    for part, (why, link) in found.items():
+        name = part.path.name
+        if why or name in wanted or fates.get(name) == MERGED:
+            continue
+        if not link:
+            unsealed.append(name)
+        elif link.cache in caches or not caches or origin(root, link.cache).exists():
+            loose.append(name)
+        else:
+            faults[part] = FOREIGN
+    return Chain(faults, loose, unsealed, fates)
+
+
+def _wanted(
+    heads: Iterable[str], links: Mapping[str, Link | None], fates: Mapping[str, str]
+) -> set[str]:
+    """Names of the commits that must be there.
+
+    Args:
+        heads: names of the open ends.
+        links: what each sound part says of itself, by name.
+        fates: what the seals say. Behind a part that a seal names nothing is looked for: the seal
+            has named that, too.
+    """
+    todo, found = [*heads, *fates], set()
+    while todo:
+        name = todo.pop()
+        if name in found or fates.get(name, HERE) != HERE:
+            continue
+        found.add(name)
+        link = links.get(name)
+        if link and name not in fates:
+            todo += link.after
+    return found
+
+
+def _fates(seals: Iterable[Part]) -> dict[str, str]:
+    """What the seals say together, a later one knows better; a damaged one says nothing."""
+    fates: dict[str, str] = {}
+    for seal in sorted(seals, key=lambda part: part.path.name):
+        with suppress(OSError, pa.ArrowException), pq.ParquetFile(seal.path) as file:
+            rows = file.read(SEALS.names, use_threads=False).to_pydict()
+            fates |= {name: fate for name, fate in zip(*rows.values(), strict=True) if name}
+    return fates
+
+
+def sound_parts(root: Path) -> list[Part]:
+    """The parts that hold rows, in name order; raises as `sound_chain`."""
+    return sound_chain(root).sound(*KINDS)
+
+
+def sound_chain(root: Path) -> Chain:
+    """The cache, after every byte has been hashed, every schema compared and every link followed.
+
+    Raises:
+        NoCache: nothing has been collected at `root`.
+        DamagedPart: at least one part is not what its name promises, or is missing.
+        CacheError: as `examine`.
+    """
+    found = examine(root)
+    faults = [(part.path.name, why) for part, why in found.faults.items() if why]
+    if faults:
+        name, why = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        remedy = "bring it back, or give it up" if why == LOST else "move it aside"
+        raise DamagedPart(
+            f"damaged part{more}: {name}: {why}; "
+            f"{remedy} with `hierrouter cache repair --cache {root}`"
+        )
+    if found.unsealed:
+        _note_unsealed(root, len(found.unsealed), found.unsealed[0])
+    return found
+
+
+@cache
+def _note_unsealed(root: Path, count: int, first: str) -> None:
+    """Once a process and state of the cache: every command opens it several times."""
+    logging.getLogger(__name__).warning(
+        "%d parts name no predecessors: %s: %s; they were written by an earlier version, "
+        "`hierrouter cache repair --cache %s` seals them",
+        *(count, root, first, root),
+    )
+
+
+def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> None:
+    """Commit what became of these parts.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    names = sorted(fates)
+    table = pa.table([names, [fates[name] for name in names]], schema=SEALS)
+    append_part(root, "seals", table, secrets.token_hex(4), on_step)
+
+
+def seal_loose(root: Path) -> None:
+    """Take into the chain what a crash or a copy has left beside it; nothing is hashed.
+
+    Shards may be at work. What a pull has brought and not judged yet is left to it.
+
+    Raises:
+        WorldError: the disk is full or failed.
+        CacheError: as `arrivals`.
+    """
+    loose = set(glance(root).loose).difference(arrivals(root))
+    if due := [name for name in loose if (parts_folder(root) / name).exists()]:
+        seal(root, dict.fromkeys(due, HERE))
+
+
+def glance(root: Path) -> Chain:
+    """As `examine`, but nothing is hashed: no fault is known but what is missing or foreign."""
+    seen = listing(root)
+    return _connected(root, seen, {part: (None, link_of(part.path)) for part in seen.parts})
+
+
+def arrivals(root: Path) -> list[str]:
+    """Names of the parts that a pull copies, or copied until it was killed.
+
+    Raises:
+        CacheError: what was noted cannot be read.
+    """
+    try:
+        names = json.loads((root / ARRIVING).read_bytes())
+        return [name for name in names if part_named(root, name)]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise CacheError(
+            f"not readable: {root / ARRIVING}: not written by this program; remove it"
+        ) from error
