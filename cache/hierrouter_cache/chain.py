@@ -31,6 +31,7 @@ from hierrouter_cache.parts import (
     listing,
     no_cache,
     origin,
+    own_name,
     part_named,
     parts_folder,
     proof,
@@ -43,7 +44,6 @@ ARRIVING = "pull.json"  # below the cache: names of parts that are copied and no
 HERE, MERGED, DAMAGED, MISSING = "here", "merged", "damaged", "missing"
 LOST = "missing: later commits name it"
 FOREIGN = "written by another cache, and no pull brought it"
-
 
 Found = Mapping[Part, tuple[str | None, Link | None]]  # as `parts.proof` of each part
 
@@ -85,48 +85,36 @@ class Chain:
 def examine(root: Path) -> Chain:
     """Look at every part, after hashing all bytes, and at what connects them.
 
-    Readers take no lock, so a compaction may replace parts meanwhile. Then the folder is listed
-    again, and only what is new is hashed.
+    Readers take no lock, so a compaction may replace parts meanwhile. One listing can miss a merged
+    part that appears behind its back and also the parts that were merged into it. A merged part
+    appears before they vanish; so if the next listing still has everything that the first one had,
+    it has missed nothing, and it has all that the heads of the first one reach.
 
     Raises:
         NoCache: nothing has been collected at `root`.
         CacheError: a part of a newer version, or the folder does not come to rest.
     """
     known: Found = {}
-    for _ in range(TRIES):
-        seen = _whole_listing(root)
-        known = {**known, **{part: proof(part) for part in seen.parts if part not in known}}
-        if all(known[part][0] != GONE for part in seen.parts):
-            return _connected(root, seen, {part: known[part] for part in seen.parts})
-        known = {part: found for part, found in known.items() if found[0] != GONE}
-    raise _restless(root)
-
-
-def _whole_listing(root: Path) -> Listing:
-    """A listing that holds every row that was committed before it began.
-
-    One listing can miss a merged part that appears behind its back and also the parts that were
-    merged into it. A merged part appears before they vanish; so if the next listing still has
-    everything that the first one had, it has missed nothing. Its heads are those of the first one:
-    what they reach was there when the second one began.
-    """
     before = listing(root)
     for _ in range(TRIES):
         if not before.parts and not before.heads:
             raise no_cache(root)
-        after = listing(root)
-        if set(before.parts) <= set(after.parts):
-            return replace(after, heads=before.heads)
-        before = after
-    raise _restless(root)
-
-
-def _restless(root: Path) -> CacheError:
-    return CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
+        seen = listing(root)
+        if set(before.parts) <= set(seen.parts):
+            known = {part: known.get(part) or proof(part) for part in seen.parts}
+            if all(why != GONE for why, _ in known.values()):
+                return _connected(root, replace(seen, heads=before.heads), known)
+            known = {part: found for part, found in known.items() if found[0] != GONE}
+        before = seen
+    raise CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
 
 
 def _connected(root: Path, seen: Listing, found: Found) -> Chain:
-    links = {part.path.name: link for part, (why, link) in found.items() if not why}
+    links = {  # also of a part that was only renamed, under its own name
+        own_name(part, link) if link else part.path.name: link
+        for part, (why, link) in found.items()
+        if link or not why
+    }
     fates = _fates(part for part in found if part.kind == "seals" and part.path.name in links)
     wanted = _wanted(seen.heads, links, fates)
     faults = {part: why for part, (why, _) in found.items()}
@@ -151,13 +139,9 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
 def _wanted(
     heads: Iterable[str], links: Mapping[str, Link | None], fates: Mapping[str, str]
 ) -> set[str]:
-    """Names of the commits that must be there.
+    """Names of the commits that must be there, from what sound parts and seals say, by name.
 
-    Args:
-        heads: names of the open ends.
-        links: what each sound part says of itself, by name.
-        fates: what the seals say. Behind a part that a seal names nothing is looked for: the seal
-            has named that, too.
+    Behind a part that a seal names nothing is looked for: the seal has named that, too.
     """
     todo, found = [*heads, *fates], set()
     while todo:
@@ -220,11 +204,7 @@ def _note_unsealed(root: Path, count: int, first: str) -> None:
 
 
 def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> None:
-    """Commit what became of these parts.
-
-    Raises:
-        WorldError: the disk is full or failed.
-    """
+    """Commit what became of these parts; raises as `PartWriter.append`."""
     names = sorted(fates)
     table = pa.table([names, [fates[name] for name in names]], schema=SEALS)
     append_part(root, "seals", table, secrets.token_hex(4), on_step)
@@ -233,11 +213,8 @@ def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> Non
 def seal_loose(root: Path) -> None:
     """Take into the chain what a crash or a copy has left beside it; nothing is hashed.
 
-    Shards may be at work. What a pull has brought and not judged yet is left to it.
-
-    Raises:
-        WorldError: the disk is full or failed.
-        CacheError: as `arrivals`.
+    Shards may be at work. What a pull has brought and not judged yet is left to it. Raises as
+    `PartWriter.append` and `arrivals`.
     """
     loose = set(glance(root).loose).difference(arrivals(root))
     if due := [name for name in loose if (parts_folder(root) / name).exists()]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +94,32 @@ def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
         return f"not readable ({reason_of(error, 60)}), expected {file.rows} rows"
     if not _is_ours(rows.dtype) or rows.shape != (file.rows,):
         return f"expected {file.rows} rows of context and vector, found {rows.shape}"
-    return rows
+    return _foreign(file, rows) or rows
+
+
+def _foreign(file: EmbeddingFile, rows: NDArray[np.void]) -> str | None:
+    """Whether a file says that its vectors belong elsewhere; one of before says nothing."""
+    said = _description(file, rows)
+    try:
+        whose = json.loads(said or "{}")
+        encoder, texts, dim = (whose[key] if said else "" for key in ("encoder", "texts", "dim"))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "what follows its vectors is not readable"
+    found = file.path.parent.name, rows.dtype["vector"].shape
+    if not said or found == (_folder_name(encoder, texts), (dim,)):
+        return None
+    return f"{texts} by {encoder!s:.80} with {dim} numbers each, in the folder of others"
+
+
+def _description(file: EmbeddingFile, rows: NDArray[np.void]) -> bytes:
+    """What stands behind the mapped rows of a file: whose vectors they are, as JSON."""
+    with file.path.open("rb") as stream:
+        stream.seek(getattr(rows, "offset", 0) + rows.nbytes)
+        return stream.read()
+
+
+def _folder_name(encoder: str, texts: str) -> str:
+    return digest(["encoder", encoder, *([] if texts == CONTEXTS else [texts])])
 
 
 def _is_ours(found: np.dtype[Any]) -> bool:
@@ -136,8 +163,12 @@ def require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
         )
 
 
-def write_rows(folder: Path, seq: int, arrays: Sequence[NDArray[np.void]]) -> EmbeddingFile | None:
+def write_rows(
+    folder: Path, seq: int, arrays: Sequence[NDArray[np.void]], description: bytes
+) -> EmbeddingFile | None:
     """Commit all rows as one file; None where the cache cannot be written to, and is left as it is.
+
+    The description follows the rows, where numpy does not look, and the hash covers it.
 
     Mapped rows are read twice, for the name and for the file, and never held together.
 
@@ -153,11 +184,11 @@ def write_rows(folder: Path, seq: int, arrays: Sequence[NDArray[np.void]]) -> Em
             f"cannot write embeddings: {folder}: {error.strerror}; make room or mend the disk"
         ) from error
     rows, total = sum(len(array) for array in arrays), hashlib.sha256()
-    for piece in _pieces(arrays):
+    for piece in chain(_pieces(arrays), [description]):
         total.update(piece)
     sha = total.hexdigest()[:16]
     name = f"emb-{seq:08d}-{secrets.token_hex(4)}-r{rows}-{sha}.npy"
-    write_derived(folder.parents[1], folder / name, _pieces(arrays))
+    write_derived(folder.parents[1], folder / name, chain(_pieces(arrays), [description]))
     return EmbeddingFile(folder / name, rows, sha)
 
 
@@ -195,8 +226,8 @@ class EmbeddingStore:
 
     def __init__(self, reader: CacheReader, encoder: str, texts: str = CONTEXTS) -> None:
         self.encoder = encoder
-        named = ["encoder", encoder, *([] if texts == CONTEXTS else [texts])]
-        self.folder = reader.root / "derived" / digest(named)
+        self.texts = texts
+        self.folder = reader.root / "derived" / _folder_name(encoder, texts)
         self._reader = reader
         self._unwritten: list[NDArray[np.void]] = []
         self._map()
@@ -243,7 +274,9 @@ class EmbeddingStore:
         )
         rows["context"] = list(contexts)
         rows["vector"] = vectors
-        written = write_rows(self.folder, len(self._arrays), [rows])
+        whose = {"encoder": self.encoder, "texts": self.texts, "dim": vectors.shape[1]}
+        said = json.dumps(whose).encode()
+        written = write_rows(self.folder, len(self._arrays), [rows], said)
         if written is None:
             self._unwritten.append(rows)
         # What is on the disk need not be held: all files together may be larger than the memory.
@@ -324,7 +357,9 @@ def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
         require_sound(file)
     arrays = [mapped(file) for file in files]
     require_one_width(arrays, folder)
-    write_rows(folder, len(files), _first_of_each(arrays))
+    # All say the same, but for those of before, which say nothing.
+    said = max(_description(file, rows) for file, rows in zip(files, arrays, strict=True))
+    write_rows(folder, len(files), _first_of_each(arrays), said)
     try:
         for file in reversed(files):
             file.path.unlink()

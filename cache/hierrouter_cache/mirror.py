@@ -26,7 +26,7 @@ from hierrouter_cache.parts import (
     sha16,
 )
 from hierrouter_cache.reader import CacheReader
-from hierrouter_cache.stores import Store, unreachable
+from hierrouter_cache.stores import FolderStore, Store, unreachable
 from hierrouter_cache.writer import (
     OnPart,
     commit,
@@ -207,8 +207,9 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
         done = _each(partial(_send, store), due, on_part)
         sent += sum(done)
         if all(done):
-            with _reaching(store):
-                store.seal()
+            if isinstance(store, FolderStore):
+                with _reaching(store):
+                    seal_loose(store.root)  # it can be opened as a cache
             return sent
         # A compaction took parts away between two looks: the merged one is listed now.
     raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")

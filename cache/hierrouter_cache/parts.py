@@ -146,19 +146,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Link:
-    """What a part says of itself inside its hashed bytes.
-
-    Attributes:
-        kind, seq, writer: as in its name.
-        cache: number of the cache that it was written into.
-        after: names of the commits that were open ends when it was written.
-    """
+    """What a part says of itself inside its hashed bytes."""
 
     kind: str
     seq: int
     writer: str
-    cache: str
-    after: tuple[str, ...]
+    cache: str  # number of the cache that it was written into
+    after: tuple[str, ...]  # names of the commits that were open ends when it was written
 
     def header(self) -> bytes:
         """As it stands in the file."""
@@ -167,17 +161,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies in parts/, by names alone.
+    """What lies in parts/, by names alone."""
 
-    Attributes:
-        parts: in name order; seals too, and what looks like a head and has a wrong checksum.
-        heads: names of the commits that are open ends.
-        caches: numbers of the caches that have written here.
-    """
-
-    parts: tuple[Part, ...] = ()
-    heads: tuple[str, ...] = ()
-    caches: frozenset[str] = frozenset()
+    parts: tuple[Part, ...] = ()  # in name order; seals too, and heads with a wrong checksum
+    heads: tuple[str, ...] = ()  # names of the commits that are open ends
+    caches: frozenset[str] = frozenset()  # numbers of the caches that have written here
 
 
 def parts_folder(root: Path) -> Path:
@@ -192,6 +180,11 @@ def part_name(kind: str, seq: int, writer: str, rows: int, data: bytes | memoryv
 
 def _name(kind: str, seq: int, writer: str, rows: int, sha: str) -> str:
     return f"{kind}-{seq:08d}-{writer}-r{rows}-{sha}.parquet"
+
+
+def own_name(part: Part, link: Link) -> str:
+    """The name under which a part was written that says this of itself."""
+    return _name(link.kind, link.seq, link.writer, part.rows, part.sha)
 
 
 def list_parts(root: Path) -> list[Part]:
@@ -340,10 +333,7 @@ def _content(part: Part, where: Path | pa.BufferReader) -> tuple[str | None, Lin
         )
     if footer.num_rows != part.rows:
         return f"{footer.num_rows} rows, its name says {part.rows}", link
-    if (
-        link
-        and (own := _name(link.kind, link.seq, link.writer, part.rows, part.sha)) != part.path.name
-    ):
+    if link and (own := own_name(part, link)) != part.path.name:
         return f"renamed: it was written as {own}", link
     return mismatch(footer.schema.to_arrow_schema(), part.kind), link
 

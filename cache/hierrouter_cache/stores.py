@@ -11,7 +11,6 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from hierrouter_cache.chain import seal_loose
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.parts import NAME, parts_folder
 from hierrouter_cache.writer import commit, make_cache, no_steps
@@ -47,10 +46,6 @@ class FolderStore:
         if not parts_folder(self.root).is_dir() or not (self.root / "tmp").is_dir():
             make_cache(self.root)
         commit(self.root, name, memoryview(data), no_steps)
-
-    def seal(self) -> None:
-        """Take what was written into the chain of the cache that the folder is."""
-        seal_loose(self.root)
 
 
 @dataclass(frozen=True)
@@ -99,9 +94,6 @@ class ObjectStore:
         draft = "/".join([self.folder, "tmp", f"{name}.{secrets.token_hex(4)}.tmp"])
         self._put(draft, data)
         self.files.move(draft, target)
-
-    def seal(self) -> None:
-        """Nobody opens objects as a cache: a pull gives them a chain again."""
 
     def _put(self, path: str, data: bytes | memoryview) -> None:
         with self.files.open_output_stream(path) as stream:

@@ -43,10 +43,6 @@ def no_steps(_: str) -> None:
     """The `Steps` of everyday work: nobody listens."""
 
 
-def no_then() -> None:
-    """Nothing more is done."""
-
-
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, wholly or not at all, surviving a power cut.
 
@@ -74,7 +70,7 @@ def placing(
     draft: Path,
     target: Path,
     on_step: Steps = no_steps,
-    then: Callable[[], None] = no_then,
+    then: Callable[[], None] = lambda: None,
 ) -> Iterator[BinaryIO]:
     """An open `draft` that becomes `target`: the one order of steps that survives a crash anywhere.
 
@@ -173,14 +169,8 @@ def append_part(
     """Commit one part behind all open ends of the chain; returns its name and its bytes.
 
     Args:
-        root, kind, table: where, what and its rows.
-        writer: 8 hexadecimal digits.
-        on_step: as `PartWriter`.
         seq: its number; 0 for one more than any that is there.
-        packing: as `encode`.
-
-    Raises:
-        WorldError: as `PartWriter.append`.
+        packing: as `encode`, which raises what this does, and `commit`.
     """
     seen = listing(root)
     cache = min(seen.caches, default=NOBODY)
@@ -255,9 +245,10 @@ def commit(
     folder = parts_folder(root)
 
     def move_head() -> None:
-        on_step("before head")
+        if after is None:
+            return
         (folder / head_name(name)).touch()
-        for covered in after or ():
+        for covered in after:
             with contextlib.suppress(OSError):  # one too many costs nothing
                 (folder / head_name(covered)).unlink()
         on_step("after head")
@@ -265,8 +256,7 @@ def commit(
     if after is None and (link := link_of(pa.BufferReader(data))):
         with contextlib.suppress(OSError):  # a disk that refuses this refuses the part, too
             origin(root, link.cache).touch()
-    then = no_then if after is None else move_head
-    with placing(draft_path(root, name), folder / name, on_step, then) as file:
+    with placing(draft_path(root, name), folder / name, on_step, move_head) as file:
         write_all(file.fileno(), data)
 
 

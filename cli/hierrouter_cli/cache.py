@@ -337,13 +337,13 @@ def compact(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 @add(app, "cache repair", "Move damaged parts aside.")
 def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     """Move damaged parts to quarantine/; `collect` then asks only for what was in them."""
-    from hierrouter_cache.chain import LOST, examine
+    from hierrouter_cache.chain import LOST, glance
     from hierrouter_cache.maintenance import quarantine
 
     moved = quarantine(cache)
     for name, why in moved:
         console.put(f"{'given up' if why == LOST else 'moved to quarantine'}: {name}: {why}\n")
-    if plan := examine(cache).lost_plan:
+    if plan := glance(cache).lost_plan:
         console.put(
             f"the last plan was given up: {plan}; collect with the same --datasets and "
             "--pool, or import, once more: all that is there is used again\n"

@@ -39,7 +39,6 @@ POINTS = (
     "before rename",
     "after rename",
     "after folder fsync",
-    "before head",
     "after head",
     "compact: read",
     "compact: written",

@@ -88,7 +88,6 @@ def test_parts_merged_while_they_are_opened_are_opened_again(root: Path, between
             "changes all the time: {root}; try again later",
         ),
         (chain, "listing", sound_parts, "keeps changing: {root}; wait until"),
-        (chain, "_whole_listing", sound_parts, "keeps changing: {root}; wait until"),
         (
             mirror,
             "list_parts",

@@ -46,6 +46,23 @@ def test_cache_compact_refuses_what_it_cannot_do(place: Place) -> None:
     assert part.name in place.refuses("cache compact --cache c", code=3)
 
 
+def test_a_last_plan_that_is_gone_or_renamed_is_named_by_every_command(place: Place) -> None:
+    for limit in (2, 3):
+        place.does(f"collect --datasets arith --cache c --limit {limit}")
+    first, last = sorted((place / "c/parts").glob("plans-*"))
+    aside = last.rename(place / "aside")
+    for command in ("cache verify", "cache info", "report"):
+        done = place.asks(f"{command} --cache c")
+        assert (done.returncode, last.name in done.stderr) == (3, True)
+    aside.rename(last)
+    assert "chain" in place.does("cache verify --cache c").stdout
+    later = first.rename(first.with_name(first.name.replace("plans-00000", "plans-00009")))
+    damaged = place.asks("cache verify --cache c")
+    assert damaged.returncode == 3
+    assert f"damaged: {later.name}: renamed: it was written as {first.name}" in damaged.stderr
+    assert f"damaged: {first.name}: missing" in damaged.stderr
+
+
 def test_a_damaged_last_plan_is_asked_for_and_not_replaced_by_an_older_one(place: Place) -> None:
     collect = "collect --datasets arith --cache c --limit"
     for limit in (2, 3):
