@@ -197,7 +197,7 @@ def sound_chain(root: Path) -> Chain:
 def _note_unsealed(root: Path, count: int, first: str) -> None:
     """Once a process and state of the cache: every command opens it several times."""
     logging.getLogger(__name__).warning(
-        "%d parts name no predecessors: %s: %s; they were written by an earlier version, "
+        "note: %d parts name no predecessors: %s: %s; they were written by an earlier version, "
         "`hierrouter cache repair --cache %s` seals them",
         *(count, root, first, root),
     )

@@ -250,9 +250,9 @@ def test_a_cache_of_before_opens_with_a_note_until_it_is_repaired(
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert CacheReader(tmp_path).latest_plan().pool == "b"
-    assert [f"2 parts name no predecessors: {tmp_path}" in text for text in caplog.messages] == [
-        True
-    ]
+    assert [
+        f"note: 2 parts name no predecessors: {tmp_path}" in text for text in caplog.messages
+    ] == [True]
     assert quarantine(tmp_path) == []
     caplog.clear()
     assert CacheReader(tmp_path).latest_plan().pool == "b"
