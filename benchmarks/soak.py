@@ -53,7 +53,7 @@ from tests.warm import WarmProcess
 FAMILIES, FIRST_LIMIT = 10, 10  # questions of each family at the beginning
 KNOWN = {"parts", "derived", "quarantine", "tmp", "collect.lock", "start.lock", "pull.lock"}
 SHARD_LOCK = re.compile(r"shard-\d+-of-\d+\.lock")
-OF_A_RUN = {"live.json", "policy.json", "policy.safetensors", "run.json", "run.lock"}
+OF_A_RUN = {"live.json", "policy.safetensors", "run.json", "run.lock"}
 EPOCHS = "12"
 JOBS_AN_HOUR, ATTACKS = 2, 2  # more attacks where time is left
 

@@ -2,9 +2,11 @@
 
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
+from hierrouter.learning.run_folders import SEAL, sealed
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from tests.engines import Scripted
@@ -37,3 +39,14 @@ def collect_hostile(root: Path) -> None:
         for number, text in enumerate(HARM * 2)
     ]
     fill_cache(pool, queries, root, engines=engines)
+
+
+def resealed(found: Any) -> str:
+    """The text of a run's JSON file as somebody writes it who knows how checksums are made.
+
+    Raises:
+        ValueError: it is no object, or holds what JSON has not.
+    """
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return sealed({name: value for name, value in found.items() if name != SEAL}).decode()

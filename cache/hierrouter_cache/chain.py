@@ -59,12 +59,14 @@ class Chain:
             copy is under way.
         unsealed: names of sound parts of before the chain that no seal names.
         fates: what the seals say, by name of the part.
+        heads: names of the commits that nobody names.
     """
 
     faults: Mapping[Part, str | None]
     loose: Sequence[str]
     unsealed: Sequence[str]
     fates: Mapping[str, str]
+    heads: tuple[str, ...]
 
     def sound(self, *kinds: str) -> list[Part]:
         """The sound parts of these kinds, in name order."""
@@ -133,7 +135,7 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
             loose.append(name)
         else:
             faults[part] = FOREIGN
-    return Chain(faults, loose, unsealed, fates)
+    return Chain(faults, loose, unsealed, fates, seen.heads)
 
 
 def _wanted(

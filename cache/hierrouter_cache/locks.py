@@ -133,6 +133,10 @@ def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[Non
             raise CacheLocked(
                 f"{who} ({holder}) is at work: {path.parent}; wait for it or stop it"
             ) from None
+        if not _is_at(path, file):
+            raise CacheLocked(
+                f"the lock was removed while it was taken: {path}; run the same command again"
+            )
         # For people; a full disk can do without.
         with contextlib.suppress(OSError):
             os.ftruncate(file.fileno(), 0)
@@ -140,6 +144,14 @@ def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[Non
             holder = "shards or a transfer" if kind == fcntl.LOCK_SH else me
             os.write(file.fileno(), holder.encode())
         yield
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    """Whether the path still names this open file; else others would lock another one."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _opened(path: Path) -> IO[str]:

@@ -192,7 +192,7 @@ def _unlink(parts: Iterable[Part], on_step: Steps) -> None:
     try:
         for path in sorted((part.path for part in parts), reverse=True):
             on_step("compact: unlink")
-            path.unlink()
+            path.unlink(missing_ok=True)
             folder = path.parent
         if folder:
             fsync_folder(folder)

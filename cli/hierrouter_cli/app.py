@@ -62,6 +62,7 @@ for path, command, short_help, group in (
     ("serve", serve.serve, "The same behind an OpenAI-compatible address.", LIVE),
     ("pools", catalogue.pools, "The pools that come with the package.", AROUND),
     ("datasets", catalogue.datasets, "Known datasets, and samples of their questions.", AROUND),
+    ("verify", catalogue.verify, "Whether all that figures rest on is as written.", AROUND),
     ("doctor", catalogue.doctor, "What of this installation works, and what does not.", AROUND),
 ):
     add(app, path, short_help, group)(command)

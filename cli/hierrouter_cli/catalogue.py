@@ -1,7 +1,8 @@
-"""`hierrouter pools`, `datasets` and `doctor`: what there is, and what of it works."""
+"""`hierrouter pools`, `datasets`, `verify`, `doctor`: what there is, and whether it is sound."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,6 +117,42 @@ def _as_text(described: list[Described], pairs: list[Pair]) -> str:
 
 def _name(query: Query) -> str:
     return f"{query.dataset}/{query.id}"
+
+
+def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
+    """Check all that figures rest on: cache, embeddings, runs and reports; exit 3 names damage.
+
+    Every byte is hashed, every row's key computed again, and what is missing is named, too.
+    """
+    from hierrouter.learning.integrity import look_over
+    from hierrouter.replay.inspection import verify_cache
+    from hierrouter.tables import safe_text
+    from hierrouter_cache.errors import DamagedPart, NoCache
+
+    found = look_over(cache)
+    wrong = Counter(kind for kind, _, _ in found.faults)
+    for kind, count in found.files.items():
+        if count:
+            state = f"{wrong[kind]:,} damaged or missing" if wrong[kind] else "sound"
+            state = "not ours, not looked at" if kind == "stranger" else state
+            console.put(f"{kind:<20}{count:>8,}  {state}\n")
+    for _, file, why in found.faults:
+        console.say(safe_text(f"damaged: {file}: {why}"))
+    if found.faults:
+        raise DamagedPart(
+            f"damaged or missing: {len(found.faults)} files; `hierrouter cache repair` moves those "
+            "of a cache aside, runs are trained again"
+        )
+    try:
+        with console.progress_bars() as bars:
+            bar = bars.add_task("checking rows", total=None, note="")
+            lines = verify_cache(
+                cache, on_rows=lambda rows, total: bars.update(bar, advance=rows, total=total)
+            )
+    except NoCache:
+        console.say(f"no cache at {cache}")
+    else:
+        console.put("\n".join(lines) + "\n")
 
 
 def doctor(

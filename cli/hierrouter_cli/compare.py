@@ -44,7 +44,7 @@ def compare(
     from hierrouter.learning.baselines.answers import answers_for
     from hierrouter.learning.baselines.arms import require_sets, usable_sets
     from hierrouter.learning.baselines.registry import baselines as named
-    from hierrouter.learning.run_folders import check_out, new_run
+    from hierrouter.learning.run_folders import check_out, drafted, new_run
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.comparison import as_json, compared, contest_tables, long_table
 
@@ -65,4 +65,7 @@ def compare(
     log_looks("compare", tree, split, [shown.run], found.look)
     console.put_as(format, found, as_json, long_table, contest_tables)
     if out or format == "text":
-        console.say(f"compare: {found.write(new_run('compare', out))}")
+        folder = new_run("compare", out)
+        with drafted(folder) as draft:
+            name = found.write(draft).name
+        console.say(f"compare: {folder / name}")

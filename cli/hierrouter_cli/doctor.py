@@ -24,6 +24,7 @@ from hierrouter.questions import testbed
 from hierrouter_cache.errors import (
     CacheError,
     CacheLocked,
+    DamagedPart,
     HierRouterError,
     InputError,
     NoCache,
@@ -71,6 +72,7 @@ def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
         "disk": lambda: disk(cache),
         "cache": lambda: cache_health(cache),
         "router": router,
+        "integrity": lambda: integrity(cache),
     }
     if pool:
         checks["pool"] = lambda: pool_models(pool)
@@ -313,6 +315,21 @@ def router() -> Iterator[Finding]:
         yield Finding("router", "note", text)
     else:
         yield Finding("router", "ok", f"{run}: `hierrouter route` and `serve` can use it")
+
+
+def integrity(cache: Path) -> Iterator[Finding]:
+    """Whether embeddings, runs and reports are what was written, too."""
+    from hierrouter.learning.integrity import look_over
+
+    found = look_over(cache)
+    if found.faults:
+        _, file, why = found.faults[0]
+        raise DamagedPart(
+            f"{len(found.faults)} files damaged or missing, the first: {file}: {why}; "
+            "`hierrouter verify` names all"
+        )
+    text = f"{found.files.total():,} files of cache and runs: every byte as written"
+    yield Finding("integrity", "ok", text)
 
 
 # `folder_digest` of each shipped model; new weights come with new digests.

@@ -113,7 +113,7 @@ def explore(
     It is one file, opens from disk and loads nothing.
     """
     from hierrouter.collection.files import require_free
-    from hierrouter.learning.run_folders import new_run
+    from hierrouter.learning.run_folders import drafted, new_run
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.explore import as_html, explored
     from hierrouter_cache.writer import write_atomically
@@ -134,6 +134,11 @@ def explore(
     look = {"texts": len(content.texts), **looks_at(policies)}
     log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
     html = as_html(content).encode()
-    page = out or new_run("explore", None) / PAGE
-    write_atomically(page, html)
+    if out:
+        page = out
+        write_atomically(page, html)
+    else:
+        page = new_run("explore", None) / PAGE
+        with drafted(page.parent) as draft:
+            write_atomically(draft / PAGE, html)
     console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")

@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "quickstart": ("hierrouter quickstart", "hierrouter quickstart --limit 60 --out first"),
+    "verify": ("hierrouter verify", "hierrouter verify --cache caches/mine"),
     "doctor": ("hierrouter doctor", "hierrouter doctor --cache caches/paper --format json"),
     "collect": (
         "hierrouter collect --datasets gsm8k,math --dry-run",

@@ -29,14 +29,8 @@ def quickstart(
     """
     from hierrouter.collection.collect import DATA, Planned, noted_queries
     from hierrouter.learning.config import SWEEP, Objective, preset
-    from hierrouter.learning.run import (
-        Reached,
-        keep_for_live,
-        sweep_table,
-        train_members,
-        train_router,
-    )
-    from hierrouter.learning.run_folders import quickstart_folders
+    from hierrouter.learning.run import sweep_run, train_run
+    from hierrouter.learning.run_folders import drafted, quickstart_folders
     from hierrouter.learning.selection import select_run
     from hierrouter.learning.sweep import alpha_grid
     from hierrouter.pools.files import load_pool
@@ -51,23 +45,22 @@ def quickstart(
     tree = Selected(folders.cache).open()
     learned_from = training_tree(tree)
     console.say("2/4 train: PPO on the replayed tree, no model is called any more")
-    trained = train_router(
-        learned_from, Objective(alpha), preset("default"), seed, folders.train, watching
+    config = preset("default")
+    trained = train_run(
+        learned_from, Objective(alpha), config, seed, None, folders.train, watching, over=True
     )
-    keep_for_live(learned_from, folders.train)
-    console.say(f"trained: {Reached.by(trained, learned_from)}")
+    console.say(f"trained: {trained.reached}")
     console.say("3/4 sweep-alpha: one network for every price of cost, by enumeration")
     grid = alpha_grid(learned_from, allow_stop=True)
-    swept = train_members(learned_from, grid, SWEEP, [seed], True, folders.sweep, watching)
-    keep_for_live(learned_from, folders.sweep)
-    console.put(sweep_table(swept, learned_from) + "\n")
+    swept = sweep_run(learned_from, grid, SWEEP, [seed], True, folders.sweep, watching, over=True)
+    console.put(f"{swept.table}\n")
     console.say("4/4 report: exact values on the test fold, intervals by bootstrap over queries")
     shown = select_run(tree, alpha, folders.train, folders.sweep, with_sweep=True)
     request = ReportRequest({POOL: tree}, shown)
     say_what(request)
     finished = FinishedReport.of(request)
-    folders.report.mkdir(parents=True, exist_ok=True)
-    page = finished.write(folders.report)
+    with drafted(folders.report) as draft:
+        page = folders.report / finished.write(draft).name
     console.put_tables([finished.table("quality"), finished.table("summary")])
     console.put(f"page: {page}\n")
     if out:

@@ -72,7 +72,7 @@ def report(
     Text also writes a self-contained page with all figures; the other formats write it only where
     --out or --figures ask for files.
     """
-    from hierrouter.learning.run_folders import check_out, new_run
+    from hierrouter.learning.run_folders import check_out, drafted, new_run
     from hierrouter.pools.files import price_lists
 
     check_out(out)
@@ -105,17 +105,19 @@ def report(
     with contextlib.redirect_stdout(sys.stderr):  # what a user's policy prints is no result
         finished = FinishedReport.of(request)
     if style == PAPER:
-        show_paper(finished.result, format, new_run("report", out), files, width)
+        folder = new_run("report", out)
+        with drafted(folder) as draft:
+            show_paper(finished.result, format, folder, draft, files, width)
         return
     show(finished.result, format, all_tables)
     if page:
         folder = new_run("report", out)
-        with contextlib.redirect_stdout(sys.stderr):
-            written = finished.write(folder)
-        console.say(f"report: page {written}")
-    if files:
-        count = len(export_figures(finished.result, folder, files))
-        console.say(f"report: {count} figures in {folder}")
+        with drafted(folder) as draft, contextlib.redirect_stdout(sys.stderr):
+            written = finished.write(draft)
+            figures_written = export_figures(finished.result, draft, files) if files else []
+        console.say(f"report: page {folder / written.name}")
+        if files:
+            console.say(f"report: {len(figures_written)} figures in {folder}")
 
 
 def say_what(request: ReportRequest) -> None:
@@ -142,11 +144,13 @@ def show(result: Report, format: str, all_tables: bool = False) -> None:
 
 
 def show_paper(
-    result: Report, format: str, folder: Path, files: Sequence[str], width: float
+    result: Report, format: str, folder: Path, draft: Path, files: Sequence[str], width: float
 ) -> None:
     """The paper's two tables on stdout, its figure in files; what it lacks is said.
 
     Args:
+        folder: where the figure will be.
+        draft: where it is written.
         width: of the figure, in inches.
     """
     from hierrouter.reports.figures import latex_figure, reward_figure, save
@@ -158,7 +162,8 @@ def show_paper(
     console.put_as(format, result, as_json, long_table, paper_tables)
     drawing = reward_figure(result, width)
     for suffix in dict.fromkeys(files):
-        console.say(f"report: figure {save(drawing, folder / f'{drawing.name}.{suffix}')}")
+        name = save(drawing, draft / f"{drawing.name}.{suffix}").name
+        console.say(f"report: figure {folder / name}")
     if format == "latex":
         console.put("\n" + latex_figure(drawing, (folder / drawing.name).as_posix()))
 

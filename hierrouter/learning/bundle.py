@@ -12,6 +12,7 @@ import numpy as np
 
 from hierrouter.engines.generator import Engines
 from hierrouter.evaluation.budget import Ceilings
+from hierrouter.learning.run_folders import LIVE, record_of, require_listed, sealed, unsealed
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent
@@ -21,8 +22,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
 
-FILE = "live.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     if ceilings := bundle.ceilings:
         arrays = {"longest": ceilings.longest, "growth": ceilings.growth}
         found["ceilings"] = {name: array.tolist() for name, array in arrays.items()}
-    text = json.dumps(found, sort_keys=True, indent=2, allow_nan=False)
-    write_atomically(folder / FILE, f"{text}\n".encode())
+    write_atomically(folder / LIVE, sealed(found))
 
 
 def load_bundle(folder: Path) -> Bundle | None:
@@ -87,24 +86,29 @@ def load_bundle(folder: Path) -> Bundle | None:
     A network of a sweep has that of the sweep, one or two folders above.
 
     Raises:
-        InputError: it is damaged, or of another format.
+        InputError: it is damaged, gone, or of another format.
     """
     around = (folder, *folder.absolute().parents[:2])
-    file = next((place / FILE for place in around if (place / FILE).is_file()), None)
+    file = next((place / LIVE for place in around if (place / LIVE).is_file()), None)
     if file is None:
+        for place in around:  # one that has been there is not absent
+            if (record := record_of(place)) and LIVE in record.files:
+                require_listed(place / LIVE)
         return None
     try:
-        text = file.read_text("utf-8")
-    except (OSError, ValueError) as error:
+        data = file.read_bytes()
+    except OSError as error:
         raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
-        found = json.loads(text)
+        found = json.loads(data)
         if found["format"] != FORMAT:
             raise InputError(
-                f"{FILE} has format {found['format']!r:.20}, this version reads {FORMAT}: {file}; "
+                f"{LIVE} has format {found['format']!r:.20}, this version reads {FORMAT}: {file}; "
                 "train again with this version"
             )
-        pool, identities = stored_pool(text, str(file))
+        found = unsealed(data)
+        require_listed(file)
+        pool, identities = stored_pool(data.decode(), str(file))
         return Bundle(pool, identities, _ceilings(found["ceilings"]))
     except (
         KeyError,
@@ -114,7 +118,7 @@ def load_bundle(folder: Path) -> Bundle | None:
         OverflowError,
         RecursionError,
     ) as error:
-        raise InputError(f"{FILE} is damaged: {file}; train again, or give --pool") from error
+        raise InputError(f"{LIVE} is damaged: {file}; train again, or give --pool") from error
 
 
 def require_pool(origin: Origin, pool: Pool) -> None:
@@ -140,7 +144,7 @@ def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
     """
     for name, address in keys_sent(bundle.pool.models):
         raise InputError(
-            f"{FILE} would send {name} to {address}: {folder}; say so yourself with --pool"
+            f"{LIVE} would send {name} to {address}: {folder}; say so yourself with --pool"
         )
 
 

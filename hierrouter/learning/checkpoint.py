@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,19 +20,25 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Router, RouterShape
-from hierrouter.learning.run_folders import differences, remove
+from hierrouter.learning.run_folders import (
+    RECORD,
+    WEIGHTS,
+    differences,
+    finish_run,
+    record_of,
+    remove,
+    require_listed,
+)
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.writer import write_atomically
 
-WEIGHTS = "policy.safetensors"
-DESCRIPTION = "policy.json"
-SUMMARY = "sweep.json"  # of a sweep, see `finish_sweep`
 UNFINISHED = "training.safetensors"
-FORMAT = 2
-SNAPSHOT_FORMAT = 2
-HEADER = "hierrouter"
+FORMAT = 3
+SNAPSHOT_FORMAT = 3
+HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
+HEX = 64  # characters of a checksum
 CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
 PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip around one
@@ -42,15 +49,14 @@ Member = TypeVar("Member", TrainedRouter, TrainedSweep)
 
 
 def save_checkpoint(policy: Policy, folder: Path) -> None:
-    """Write both files into `folder`, replacing what is there.
+    """Write a policy into `folder`, replacing what is there.
 
     Raises:
         WorldError: the disk is full or failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(describe(policy), sort_keys=True, indent=2, allow_nan=False)
+    text = json.dumps(describe(policy), sort_keys=True, allow_nan=False)
     write_tensors(folder / WEIGHTS, tensors_of(policy), text)
-    write_atomically(folder / DESCRIPTION, f"{text}\n".encode())
 
 
 def load_checkpoint(path: Path) -> Policy:
@@ -61,16 +67,20 @@ def load_checkpoint(path: Path) -> Policy:
 
     Raises:
         InputError: there is none, it is truncated or no safetensors file, it was not written by
-            `save_checkpoint` or by that of another format, or its weights are not finite.
+            `save_checkpoint` or by that of another format, its checksum or that of its run is
+            another, or its weights are not finite.
     """
     file = path / WEIGHTS if path.is_dir() else path
-    if (path / SUMMARY).is_file() and not (path / WEIGHTS).exists():
+    if not file.exists() and is_sweep(path):
         members = (member.parent for member in path.glob(f"*/**/{WEIGHTS}"))
         raise InputError(
             f"not a checkpoint, but the folder of a sweep: {path}; "
             f"give one of its own: {min(members, default=path / 'seed-N')}"
         )
     tensors, text = read_tensors(file)
+    require_listed(file)
+    if any(value.dtype not in (torch.float32, torch.int64) for value in tensors.values()):
+        raise InputError(f"checkpoint has weights of a type that no router has: {file}; {RETRAIN}")
     if not all(torch.isfinite(value).all() for value in tensors.values()):
         raise InputError(f"checkpoint has weights that are not finite (NaN): {file}; {RETRAIN}")
     return rebuild(text, tensors, file)
@@ -91,19 +101,26 @@ def router_at(path: Path, alpha: float | None) -> TrainedRouter:
     return found.at(found.alphas[0] if alpha is None else alpha)
 
 
-def description_of(run: Path) -> dict[str, Any]:
-    """What a run of `train` or `sweep-alpha` says it learned from; empty where it does not say.
+def is_sweep(path: Path) -> bool:
+    """Whether a folder is that of a run of `sweep-alpha`.
 
-    Returns:
-        of the JSON values at least fingerprint, view and encoder.
+    Raises:
+        InputError: its record is damaged.
     """
-    for name in (DESCRIPTION, SUMMARY):
-        try:
-            found = json.loads((run / name).read_text("utf-8"))
-            return dict(found) if {"fingerprint", "view", "encoder"} <= found.keys() else {}
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-            continue
-    return {}
+    record = record_of(path)
+    return record is not None and record.command == "sweep-alpha"
+
+
+def learned(policy: Policy) -> dict[str, Any]:
+    """What the record of a run says of its policy, as JSON values."""
+    origin = policy.origin
+    return {
+        "algo": origin.config.algo,
+        "encoder": origin.encoder,
+        "fingerprint": origin.fingerprint,
+        "objective": asdict(policy.objective),
+        "view": origin.view,
+    }
 
 
 def describe(policy: Policy) -> dict[str, Any]:
@@ -231,7 +248,7 @@ def _check_fit(
         raise ValueError("the parts of the description do not fit")
 
 
-def _grid_of(found: dict[str, Any]) -> tuple[float, ...]:
+def _grid_of(found: Mapping[str, Any]) -> tuple[float, ...]:
     """The alphas of a sweep's description.
 
     Raises:
@@ -249,12 +266,13 @@ def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
     return folder if alpha is None else folder / f"alpha-{alpha!r}"
 
 
-def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
-    """Write the summary that makes the folder a finished sweep.
+def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[str] = ()) -> None:
+    """Write the record that makes the folder a finished sweep.
 
     Args:
         run: folder of the sweep; each checkpoint is in its `member_folder` already.
         seeds: one for each member.
+        heads: as in `Record`.
 
     Raises:
         WorldError: the disk is full or failed.
@@ -267,8 +285,7 @@ def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
         "seeds": list(seeds),
         "view": sweep.origin.view,
     }
-    text = json.dumps(described, sort_keys=True, indent=2)
-    write_atomically(run / SUMMARY, f"{text}\n".encode())
+    finish_run(run, described, heads)
 
 
 def load_sweep(run: Path) -> Sweep:
@@ -277,17 +294,16 @@ def load_sweep(run: Path) -> Sweep:
     Raises:
         InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
     """
-    summary = run / SUMMARY
+    record = record_of(run)
+    if record is None or not record.is_finished or record.command != "sweep-alpha":
+        raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
-        found = json.loads(summary.read_text("utf-8"))
-        alphas, conditioned = _grid_of(found), bool(found["conditioned"])
-        seeds = [int(seed) for seed in found["seeds"]]
+        alphas, conditioned = _grid_of(record.result), bool(record.result["conditioned"])
+        seeds = [int(seed) for seed in record.result["seeds"]]
         if not seeds:
             raise ValueError("no seeds")
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first") from None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"sweep summary is damaged: {summary}; sweep again") from error
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise InputError(f"{RECORD} of a sweep is damaged: {run}; sweep again") from error
 
     def routers(seed: int) -> tuple[TrainedRouter, ...]:
         folders = (member_folder(run, seed, alpha) for alpha in alphas)
@@ -330,7 +346,7 @@ def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
     Raises:
         InputError: the checkpoint is damaged.
     """
-    if not (folder / DESCRIPTION).is_file():
+    if not (folder / WEIGHTS).is_file():
         return None
     found = load_checkpoint(folder)
     alphas = found.alphas if isinstance(found, TrainedSweep) else ()
@@ -398,26 +414,40 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
         WorldError: the disk is full or failed; the old file is untouched then.
     """
     whole = {name: value.contiguous() for name, value in tensors.items()}
-    write_atomically(file, save(whole, metadata={HEADER: text}))
+    write_atomically(file, save(whole, metadata={HEADER: _digest(whole, text) + text}))
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """SHA-256 over the text and each tensor's name, dtype, shape and bytes."""
+    found = hashlib.sha256(text.encode())
+    for name, value in sorted(tensors.items()):
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
     """The tensors of a file that `write_tensors` wrote, and the text in its header.
 
     Raises:
-        InputError: there is none, or it is something else.
+        InputError: there is none, it is something else, or it was altered.
     """
     _check_start(file)
     try:
         with safe_open(file, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(HEADER)
+            held = (opened.metadata() or {}).get(HEADER)
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"checkpoint is truncated, damaged or not a safetensors file: {file}; {RETRAIN}"
         ) from error
-    if text is None:
+    if held is None:
         raise InputError(f"checkpoint was not written by hierrouter: {file}; {RETRAIN}")
+    digest, text = held[:HEX], held[HEX:]
+    if digest != _digest(tensors, text):
+        raise InputError(
+            f"checkpoint is damaged, or of an earlier version: {file}: checksum mismatch; {RETRAIN}"
+        )
     return tensors, text
 
 

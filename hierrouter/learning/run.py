@@ -21,7 +21,14 @@ from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
-from hierrouter.learning.run_folders import make_newest, resumable, seed_folders, timed
+from hierrouter.learning.run_folders import (
+    finish_run,
+    make_newest,
+    record_of,
+    resumable,
+    seed_folders,
+    timed,
+)
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
@@ -323,20 +330,24 @@ def train_run(
     budget: float | None,
     out: Path | None,
     watch: RunWatch,
+    over: bool = False,
 ) -> Run:
-    """A run of `train`, from its folder to its checkpoint.
+    """A run of `train`, from its folder to its record.
 
     Args:
         tree: of `training_tree`.
         budget: as in `train`; instead of the objective's alpha.
+        over: another run in `out` makes way.
 
     Raises:
         HierRouterError: as `train`.
     """
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
-    with resumable("train", asked, out) as folder:
+    with resumable("train", asked, out, over) as begun:
+        folder = begun.folder
         watch.on_folder(folder)
-        keep_for_live(tree, folder)
+        if not begun.is_finished:
+            keep_for_live(tree, folder)
         if budget is None:
             trained = train_router(tree, objective, config, seed, folder, watch)
         else:
@@ -345,6 +356,7 @@ def train_run(
             trained = meet_budget(every, tree, budget)
             checkpoint.save_checkpoint(trained, folder)
             watch.on_note(_bought(trained, tree.split("validation"), budget))
+        finish_run(folder, checkpoint.learned(trained), tree.heads)
     return Run(folder, trained, Reached.by(trained, tree))
 
 
@@ -369,7 +381,8 @@ def train_seeds(
         watch.on_note(f"seed {seed}: R {reached.reward:.4f} on validation{share}, in {place}")
         runs.append((reached.reward, run))
     best = max(runs, key=itemgetter(0))[1]
-    make_newest(best.folder, "train")
+    if record := record_of(best.folder):
+        make_newest(record)
     return replace(best, seeds=tuple(run for _, run in runs))
 
 
@@ -390,14 +403,18 @@ def sweep_run(
     allow_stop: bool,
     out: Path | None,
     watch: RunWatch,
+    over: bool = False,
 ) -> SweepRun:
-    """A run of `sweep-alpha`, from its folder to its summary; see `train_run`."""
+    """A run of `sweep-alpha`, from its folder to its record; see `train_run`."""
     objective = Objective(grid[0], allow_stop)
     named = training_named(Origin.of(tree, config, seeds[0]), objective, grid)
-    with resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out) as folder:
+    with resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out, over) as begun:
+        folder = begun.folder
         watch.on_folder(folder)
-        keep_for_live(tree, folder)
+        if not begun.is_finished:
+            keep_for_live(tree, folder)
         found = train_members(tree, grid, config, seeds, allow_stop, folder, watch)
+        finish_sweep(folder, found, seeds, tree.heads)
     return SweepRun(folder, found, sweep_table(found, tree))
 
 
@@ -486,9 +503,7 @@ def train_members(
             for each in objectives
         )
 
-    found = Sweep(grid, tuple(map(member, seeds)))
-    finish_sweep(folder, found, seeds)
-    return found
+    return Sweep(grid, tuple(map(member, seeds)))
 
 
 def sweep_table(sweep: Sweep, tree: RouteTree) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import time
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,200 @@ from hierrouter_cache import CACHE
 from hierrouter_cache.errors import InputError, WorldError
 
 RUNS = Path("runs")
-# The file whose presence says that a run is finished: it is written last.
-DONE = {"train": "policy.json", "sweep-alpha": "sweep.json"}
-# What a run was asked for; written first.
-BEGUN = "run.json"
+RECORD = "run.json"  # what a run was asked for, and what it left; see `Record`
+WEIGHTS = "policy.safetensors"
+LIVE = "live.json"
+CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
+RECORD_FORMAT = 2
+SEAL = "sha256"  # key of the checksum in a JSON file of a run
+REPAIR = "remove the folder, or put the file back; or give --checkpoint"
+
+
+def sealed(value: Mapping[str, Any]) -> bytes:
+    """A JSON object as a file that holds its own checksum."""
+    found = {**value, SEAL: hashlib.sha256(_canonical(value)).hexdigest()}
+    return _canonical(found) + b"\n"
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """What was given to `sealed`.
+
+    Raises:
+        ValueError: these are not the bytes that `sealed` gave.
+    """
+    found = json.loads(data)
+    if not isinstance(found, dict) or not found.pop(SEAL, None) or sealed(found) != data:
+        raise ValueError("checksum mismatch")
+    return found
+
+
+def _canonical(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, sort_keys=True, indent=2, allow_nan=False).encode()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `run.json` says of a run.
+
+    Attributes:
+        folder: the run.
+        command: "train" or "sweep-alpha".
+        asked: what the result depends on, as JSON values.
+        seq: which run of `RUNS` was finished when: the newest has the greatest number. 0 is not
+            finished, or of an earlier version.
+        result: what was learned, from what; of the JSON values at least fingerprint, view, encoder.
+        files: SHA-256 of each file that the run left, by its path in the folder.
+        heads: the last commits of the cache that it learned from.
+    """
+
+    folder: Path
+    command: str
+    asked: Mapping[str, Any]
+    seq: int = 0
+    result: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    heads: tuple[str, ...] = ()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it can be shown."""
+        return self.seq > 0
+
+    def write(self) -> Record:
+        """Replace `run.json`; returns itself.
+
+        Raises:
+            WorldError: the disk is full or failed; the old file is untouched then.
+        """
+        found = {name: value for name, value in vars(self).items() if name != "folder"}
+        # The command line reads this module's constants at its start, and this imports numpy.
+        from hierrouter_cache.writer import write_atomically
+
+        write_atomically(self.folder / RECORD, sealed({**found, "format": RECORD_FORMAT}))
+        return self
+
+
+def record_of(run: Path) -> Record | None:
+    """What a run says of itself; None where the folder holds no run.
+
+    Raises:
+        InputError: `run.json` is damaged.
+    """
+    file = run / RECORD
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"cannot read: {file}: {error.strerror}; {REPAIR}") from error
+    try:
+        found = json.loads(data)
+        if "format" not in found and SEAL not in found:  # of an earlier version
+            return Record(run, str(found["command"]), dict(found["asked"]))
+        found = unsealed(data)
+        if found.pop("format") != RECORD_FORMAT:
+            raise InputError(f"{RECORD} is of a newer version: {file}; upgrade hierrouter")
+        return Record(run, **{**found, "heads": tuple(found["heads"])})
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{RECORD} is damaged: {file}: checksum mismatch; {REPAIR}") from error
+
+
+def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Record:
+    """Say in `run.json` that a run is finished, what it left, and that it is the newest.
+
+    Args:
+        result, heads: as in `Record`.
+
+    Raises:
+        InputError: a `run.json` is damaged.
+        WorldError: the disk is full or failed.
+    """
+    found = record_of(run)
+    assert found, "a run is begun before it is finished"
+    files = {
+        file.relative_to(run).as_posix(): file_digest(file)
+        for name in (WEIGHTS, LIVE)
+        for file in sorted(run.rglob(name))
+    }
+    if found.is_finished and found.files == files:
+        return found
+    return make_newest(replace(found, result=dict(result), files=files, heads=tuple(heads)))
+
+
+def make_newest(record: Record) -> Record:
+    """Let a finished run be the first of `finished_runs`.
+
+    Raises:
+        InputError: a `run.json` is damaged.
+        WorldError: its file cannot be written.
+    """
+    others = (other.seq for other in _records() if other.folder != record.folder)
+    return replace(record, seq=1 + max(others, default=0)).write()
+
+
+def finished_runs(command: str) -> list[Record]:
+    """The finished runs of a command below `RUNS`, the newest first.
+
+    Args:
+        command: "train" or "sweep-alpha".
+
+    Raises:
+        InputError: a `run.json` is damaged or gone, so that nobody knows which run is the newest.
+    """
+    runs = [run for run in _records() if run.command == command and run.is_finished]
+    return sorted(runs, key=lambda run: (run.seq, run.folder.name), reverse=True)
+
+
+def _records() -> list[Record]:
+    records = []
+    for run in sorted(RUNS.glob("*/")):
+        if record := record_of(run):
+            records.append(record)
+        elif any(run.rglob(WEIGHTS)):
+            raise InputError(f"{RECORD} is gone: {run}; {REPAIR}")
+    return records
+
+
+def passed_over(command: str) -> list[str]:
+    """A sentence, without a full stop, on runs that hold weights and were not finished."""
+    found = [
+        str(run.folder)
+        for run in _records()
+        if run.command == command and not run.is_finished and any(run.folder.rglob(WEIGHTS))
+    ]
+    if not found:
+        return []
+    return [
+        f"not finished, or of an earlier version, and not looked at: {', '.join(found)}; the same "
+        "command with --out finishes it"
+    ]
+
+
+def require_listed(file: Path) -> None:
+    """Refuse a file that is not the one that its run was finished with.
+
+    The run is in the folder of the file, or one or two above. What lies in no run, or in one that
+    is not finished, is not known there.
+
+    Raises:
+        InputError: it was altered, exchanged or set back; or `run.json` is damaged.
+    """
+    place = file.absolute()
+    for run in list(place.parents)[:3]:
+        record = record_of(run)
+        if record is None:
+            continue
+        known = record.files.get(place.relative_to(run).as_posix())
+        if record.is_finished and (not file.is_file() or known != file_digest(file)):
+            what = "is not the one that its run was finished with" if file.exists() else "is gone"
+            raise InputError(f"damaged run: {file} {what}; {REPAIR}")
+        return
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -72,8 +262,43 @@ def new_run(command: str, out: Path | None) -> Path:
 
 
 @contextmanager
-def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Iterator[Path]:
-    """The folder of a run: a new one, or `out` where the very same run was begun before.
+def drafted(folder: Path) -> Iterator[Path]:
+    """A folder to write results into; all at once it becomes `folder` when the block ends well.
+
+    Whatever ends it early, the same command can be given again.
+
+    Args:
+        folder: empty, as `new_run` makes it, or with results that make way.
+
+    Raises:
+        WorldError: the disk is full or failed.
+    """
+    from hierrouter_cache.writer import fsync_folder, write_atomically
+
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)  # as a kill left it
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        files = {file.name: file_digest(file) for file in sorted(draft.iterdir())}
+        write_atomically(draft / CONTENTS, sealed(files))
+        if (folder / CONTENTS).is_file():
+            shutil.rmtree(folder)
+        draft.replace(folder)
+        fsync_folder(folder.parent)
+    except OSError as error:
+        raise WorldError(
+            f"cannot write: {folder}: {error.strerror}; give the same command again"
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def resumable(
+    command: str, asked: Mapping[str, Any], out: Path | None, over: bool = False
+) -> Iterator[Record]:
+    """A run in its folder: a new one, or `out` where the very same run was begun before.
 
     What was asked for is written down before the first result, so that a run is never gone on with
     as another one. The folder is this process's alone meanwhile.
@@ -81,32 +306,31 @@ def resumable(command: str, asked: Mapping[str, Any], out: Path | None) -> Itera
     Args:
         command: "train" or "sweep-alpha".
         asked: what the result depends on, as JSON values.
+        over: another run in `out` makes way.
 
     Raises:
-        InputError: `out` holds something else, or its parent does not exist.
+        InputError: `out` holds something else, its record is damaged, or its parent does not exist.
         CacheLocked: another process is at work there.
         WorldError: the disk is full or failed.
     """
-    # The command line reads this module's constants at its start, and these import numpy.
     from hierrouter_cache.locks import folder_lock
-    from hierrouter_cache.writer import write_atomically
 
-    described = {"asked": dict(asked), "command": command}
-    found = _begun(out)
-    if out is None or found is None:
-        run = new_run(command, out)
-        text = json.dumps(described, sort_keys=True, indent=2)
-        write_atomically(run / BEGUN, f"{text}\n".encode())
-    else:
-        run = out
-        if different := sorted(differences(found, described)):
-            raise InputError(
-                f"another run was begun in {out}: {', '.join(different)} differ; "
-                "give the same flags, or another --out"
-            )
-    with folder_lock(run, "another run"):
-        remove_drafts(run)
-        yield run
+    asked = json.loads(json.dumps(asked))  # as it is read again
+    begun = record_of(out) if out else None
+    found = {"command": begun.command, "asked": begun.asked} if begun else {}
+    different = sorted(differences(found, {"command": command, "asked": asked})) if begun else []
+    if begun and different and not over:
+        raise InputError(
+            f"another run was begun in {out}: {', '.join(different)} differ; "
+            "give the same flags, or another --out"
+        )
+    if begun is None or different:
+        folder = out if over and out else new_run(command, out)
+        folder.mkdir(parents=True, exist_ok=True)
+        begun = Record(folder, command, asked).write()
+    with folder_lock(begun.folder, "another run"):
+        remove_drafts(begun.folder)
+        yield begun
 
 
 def timed(command: str) -> Path:
@@ -122,22 +346,6 @@ def seed_folders(base: Path, seeds: Iterable[int]) -> dict[int, Path]:
         seeds: of the trainings.
     """
     return {seed: base.with_name(f"{base.name}-seed-{seed}") for seed in seeds}
-
-
-def make_newest(run: Path, command: str) -> None:
-    """Let a finished run be the first of `finished_runs`.
-
-    Raises:
-        WorldError: its file cannot be written.
-    """
-    file = run / DONE[command]
-    try:
-        # A file system's clock ticks in milliseconds: two files can be of one moment.
-        latest = max((_finished_ns(each, command) for each in finished_runs(command)), default=0)
-        now = max(time.time_ns(), latest + 1)
-        os.utime(file, ns=(now, now))
-    except OSError as error:
-        raise WorldError(f"cannot write: {file}: {error.strerror}; check its owner") from error
 
 
 def remove_drafts(run: Path) -> None:
@@ -179,15 +387,6 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> set[str]
     return different
 
 
-def _begun(run: Path | None) -> dict[str, Any] | None:
-    """What a run in this folder was asked for; None where none was begun."""
-    try:
-        found = json.loads((run / BEGUN).read_text("utf-8")) if run else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def check_out(out: Path | None, command: str = "") -> None:
     """Refuse an output folder before any work is done for it.
 
@@ -195,12 +394,13 @@ def check_out(out: Path | None, command: str = "") -> None:
         command: a run of it may be there, to be gone on with.
 
     Raises:
-        InputError: it holds something else already, or its parent does not exist.
+        InputError: it holds something else already, or a record that is damaged; or its parent
+            does not exist.
     """
     if out is None:
         return
     _check_parent(out)
-    if command and (_begun(out) or {}).get("command") == command:
+    if command and (begun := record_of(out)) and begun.command == command:
         return
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"output exists: {out}; nothing is overwritten, choose another --out")
@@ -211,20 +411,6 @@ def _check_parent(out: Path) -> None:
         return  # is made with the first run
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")
-
-
-def finished_runs(command: str) -> list[Path]:
-    """The finished runs of a command, the newest first.
-
-    Args:
-        command: "train" or "sweep-alpha".
-    """
-    found = [path.parent for path in RUNS.glob(f"*/{DONE[command]}")]
-    return sorted(found, key=lambda run: _finished_ns(run, command), reverse=True)
-
-
-def _finished_ns(run: Path, command: str) -> int:
-    return (run / DONE[command]).stat().st_mtime_ns
 
 
 def _made(command: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -14,13 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
-from hierrouter.learning.checkpoint import description_of, load_sweep, router_at
-from hierrouter.learning.run_folders import DONE, RUNS, finished_runs
+from hierrouter.learning.checkpoint import load_sweep, router_at
+from hierrouter.learning.run_folders import (
+    RUNS,
+    WEIGHTS,
+    file_digest,
+    finished_runs,
+    passed_over,
+    record_of,
+)
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.keys import digest
 from hierrouter_cache.tree import RouteTree
 
 
@@ -84,10 +91,13 @@ def select_run(
     value = trained.alpha if trained and alpha is None else alpha
     value = PAPER_ALPHA if value is None else value
     remarks = [] if checkpoint or by_sweep else _overlooked(tree, "train", alpha)
+    if not checkpoint and not by_sweep:
+        remarks += passed_over("train")
     is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
     sweep = None
     if is_lacking or with_sweep:
-        remarks += [] if sweep_run else _overlooked(tree, "sweep-alpha")
+        if not sweep_run:
+            remarks += [*_overlooked(tree, "sweep-alpha"), *passed_over("sweep-alpha")]
         sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
     if is_lacking and sweep and (found := sweep.like(trained, value)):
@@ -202,9 +212,8 @@ def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
         "encoder": tree.encoder,
     }
     for run in finished_runs("train"):
-        described = description_of(run)
-        if all(described.get(name) == value for name, value in wanted.items()):
-            return run
+        if all(run.result.get(name) == value for name, value in wanted.items()):
+            return run.folder
     return None
 
 
@@ -212,21 +221,21 @@ def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun
     """All finished ones; same prices first, then the same alpha, then the newest."""
     found: list[tuple[bool, bool, LearnedRun]] = []
     for run in finished_runs(command):
-        if described := description_of(run):
-            fingerprint = str(described["fingerprint"])
-            other_alpha = described.get("objective", {}).get("alpha") != alpha
-            learned = LearnedRun(
-                folder=run,
-                view=str(described["view"]),
-                encoder=str(described["encoder"]),
-                same_tree=tree.same_content(fingerprint),
-            )
-            other_prices = fingerprint != tree.fingerprint
-            found.append((other_prices, alpha is not None and other_alpha, learned))
+        fingerprint = str(run.result["fingerprint"])
+        other_alpha = run.result.get("objective", {}).get("alpha") != alpha
+        learned = LearnedRun(
+            folder=run.folder,
+            view=str(run.result["view"]),
+            encoder=str(run.result["encoder"]),
+            same_tree=tree.same_content(fingerprint),
+        )
+        other_prices = fingerprint != tree.fingerprint
+        found.append((other_prices, alpha is not None and other_alpha, learned))
     return [run for *_, run in sorted(found, key=lambda each: each[:2])]  # stable: newest first
 
 
 LOG = "test_looks.jsonl"
+SUM = "sum"  # key of a line's checksum
 NOT_COMPARED = ("time", "version")  # the same look at another time shows nothing new
 # No link is followed and nothing is waited for: a run's folder may come from elsewhere.
 SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -246,7 +255,7 @@ def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -
     folders = sorted({_folder(run) for run in runs})
     seen = {"command": command, "routers": [_name(folder) for folder in folders], **look}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    line = _line({"time": now, "version": __version__, **seen})
+    line = _line({"time": now, "version": __version__, **seen}, with_sum=True)
     failures = []
     for folder in folders:
         try:
@@ -273,23 +282,32 @@ def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     own = read_test_looks(_folder(run)) if run else set()
     others = (
         read_test_looks(log.parent)
-        for command in DONE
+        for command in ("train", "sweep-alpha")
         for other in finished_runs(command)
-        if tree.same_content(str(description_of(other).get("fingerprint")))
-        for log in other.rglob(LOG)
+        if tree.same_content(str(other.result["fingerprint"]))
+        for log in other.folder.rglob(LOG)
     )
     return {"this_router": len(own), "all_routers": len(own.union(*others))}
 
 
 def read_test_looks(folder: Path) -> set[str]:
     """The different looks in the log of a folder; a line that is torn or foreign is none."""
-    found = set()
-    for line in _read(folder / LOG).splitlines():
+    return {look for look in looks_in(_read(folder / LOG)) if look}
+
+
+def looks_in(log: bytes) -> list[str | None]:
+    """The look in each line of a log; None where the line is not as it was written."""
+    found: list[str | None] = []
+    for line in log.splitlines():
         try:
             look = json.loads(line)
-            found.add(_line({name: look[name] for name in look.keys() - set(NOT_COMPARED)}))
+            whole = {name: value for name, value in look.items() if name != SUM}
+            is_whole = line.decode() == _line(whole, with_sum=True)
         except (ValueError, TypeError, AttributeError, RecursionError):
-            continue
+            is_whole = False
+        if is_whole:
+            look = _line({name: whole[name] for name in whole.keys() - set(NOT_COMPARED)})
+        found.append(look if is_whole else None)
     return found
 
 
@@ -299,17 +317,15 @@ def _folder(run: Path) -> Path:
 
 def _name(folder: Path) -> str:
     """The folder's own name and a digest of what it holds: it may move, and be copied."""
-    for name in DONE.values():
-        try:
-            digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-            return f"{folder.resolve().name} {digest[:12]}"
-        except OSError:
-            continue
-    return folder.resolve().name
+    name = folder.resolve().name
+    if (folder / WEIGHTS).is_file():
+        return f"{name} {file_digest(folder / WEIGHTS)[:12]}"
+    record = record_of(folder)  # of a sweep
+    return f"{name} {digest(record.files)[:12]}" if record else name
 
 
-def _line(look: Mapping[str, Any]) -> str:
-    return json.dumps(look, sort_keys=True)
+def _line(look: Mapping[str, Any], with_sum: bool = False) -> str:
+    return json.dumps({**look, SUM: digest(look)} if with_sum else look, sort_keys=True)
 
 
 def _read(log: Path) -> bytes:

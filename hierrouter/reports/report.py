@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from hierrouter.evaluation.policies import OwnPolicy, own_policies
-from hierrouter.learning.checkpoint import SUMMARY, router_at
+from hierrouter.learning.checkpoint import is_sweep, router_at
 from hierrouter.learning.selection import SelectedRun, provenance, run_by_enumeration, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
@@ -238,7 +238,7 @@ def run_or_sweep(
     """The folders of a run of `train` and of a sweep; a sweep may be given as the run."""
     folder = None if run is None else Path(run)
     swept = None if sweep is None else Path(sweep)
-    if folder is not None and (folder / SUMMARY).is_file():
+    if folder is not None and is_sweep(folder):
         return None, folder
     return folder, swept
 

@@ -23,8 +23,8 @@ from hierrouter.engines import backend
 from hierrouter.engines.encoders import load_encoder
 from hierrouter.engines.generator import Engines, prompt_text
 from hierrouter.learning import bundle
-from hierrouter.learning.checkpoint import DESCRIPTION, description_of, load_checkpoint
-from hierrouter.learning.run_folders import finished_runs
+from hierrouter.learning.checkpoint import load_checkpoint, member_folder
+from hierrouter.learning.run_folders import LIVE, finished_runs
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
 from hierrouter.serving.decisions import Decision, DecisionBatcher, LivePolicy, LiveState
@@ -492,15 +492,12 @@ def live_run(alpha: float | None = None) -> Path:
         InputError: there is none that can answer live questions.
     """
     for run in finished_runs("train"):
-        its_alpha = description_of(run).get("objective", {}).get("alpha")
-        if (run / bundle.FILE).is_file() and alpha in (None, its_alpha):
-            return run
+        its_alpha = run.result["objective"]["alpha"]
+        if LIVE in run.files and alpha in (None, its_alpha):
+            return run.folder
     for sweep in finished_runs("sweep-alpha"):
-        if not (sweep / bundle.FILE).is_file():
-            continue
-        for network in sorted(file.parent for file in sweep.glob(f"*/{DESCRIPTION}")):
-            if "alphas" in description_of(network):  # for every alpha
-                return network
+        if LIVE in sweep.files and sweep.result["conditioned"]:  # a network for every alpha
+            return member_folder(sweep.folder, sweep.result["seeds"][0])
     wanted = "" if alpha is None else f" for alpha {alpha:g}, and no sweep"
     remedy = "`hierrouter train`" if alpha is None else "`hierrouter sweep-alpha`, or --checkpoint"
     raise InputError(f"no trained router{wanted}: runs; {remedy}")

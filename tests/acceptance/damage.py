@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
 
+from hierrouter.learning.checkpoint import read_tensors, write_tensors
 from hierrouter.questions.testbed import model_path
 from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.parts import sha16
@@ -211,12 +211,13 @@ def cut(place: Place, name: str, size: int) -> None:
 
 def weights(place: Place) -> tuple[dict[str, Any], Tensors]:
     """Their description, and themselves."""
-    with safe_open(place.home / WEIGHTS, framework="numpy") as opened:
-        return json.loads(opened.metadata()["hierrouter"]), load_file(place.home / WEIGHTS)
+    tensors, text = read_tensors(place.home / WEIGHTS)
+    return json.loads(text), {name: value.numpy() for name, value in tensors.items()}
 
 
 def save(place: Place, name: str, description: dict[str, Any], tensors: Tensors) -> None:
-    save_file(tensors, place.home / name, {"hierrouter": json.dumps(description)})
+    arrays = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    write_tensors(place.home / name, arrays, json.dumps(description))
 
 
 def of_other_models(place: Place, name: str) -> None:

@@ -142,7 +142,7 @@ def test_text_shows_tables_and_leaves_in_a_run_the_same_numbers(work: Place, tol
     done = work.does(f"compare --baselines {FEW}")
     assert [f"Table {n}." in done.stdout for n in (1, 2, 3, 4)] == [True] * 4
     (run,) = set(work.folder.glob("runs/*-compare")) - before
-    assert {file.name for file in run.iterdir()} == {"compare.json", "compare.md"}
+    assert {file.name for file in run.iterdir()} == {"compare.json", "compare.md", "contents.json"}
     assert unvarying(json.loads((run / "compare.json").read_text())) == unvarying(told)
 
 

@@ -102,7 +102,7 @@ def test_the_first_of_several_problems_gives_the_code(own: Place) -> None:
     done = own.asks("doctor --format json")
     assert done.returncode == 3
     assert not json.loads(done.stdout)["works"]
-    assert done.stderr.startswith("error: 2 problems, the first: damaged part: calls-")
+    assert done.stderr.startswith("error: 3 problems, the first: damaged part: calls-")
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem(place: Place) -> None:

@@ -98,6 +98,6 @@ def test_the_pipe_may_close_early(home: Place, start: Start) -> None:
 
 def test_an_output_that_exists_is_not_overwritten(work: Place) -> None:
     (work / "taken").mkdir()
-    (work / "taken/policy.json").write_text(json.dumps("mine"))
+    (work / "taken/notes.json").write_text(json.dumps("mine"))
     assert "output exists: taken" in work.refuses("train --out taken")
-    assert json.loads((work / "taken/policy.json").read_text()) == "mine"
+    assert json.loads((work / "taken/notes.json").read_text()) == "mine"

@@ -50,7 +50,9 @@ def test_a_report_of_a_router_that_hands_over_with_figures(routed: Place) -> Non
     assert both["difference"] is not None
     drawn = [sorted((routed / "page").glob(f"*.{suffix}")) for suffix in ("pdf", "svg")]
     assert len(drawn[0]) == len(drawn[1]) > 0
-    assert len(list((routed / "page").iterdir())) == 2 * len(drawn[0]) + 2  # page and JSON
+    assert (
+        len(list((routed / "page").iterdir())) == 2 * len(drawn[0]) + 3
+    )  # page, JSON and contents
     assert all(file.read_bytes().startswith(b"%PDF") for file in drawn[0])
     assert f"report: {2 * len(drawn[0])} figures in page" in done.stderr
 
@@ -59,7 +61,10 @@ def test_the_papers_outputs_and_nothing_else(routed: Place) -> None:
     done = routed.does("report --style paper --format latex --width 3.3 --out paper")
     assert done.stdout.count(r"\begin{table}") == 2
     assert r"\includegraphics[width=\columnwidth]{paper/net-reward}" in done.stdout
-    assert [file.name for file in (routed / "paper").iterdir()] == ["net-reward.pdf"]
+    assert {file.name for file in (routed / "paper").iterdir()} == {
+        "contents.json",
+        "net-reward.pdf",
+    }
     drawn = (routed / "paper/net-reward.pdf").read_bytes()
     assert b"/MediaBox [ 0 0 237.6 " in drawn  # 3.3 inches
     assert "report: no reference models, with which the paper's tables begin" in done.stderr

@@ -17,7 +17,7 @@ COMMANDS = {
     "one for each alpha": "sweep-alpha --alphas 0,0.5 --algo ppo --epochs 6",
 }
 CTRL_C = 130
-KEPT = ("policy.json", "policy.safetensors", "sweep.json")
+KEPT = ("policy.safetensors", "live.json")
 
 
 @pytest.fixture(scope="module")

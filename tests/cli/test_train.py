@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter.learning.checkpoint import load_checkpoint, read_tensors, save_checkpoint
+from hierrouter.learning.run_folders import record_of
 from hierrouter.tables import money
 from tests.cli.conftest import Place, over_all
 from tests.conftest import Run
@@ -18,7 +19,7 @@ EXACT = "train --algo exact --epochs 2"
 
 
 def described(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "policy.json").read_text())
+    found: dict[str, Any] = json.loads(read_tensors(run / "policy.safetensors")[1])
     return found
 
 
@@ -128,7 +129,7 @@ def test_a_sweep_answers_an_alpha_that_was_not_trained(bare: Place) -> None:
 
 def test_a_sweep_by_ppo_is_one_training_an_alpha(bare: Place) -> None:
     bare.does("sweep-alpha --algo ppo --alphas 0.1,0 --epochs 2 --out by-ppo")
-    found = [described(run.parent) for run in sorted((bare / "by-ppo").rglob("policy.json"))]
+    found = [described(run.parent) for run in sorted((bare / "by-ppo").rglob("policy.safetensors"))]
     assert [(one["algo"], one["objective"]["alpha"]) for one in found] == [("ppo", 0), ("ppo", 0.1)]
 
 
@@ -210,13 +211,14 @@ def test_other_scores_of_the_test_fold_change_no_byte_of_a_policy(
             f"{TRAININGS[name]} --scorer given --encoder hashed-ngrams --epochs 2 --out {name}"
         )
         assert "10 validation)" in done.stderr and "test" not in done.stderr
-        files = [
-            path for path in sorted(out.rglob("*")) if path.suffix in (".json", ".safetensors")
-        ]
-        made.append({path.relative_to(out): path.read_bytes() for path in files})
-    trees = [json.loads(found[Path("run.json")])["asked"]["fingerprint"] for found in made]
-    assert trees[0] != trees[1]  # which names the whole tree, and is all that differs
-    for found, tree in zip(made, trees, strict=True):
-        for path in found:
-            found[path] = found[path].replace(tree.encode(), b"the tree")
-    assert made[0] == made[1]
+        record = record_of(out)
+        assert record
+        tree = record.asked["fingerprint"]
+        found = [json.dumps([record.asked, record.result])]
+        for path in sorted(out.rglob("policy.safetensors")):
+            tensors, text = read_tensors(path)
+            found += [text, str({key: value.tolist() for key, value in tensors.items()})]
+        # The fingerprint names the whole tree, and is all that differs.
+        made.append((tree, [text.replace(tree, "the tree") for text in found]))
+    assert made[0][0] != made[1][0]
+    assert made[0][1] == made[1][1]

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,16 @@ from hypothesis import strategies as st
 
 from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import (
-    description_of,
     load_checkpoint,
     load_sweep,
     read_tensors,
     router_at,
     write_tensors,
 )
-from hierrouter.learning.run_folders import check_out, resumable
+from hierrouter.learning.run_folders import LIVE, RECORD, WEIGHTS, check_out, record_of, resumable
 from hierrouter_cache.errors import HierRouterError
+from tests.hostile import resealed
 from tests.properties.near import damaged, edited
-
-WEIGHTS, LIVE = "policy.safetensors", "live.json"
 
 
 def begin(run: Path) -> None:
@@ -37,9 +36,9 @@ def begin(run: Path) -> None:
 LOADERS: tuple[Callable[[Path], object], ...] = (
     load_bundle,
     load_checkpoint,
-    description_of,
     load_sweep,
     lambda run: router_at(run, 0.1),
+    record_of,
     lambda run: check_out(run, "train"),
     begin,
 )
@@ -47,13 +46,20 @@ LOADERS: tuple[Callable[[Path], object], ...] = (
 
 @st.composite
 def changes(draw: st.DrawFn, run: Path) -> tuple[str, str | bytes]:
-    """(file of a run, what stands in it instead); of weights a text is the header."""
-    name = draw(st.sampled_from((WEIGHTS, LIVE, "policy.json", "sweep.json", "run.json")))
-    sound = (run / (name if (run / name).exists() else "policy.json")).read_bytes()
+    """(file of a run, what stands in it instead); of weights a text is the header.
+
+    Often with a checksum that is right.
+    """
+    name = draw(st.sampled_from((WEIGHTS, LIVE, RECORD)))
+    sound = (run / (name if (run / name).exists() else LIVE)).read_bytes()
     if draw(st.booleans()):
         return name, draw(damaged(sound))
     text = read_tensors(run / name)[1] if name == WEIGHTS else sound.decode()
-    return name, json.dumps(draw(edited(json.loads(text))))
+    found = draw(edited(json.loads(text)))
+    if name != WEIGHTS and draw(st.booleans()):
+        with suppress(ValueError):
+            return name, resealed(found)
+    return name, json.dumps(found)
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hierrouter.learning.checkpoint import save_checkpoint
+from hierrouter.learning.checkpoint import finish_sweep, learned, save_checkpoint
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
-from hierrouter.learning.sweep import TrainedSweep, train_sweep
+from hierrouter.learning.run_folders import WEIGHTS, Record, file_digest, finish_run
+from hierrouter.learning.sweep import Sweep, TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
@@ -45,10 +46,20 @@ def sweep_glimpse(
     return train_sweep(tree, GRID, OBJECTIVE, config, seed, watch, resumed)
 
 
-def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:
-    """Of both files of a checkpoint."""
+def finished(trained: TrainedRouter, folder: Path) -> Record:
+    """A finished run of `train` in `folder`; the newest."""
     save_checkpoint(trained, folder)
-    total = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        total.update(file.name.encode() + file.read_bytes())
-    return total.hexdigest()
+    Record(folder, "train", {}).write()
+    return finish_run(folder, learned(trained), ())
+
+
+def finished_sweep(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
+    """A finished run of `sweep-alpha`, whose checkpoints are in `folder` already."""
+    Record(folder, "sweep-alpha", {}).write()
+    finish_sweep(folder, sweep, seeds)
+
+
+def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:
+    """Of a checkpoint's bytes."""
+    save_checkpoint(trained, folder)
+    return file_digest(folder / WEIGHTS)

@@ -13,17 +13,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from hierrouter.learning import checkpoint
-from hierrouter.learning.checkpoint import HEADER, WEIGHTS, load_checkpoint, save_checkpoint
+from hierrouter.learning.checkpoint import (
+    HEADER,
+    load_checkpoint,
+    read_tensors,
+    save_checkpoint,
+    write_tensors,
+)
 from hierrouter.learning.config import Objective
+from hierrouter.learning.run_folders import WEIGHTS
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.learning.runs import ALPHA, GLIMPSE, GRID, glimpse, small_tree, sweep_glimpse
+from tests.hierrouter.learning.runs import (
+    ALPHA,
+    GLIMPSE,
+    GRID,
+    finished_sweep,
+    glimpse,
+    small_tree,
+    sweep_glimpse,
+)
 from tests.hierrouter.trees import planted_tree, random_tree
 
 
@@ -51,10 +65,9 @@ def test_there_and_back(trained: TrainedRouter, folder: Path, file: str) -> None
 
 
 def test_the_description_is_for_people_and_scripts(trained: TrainedRouter, folder: Path) -> None:
-    text = (folder / checkpoint.DESCRIPTION).read_text()
+    text = read_tensors(folder / WEIGHTS)[1]
     found = json.loads(text)
     assert found == checkpoint.describe(trained)
-    assert text == json.dumps(found, sort_keys=True, indent=2) + "\n"
     assert found["models"] == ["model-0", "model-1", "model-2"]
     assert found["config"]["preset"] == "default"
     assert str(folder) not in text
@@ -66,28 +79,16 @@ def test_what_is_not_known_is_not_there(
 ) -> None:
     save_checkpoint(replace(trained, **known), tmp_path)
     [(name, value)] = known.items()
-    described = json.loads((tmp_path / checkpoint.DESCRIPTION).read_text())
+    described = json.loads(read_tensors(tmp_path / WEIGHTS)[1])
     assert (name in described, described.get(name)) == (value is not None, value)
     assert getattr(load_checkpoint(tmp_path), name) == value
 
 
-def test_a_crash_between_the_files_leaves_a_whole_checkpoint(
-    trained: TrainedRouter, folder: Path
-) -> None:
-    (folder / checkpoint.DESCRIPTION).write_text("of an older training")
-    assert load_checkpoint(folder).origin == trained.origin
-
-
 def spoil(file: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    with safe_open(file, framework="pt") as opened:
-        metadata = opened.metadata()
-    weights = load_file(file)
+    """As somebody writes it who knows how checksums are made."""
+    weights, text = read_tensors(file)
     change(weights)
-    save_file(weights, file, metadata=metadata)
-
-
-def headed(file: Path, **header: str) -> None:
-    save_file({"x": torch.ones(1)}, file, metadata=header or None)
+    write_tensors(file, weights, text)
 
 
 CUT = "truncated, damaged or not a safetensors file"
@@ -115,16 +116,29 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
         UNFIT,
         lambda file: spoil(file, lambda weights: weights.update({"context.weight": TWO_BY_THREE})),
     ),
-    "somebody else's": ("not written by hierrouter", headed),
+    "eight bits": (
+        "of a type that no router has",
+        lambda file: spoil(
+            file, lambda found: found.update(x=torch.ones(1, dtype=torch.float8_e4m3fn))
+        ),
+    ),
+    "somebody else's": (
+        "not written by hierrouter",
+        lambda file: save_file({"x": torch.ones(1)}, file),
+    ),
+    "of before": (
+        "of an earlier version: .*: checksum mismatch",
+        lambda file: save_file({"x": torch.ones(1)}, file, metadata={HEADER: '{"format": 2}'}),
+    ),
     "older": (
-        r"has format 1, this version reads 2: .*; train again$",
-        lambda file: headed(file, hierrouter='{"format": 1}'),
+        r"has format 1, this version reads 3: .*; train again$",
+        lambda file: write_tensors(file, {}, '{"format": 1}'),
     ),
     "newer": (
-        r"has format 99, this version reads 2: .*; upgrade hierrouter$",
-        lambda file: headed(file, hierrouter='{"format": 99}'),
+        r"has format 99, this version reads 3: .*; upgrade hierrouter$",
+        lambda file: write_tensors(file, {}, '{"format": 99}'),
     ),
-    "no format": (UNFIT, lambda file: headed(file, hierrouter='{"format": "2"}')),
+    "no format": (UNFIT, lambda file: write_tensors(file, {}, '{"format": "2"}')),
 }
 
 
@@ -141,10 +155,10 @@ def test_a_wrong_file_is_named_for_what_it_is(
 
 
 def redescribe(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    with safe_open(file, framework="pt") as opened:
-        found = json.loads(opened.metadata()[HEADER])
+    tensors, text = read_tensors(file)
+    found = json.loads(text)
     change(found)
-    save_file(load_file(file), file, metadata={HEADER: json.dumps(found)})
+    write_tensors(file, tensors, json.dumps(found))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +227,7 @@ def test_the_folder_of_a_sweep_names_a_checkpoint_in_it(tmp_path: Path, conditio
         member = checkpoint.member_folder(tmp_path, seed, None if conditioned else ALPHA)
         save_checkpoint(every if conditioned else one, member)
     found = Sweep(GRID, (every, every)) if conditioned else Sweep((ALPHA,), ((one,), (one,)))
-    checkpoint.finish_sweep(tmp_path, found, [0, 1])
+    finished_sweep(tmp_path, found, [0, 1])
     member = checkpoint.member_folder(tmp_path, 0, None if conditioned else ALPHA)
     with pytest.raises(InputError, match=f"folder of a sweep: .*; .*: {re.escape(str(member))}$"):
         load_checkpoint(tmp_path)

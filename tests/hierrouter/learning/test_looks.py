@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from hierrouter.learning.checkpoint import save_checkpoint
 from hierrouter.learning.selection import LOG, count_test_looks, log_test_look, read_test_looks
 from hierrouter_cache.tree import Rate, repriced
 from tests.conftest import environment
-from tests.hierrouter.learning.runs import EXACT_GLIMPSE, glimpse, small_tree
+from tests.hierrouter.learning.runs import EXACT_GLIMPSE, finished, glimpse, small_tree
 from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -34,7 +33,7 @@ def test_a_look_says_when_and_at_what_and_the_same_again_is_no_new_one() -> None
     run = folder()
     assert log_test_look([run], "report", LOOK) == []
     [line] = lines(run)
-    assert line.keys() == {"alpha", "command", "routers", "time", "tree", "version"}
+    assert line.keys() == {"alpha", "command", "routers", "sum", "time", "tree", "version"}
     assert (line["command"], line["routers"], line["tree"]) == ("report", ["a"], "t")
     assert line["time"].endswith("+00:00")
     before = (run / LOG).read_bytes()
@@ -49,7 +48,7 @@ def test_one_look_at_two_runs_is_one_look() -> None:
     tree = small_tree()
     runs = [Path("runs") / name for name in "ab"]
     for run in runs:
-        save_checkpoint(glimpse(tree, config=EXACT_GLIMPSE), run)
+        finished(glimpse(tree, config=EXACT_GLIMPSE), run)
     log_test_look(runs, "report", LOOK)
     assert lines(runs[0]) == lines(runs[1])
     assert count_test_looks(tree, runs[0]) == {"this_router": 1, "all_routers": 1}
@@ -61,12 +60,12 @@ def test_one_look_at_two_runs_is_one_look() -> None:
 def test_looks_on_other_data_are_not_counted_and_under_other_prices_are() -> None:
     tree = small_tree()
     other = Path("runs/other")
-    save_checkpoint(glimpse(small_tree(seed=1), config=EXACT_GLIMPSE), other)
+    finished(glimpse(small_tree(seed=1), config=EXACT_GLIMPSE), other)
     log_test_look([other], "report", LOOK)
     assert count_test_looks(tree, None)["all_routers"] == 0
     rates = {name: Rate(1.0, 2.0) for name in tree.direct.models}
     dear = Path("runs/dear")
-    save_checkpoint(glimpse(repriced(tree, rates), config=EXACT_GLIMPSE), dear)
+    finished(glimpse(repriced(tree, rates), config=EXACT_GLIMPSE), dear)
     log_test_look([dear], "report", LOOK)
     assert count_test_looks(tree, None)["all_routers"] == 1
 

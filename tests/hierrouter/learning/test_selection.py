@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hierrouter.learning.checkpoint import finish_sweep, member_folder, save_checkpoint
+from hierrouter.learning.checkpoint import member_folder, save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import latest_run, overlooked_run, select_run
 from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
-from tests.hierrouter.learning.runs import ALPHA, EXACT_GLIMPSE, GRID, small_tree
+from tests.hierrouter.learning.runs import (
+    ALPHA,
+    EXACT_GLIMPSE,
+    GRID,
+    finished,
+    finished_sweep,
+    small_tree,
+)
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -27,10 +33,10 @@ def trained(
     alpha: float = ALPHA,
     objective: Objective | None = None,
 ) -> Path:
-    """A finished run of `train` that is so many seconds old."""
+    """A finished run of `train`, after which so many others were finished."""
     folder = Path("runs") / name
-    save_checkpoint(train(tree, objective or Objective(alpha), EXACT_GLIMPSE, 0), folder)
-    os.utime(folder / "policy.json", (1e9 - age, 1e9 - age))
+    run = finished(train(tree, objective or Objective(alpha), EXACT_GLIMPSE, 0), folder)
+    replace(run, seq=100 - age).write()
     return folder
 
 
@@ -39,7 +45,7 @@ def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
     network = train_sweep(tree, GRID, objective, EXACT_GLIMPSE, seed=0)
     save_checkpoint(network, member_folder(folder, 0))
-    finish_sweep(folder, Sweep(GRID, (network,)), [0])
+    finished_sweep(folder, Sweep(GRID, (network,)), [0])
     return folder
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +12,16 @@ import torch
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.learning import checkpoint, sweep
-from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, save_checkpoint
+from hierrouter.learning.checkpoint import load_sweep, member_folder, save_checkpoint
 from hierrouter.learning.config import Objective
 from hierrouter.learning.loop import TrainingFold
 from hierrouter.learning.network import Router, state_table
+from hierrouter.learning.run_folders import record_of
 from hierrouter.learning.sweep import AlphaRouter, Sweep, TrainedSweep, alpha_grid
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.learning import runs
-from tests.hierrouter.learning.runs import GRID, glimpse, small_tree, sweep_glimpse
+from tests.hierrouter.learning.runs import GRID, finished_sweep, glimpse, small_tree, sweep_glimpse
 from tests.hierrouter.trees import random_tree
 
 ALPHAS = (0.0, 1e-4, 0.005, 0.03, 1.0, 50.0)
@@ -124,7 +123,7 @@ def test_a_finished_sweep_of_one_training_an_alpha_is_read_back(tmp_path: Path) 
             save_checkpoint(router, member_folder(tmp_path, seed, router.alpha))
     with pytest.raises(InputError, match="no finished sweep"):
         load_sweep(tmp_path)
-    finish_sweep(tmp_path, Sweep(alphas, members), (7, 8))
+    finished_sweep(tmp_path, Sweep(alphas, members), (7, 8))
     found = load_sweep(tmp_path)
     assert found.alphas == alphas
     assert [[router.alpha for router in seeds] for seeds in found.routers] == [
@@ -142,7 +141,7 @@ def test_a_finished_sweep_of_one_network_makes_any_router_when_it_is_asked_for(
     members = tuple(sweep_glimpse(tree, seed) for seed in (7, 8))
     for member in members:
         save_checkpoint(member, member_folder(tmp_path, member.origin.seed))
-    finish_sweep(tmp_path, Sweep(GRID, members), (7, 8))
+    finished_sweep(tmp_path, Sweep(GRID, members), (7, 8))
     made: list[float] = []
     make = AlphaRouter.at
 
@@ -172,26 +171,27 @@ def test_a_finished_sweep_of_one_network_makes_any_router_when_it_is_asked_for(
 def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path) -> None:
     network = sweep_glimpse(small_tree())
     save_checkpoint(glimpse(small_tree()), member_folder(tmp_path, 0))
-    finish_sweep(tmp_path, Sweep(GRID, (network,)), (0,))
+    finished_sweep(tmp_path, Sweep(GRID, (network,)), (0,))
     with pytest.raises(InputError, match="for one alpha, not for a sweep"):
         load_sweep(tmp_path)
     save_checkpoint(network, member_folder(tmp_path, 0, 0.0))
-    finish_sweep(tmp_path, Sweep((0.0,), ((glimpse(small_tree()),),)), (0,))
+    finished_sweep(tmp_path, Sweep((0.0,), ((glimpse(small_tree()),),)), (0,))
     with pytest.raises(InputError, match="for every alpha, not for one"):
         load_sweep(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alphas", []), ("alphas", [math.nan]), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])],
+    [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])],
 )
 def test_a_summary_of_nothing_or_no_numbers_is_an_error(
     tmp_path: Path, name: str, value: object
 ) -> None:
     network = sweep_glimpse(small_tree(), 7)
     save_checkpoint(network, member_folder(tmp_path, 7))
-    finish_sweep(tmp_path, Sweep(GRID, (network,)), (7,))
-    found = json.loads((tmp_path / checkpoint.SUMMARY).read_text())
-    (tmp_path / checkpoint.SUMMARY).write_text(json.dumps({**found, name: value}))
-    with pytest.raises(InputError, match="sweep summary is damaged"):
+    finished_sweep(tmp_path, Sweep(GRID, (network,)), (7,))
+    record = record_of(tmp_path)
+    assert record
+    replace(record, result={**record.result, name: value}).write()
+    with pytest.raises(InputError, match="of a sweep is damaged"):
         load_sweep(tmp_path)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.generator import Answer, Failure
-from hierrouter.learning.bundle import FILE
 from hierrouter.learning.checkpoint import router_at
+from hierrouter.learning.run_folders import LIVE
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.models import CallFailed
@@ -20,6 +20,7 @@ from hierrouter.serving.router import Hop, RouteOptions, Router
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
 from tests.hierrouter.serving.serving import MODELS, QUESTION, Double, bundle_in, over
+from tests.hostile import resealed
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +147,13 @@ def test_a_bundle_that_is_damaged_or_not_there(live_run: Path, tmp_path: Path) -
     run = shutil.copytree(live_run, tmp_path / "run")
     for text, said in (
         ("", "damaged"),
-        ('{"format": 9}', "format 9, this version reads 1"),
-        ('{"format": 1, "pool": {}, "identities": {}}', "hops|models|damaged"),
+        ('{"format": 9}', "format 9, this version reads 2"),
+        (resealed({"format": 2, "pool": {}, "identities": {}}), "hops|models|damaged"),
     ):
-        (run / FILE).write_text(text)
+        (run / LIVE).write_text(text)
         with pytest.raises(InputError, match=said):
             Router(run)
-    (run / FILE).unlink()
+    (run / LIVE).unlink()
     with pytest.raises(InputError, match=r"no live.json, so no pool"):
         Router(run)
     with (

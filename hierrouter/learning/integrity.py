@@ -1,0 +1,163 @@
+"""Whether everything that a figure rests on is what was written: cache, embeddings and runs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hierrouter.learning.bundle import load_bundle
+from hierrouter.learning.checkpoint import UNFINISHED, load_checkpoint, read_tensors
+from hierrouter.learning.run_folders import (
+    CONTENTS,
+    LIVE,
+    RECORD,
+    RUNS,
+    WEIGHTS,
+    file_digest,
+    record_of,
+    require_listed,
+    unsealed,
+)
+from hierrouter.learning.selection import LOG, looks_in
+from hierrouter_cache.chain import examine
+from hierrouter_cache.embeddings import embedding_fault, embedding_files
+from hierrouter_cache.errors import HierRouterError, NoCache
+from hierrouter_cache.parts import KINDS
+
+# Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
+# file of another name is nobody's.
+FILES = {
+    **{f"{kind} part": rf"parts/{kind}-.*\.parquet" for kind in (*KINDS, "seals")},
+    "head": r"parts/head-.*",
+    "number of a cache": r"parts/[0-9a-f]{16}\.cache",
+    "embeddings": r"derived/[^/]*/emb-.*\.npy",
+    "note of a pull": r"pull\.json",
+    "lock": r"(.*/)?[^/]*\.lock",
+    "draft": r"(tmp/.*|(.*/)?\.[^/]*\.tmp)",
+    "in quarantine": r"quarantine/.*",
+    "record": r"run\.json",
+    "checkpoint": r"(.*/)?policy\.safetensors",
+    "live file": r"live\.json",
+    "resume file": r"(.*/)?training\.safetensors",
+    "looks": r"(.*/)?test_looks\.jsonl",
+    "contents": r"contents\.json",
+    "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
+    "learning curve": r"(.*/)?tensorboard/.*",
+}
+
+
+def kind_of(name: str) -> str | None:
+    """The first of `FILES` that a path below a cache or a run fits; None without one."""
+    return next((kind for kind, form in FILES.items() if re.fullmatch(form, name)), None)
+
+
+@dataclass
+class Looked:
+    """What was looked at.
+
+    Attributes:
+        files: how many there are, by kind.
+        faults: (kind, file, what is wrong) of each that is damaged or missing.
+    """
+
+    files: Counter[str] = field(default_factory=Counter)
+    faults: list[tuple[str, Path, str]] = field(default_factory=list)
+
+    def add(self, kind: str, file: Path, why: str | None) -> None:
+        """One file; `why` is None where it is sound."""
+        self.files[kind] += 1
+        if why:
+            self.faults.append((kind, file, why))
+
+    def add_strangers(self, folder: Path) -> None:
+        """Count what lies in a cache or a run and is none of `FILES`."""
+        names = (file.relative_to(folder).as_posix() for file in folder.rglob("*"))
+        strangers = sum(kind_of(name) is None for name in names if (folder / name).is_file())
+        self.files["stranger"] += strangers
+
+
+def look_over(cache: Path, runs: Path = RUNS) -> Looked:
+    """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
+
+    Args:
+        cache: its folder; nothing is looked at where there is none.
+        runs: the folder of all runs.
+
+    Raises:
+        CacheError: the cache is of a newer version, or does not come to rest.
+    """
+    found = Looked()
+    try:
+        chain = examine(cache)
+    except NoCache:
+        pass
+    else:
+        for part, why in chain.faults.items():
+            kind = f"{part.kind} part" if part.kind in (*KINDS, "seals") else part.kind
+            found.add(kind, part.path, why)
+        for vectors in embedding_files(cache):
+            found.add("embeddings", vectors.path, embedding_fault(vectors))
+        found.add_strangers(cache)
+    for run in sorted(path for path in runs.glob("*/") if not path.name.startswith(".")):
+        for kind, file, why in _run_files(run):
+            found.add(kind, file, why)
+        found.add_strangers(run)
+    return found
+
+
+def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
+    """(kind, file, what is wrong) of each file of a run or a report."""
+    record, why = None, None
+    try:
+        record = record_of(run)
+        if record is None and any(run.rglob(WEIGHTS)):
+            why = "is gone"
+    except HierRouterError as error:
+        why = str(error)
+    if record or why:
+        yield "record", run / RECORD, why
+    listed = {run / name for name in record.files} if record else set()
+    for kind, name in (("checkpoint", WEIGHTS), ("live file", LIVE), ("resume file", UNFINISHED)):
+        there = {file for file in listed if file.name == name} | set(run.rglob(name))
+        for file in sorted(there):
+            yield kind, file, _fault(file, file in listed)
+    for log in sorted(run.rglob(LOG)):
+        torn = looks_in(log.read_bytes()).count(None)
+        yield "looks", log, f"{torn} lines are not as they were written" if torn else None
+    if (run / CONTENTS).is_file():
+        yield from _report_files(run)
+    elif not record and any(run.glob("*.html")):
+        yield "contents", run / CONTENTS, "is gone, or the report is of an earlier version"
+
+
+def _fault(file: Path, is_listed: bool) -> str | None:
+    try:
+        if is_listed:
+            require_listed(file)
+        if file.name == WEIGHTS:
+            load_checkpoint(file)
+        elif file.name == LIVE:
+            load_bundle(file.parent)
+        else:
+            read_tensors(file)
+    except HierRouterError as error:
+        return str(error)
+    return None
+
+
+def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
+    try:
+        listed = unsealed((folder / CONTENTS).read_bytes())
+    except (OSError, ValueError):
+        yield "contents", folder / CONTENTS, "checksum mismatch"
+        return
+    yield "contents", folder / CONTENTS, None
+    for name, known in listed.items():
+        file = folder / name
+        if not file.is_file():
+            yield "report", file, "is gone"
+        else:
+            yield "report", file, None if file_digest(file) == known else "checksum mismatch"

@@ -1,0 +1,139 @@
+"""What is damaged, gone, renamed, exchanged or set back is named, and nothing else is shown."""
+
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hierrouter.learning.run_folders import Record, record_of
+from tests.cli.conftest import Place
+from tests.cli.damaging import COMMANDS, Bench, build, deleted, files_of
+from tests.conftest import Run, Start, once
+
+TRAIN, SWEEP = Path("runs/quickstart-train"), Path("runs/quickstart-sweep-alpha")
+# Of each kind of file a command that reads it; `verify` reads all.
+READERS = {
+    "calls part": "explain",
+    "checkpoint": "report",
+    "embeddings": "train",
+    "live file": "route",
+    "plans part": "train",
+    "queries part": "train",
+    "record": "report",
+    "scores part": "train",
+}
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory, brief: Run, start: Start) -> Path:
+    def make(folder: Path) -> None:
+        build(folder / "world", brief, start, older=folder / "older")
+        build(folder / "other", brief, start, seed=7)
+
+    return once(tmp_path_factory, "worlds", make)
+
+
+@pytest.fixture(scope="module")
+def bench(worlds: Path, brief: Run, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    others = {"another seed": worlds / "other", "older": worlds / "older"}
+    return Bench(worlds / "world", others, brief, tmp_path_factory.mktemp("damaged"))
+
+
+def test_every_kind_of_file_is_there_and_known(worlds: Path) -> None:
+    kinds = files_of(worlds / "world").keys()
+    assert kinds >= {"head", "failures part", "seals part", "resume file", "report", "contents"}
+    assert kinds >= READERS.keys()
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_no_damage_is_silent(kind: str, bench: Bench) -> None:
+    """`benchmarks/damage.py` tries more, and every command."""
+    files = files_of(bench.world)[kind]
+    command = READERS[kind] if READERS[kind] in COMMANDS else "report"
+    for name, damage in bench.damages(kind, files[:1], flips=1, cuts=1):
+        for reader in ("verify",) if name == "cut" else ("verify", command):
+            assert bench.verdict(damage, reader) != "SILENT", (name, reader)
+
+
+@pytest.fixture
+def rivals(own: Place) -> Place:
+    """Another run of the same alpha, finished before the quickstart's."""
+    own.does("train --algo exact --epochs 2 --out runs/rival")
+    record = record_of(own / str(TRAIN))
+    assert record
+    replace(record, seq=9).write()
+    assert str(TRAIN) in own.does("report").stderr
+    return own
+
+
+@pytest.mark.parametrize(
+    ("file", "command", "said"),
+    [
+        (TRAIN / "run.json", "report", f"run.json is gone: {TRAIN}"),
+        (TRAIN / "policy.safetensors", "report", f"checkpoint not found: {TRAIN}"),
+        (TRAIN / "live.json", "route x", f"damaged run: .*{TRAIN}/live.json is gone"),
+        (SWEEP / "run.json", "report", f"run.json is gone: {SWEEP}"),
+        (SWEEP / "seed-42/policy.safetensors", "report", "checkpoint not found"),
+    ],
+    ids=str,
+)
+def test_no_other_router_is_shown_for_one_that_is_gone(
+    file: Path, command: str, said: str, rivals: Place
+) -> None:
+    deleted(rivals.folder, file)
+    assert re.search(said, rivals.refuses(command))
+    done = rivals.asks("verify")
+    assert done.returncode == 3 and f"damaged: {file}" in done.stderr
+
+
+def test_a_run_that_was_not_finished_is_passed_over_and_named(rivals: Place) -> None:
+    found = record_of(rivals / str(TRAIN))
+    assert found
+    Record(found.folder, found.command, found.asked).write()  # as before it was finished
+    told = rivals.does("report").stderr
+    assert f"not finished, or of an earlier version, and not looked at: {TRAIN}" in told
+    assert "checkpoint runs/rival" in told
+
+
+def test_a_run_of_an_earlier_version_is_passed_over_and_named(rivals: Place) -> None:
+    file = rivals / str(TRAIN / "run.json")
+    held = json.loads(file.read_bytes())
+    file.write_text(json.dumps({name: held[name] for name in ("asked", "command")}))
+    assert f"not looked at: {TRAIN}" in rivals.does("report").stderr
+
+
+def test_the_newest_run_is_the_one_that_was_finished_last_whatever_the_clock(
+    rivals: Place,
+) -> None:
+    for file in rivals.folder.rglob("*"):
+        os.utime(file, (1e9, 1e9 + ("rival" in str(file))))
+    assert f"checkpoint {TRAIN}" in rivals.does("report").stderr
+    rivals.does("train --algo exact --epochs 2 --out runs/newest")
+    os.utime(rivals / "runs/newest/run.json", (1e8, 1e8))
+    assert "checkpoint runs/newest" in rivals.does("report").stderr
+
+
+def test_a_report_that_was_killed_is_made_again_by_the_same_command(
+    own: Place, start: Start
+) -> None:
+    whole = own.does("report --out whole").stdout
+    process = start("report", "--out", "page", cwd=own.folder)
+    while not (own / ".page.draft").exists():
+        assert process.poll() is None, process.said()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.result()
+    assert not [*(own / "page").glob("*")]
+    assert own.does("report --out page").stdout == whole
+    assert {file.name for file in (own / "page").iterdir()} == {
+        "contents.json",
+        "report.html",
+        "report.json",
+    }
+    assert not (own / ".page.draft").exists()
+    assert "output exists" in own.refuses("report --out page")
