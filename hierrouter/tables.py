@@ -30,11 +30,10 @@ DIGITS = 12
 def json_text(found: Mapping[str, Any], what: str) -> str:
     """An object, indented, ASCII only, with a newline at its end.
 
+    Raises InputError: it holds what JSON cannot say.
+
     Args:
         what: it is, for the error.
-
-    Raises:
-        InputError: it holds what JSON cannot say.
     """
     try:
         text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)

@@ -90,11 +90,9 @@ def examine(root: Path) -> Chain:
     Readers take no lock, so a compaction may replace parts meanwhile. One listing can miss a merged
     part that appears behind its back and also the parts that were merged into it. A merged part
     appears before they vanish; so if the next listing still has everything that the first one had,
-    it has missed nothing, and it has all that the heads of the first one reach.
-
-    Raises:
-        NoCache: nothing has been collected at `root`.
-        CacheError: a part of a newer version, or the folder does not come to rest.
+    it has missed nothing, and it has all that the heads of the first one reach. Raises NoCache:
+    nothing has been collected at `root`; CacheError: a part of a newer version, or the folder does
+    not come to rest.
     """
     known: Found = {}
     before = listing(root)
@@ -175,10 +173,8 @@ def sound_parts(root: Path) -> list[Part]:
 def sound_chain(root: Path) -> Chain:
     """The cache, after every byte has been hashed, every schema compared and every link followed.
 
-    Raises:
-        NoCache: nothing has been collected at `root`.
-        DamagedPart: at least one part is not what its name promises, or is missing.
-        CacheError: as `examine`.
+    Raises NoCache: nothing has been collected at `root`; DamagedPart: at least one part is not what
+    its name promises, or is missing; CacheError: as `examine`.
     """
     found = examine(root)
     faults = [(part.path.name, why) for part, why in found.faults.items() if why]
@@ -232,8 +228,7 @@ def glance(root: Path) -> Chain:
 def arrivals(root: Path) -> list[str]:
     """Names of the parts that a pull copies, or copied until it was killed.
 
-    Raises:
-        CacheError: what was noted cannot be read.
+    Raises CacheError: what was noted cannot be read.
     """
     try:
         names = json.loads((root / ARRIVING).read_bytes())

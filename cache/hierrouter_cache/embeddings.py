@@ -72,11 +72,7 @@ def embedding_fault(file: EmbeddingFile) -> str | None:
 
 
 def require_sound(file: EmbeddingFile) -> None:
-    """Refuse a damaged embedding file.
-
-    Raises:
-        DamagedPart: it is not what its name promises.
-    """
+    """Refuse a damaged embedding file; raises DamagedPart: it is not what its name promises."""
     if why := embedding_fault(file):
         raise _damaged(file, why)
 
@@ -133,9 +129,8 @@ def _is_ours(found: np.dtype[Any]) -> bool:
 def mapped(file: EmbeddingFile) -> NDArray[np.void]:
     """The rows, mapped.
 
-    Raises:
-        FileNotFoundError: they were merged into another file.
-        DamagedPart: they are not what the file's name promises.
+    Raises FileNotFoundError: they were merged into another file; DamagedPart: they are not what the
+    file's name promises.
     """
     found = _look(file)
     if isinstance(found, str):
@@ -151,11 +146,7 @@ def _damaged(file: EmbeddingFile, why: str) -> DamagedPart:
 
 
 def require_one_width(arrays: Sequence[NDArray[np.void]], folder: Path) -> None:
-    """Refuse vectors of two widths.
-
-    Raises:
-        DamagedPart: there are some.
-    """
+    """Refuse vectors of two widths; raises DamagedPart: there are some."""
     if len({rows.dtype for rows in arrays}) > 1:
         raise DamagedPart(
             f"embedding files of different dim: {folder}; delete the folder and run "
@@ -170,10 +161,8 @@ def write_rows(
 
     The description follows the rows, where numpy does not look, and the hash covers it.
 
-    Mapped rows are read twice, for the name and for the file, and never held together.
-
-    Raises:
-        WorldError: the disk is full or failed.
+    Mapped rows are read twice, for the name and for the file, and never held together. Raises
+    WorldError: the disk is full or failed.
     """
     if not writable(folder.parents[1]):
         return None
@@ -257,12 +246,11 @@ class EmbeddingStore:
     def append(self, contexts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Store float32[len(contexts), dim] for good; in a read-only cache, for this process.
 
+        Raises WorldError: a vector is not finite, or the disk is full or failed.
+
         Args:
             contexts: digests.
             vectors: one row a context.
-
-        Raises:
-            WorldError: a vector is not finite, or the disk is full or failed.
         """
         if not np.isfinite(vectors).all():
             raise WorldError(
@@ -287,9 +275,8 @@ class EmbeddingStore:
     def rows(self, contexts: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[*contexts.shape]: row of `vectors()` of each context.
 
-        Raises:
-            IncompleteTree: a context has no vector.
-            DamagedPart: a file is not what its name promises.
+        Raises IncompleteTree: a context has no vector; DamagedPart: a file is not what its name
+        promises.
         """
         self._check()
         place = first_match(contexts, self._known)
@@ -303,8 +290,7 @@ class EmbeddingStore:
     def vectors(self) -> NDArray[np.float32]:
         """float32[rows, dim]: all vectors; mapped where one file holds them, else a copy.
 
-        Raises:
-            DamagedPart: a file is not what its name promises; nothing of it is handed on.
+        Raises DamagedPart: a file is not what its name promises; nothing of it is handed on.
         """
         self._check()
         require_one_width(self._arrays, self.folder)
@@ -337,11 +323,9 @@ def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
 def merge_embeddings(root: Path) -> int:
     """Merge the files of each encoder into one, so that it is mapped and not copied.
 
-    Returns how many files there are fewer.
-
-    Raises:
-        DamagedPart: a file is not what its name promises; nothing of that encoder is touched.
-        CacheLocked: a collector or a compaction is at work.
+    Returns how many files there are fewer. Raises DamagedPart: a file is not what its name
+    promises; nothing of that encoder is touched; CacheLocked: a collector or a compaction is at
+    work.
     """
     with collector_lock(root):
         folders: dict[Path, list[EmbeddingFile]] = {}

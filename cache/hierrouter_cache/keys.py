@@ -110,13 +110,12 @@ def part_fault(
 ) -> str | None:
     """`row N: ...` for the first bad row of a part, or None; memory does not grow with its rows.
 
+    Raises FileNotFoundError: a compaction has taken the part away.
+
     Args:
         part: sound, as `parts.sound_parts` gives it.
         fault_of: what is wrong with a row of a kind.
         on_rows: told the number of rows after each batch of them.
-
-    Raises:
-        FileNotFoundError: a compaction has taken the part away.
     """
     done = 0
     try:

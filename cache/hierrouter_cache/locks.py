@@ -23,10 +23,8 @@ BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 def collector_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the cache alone.
 
-    Raises:
-        CacheLocked: another process is at work there, whole or a shard.
-        CacheError: the cache is not writable.
-        WorldError: the disk is full or has no locks.
+    Raises CacheLocked: another process is at work there, whole or a shard; CacheError: the cache is
+    not writable; WorldError: the disk is full or has no locks.
     """
     return _locked(root / WHOLE, fcntl.LOCK_EX, "another collector")
 
@@ -34,12 +32,11 @@ def collector_lock(root: Path) -> contextlib.AbstractContextManager[None]:
 def folder_lock(folder: Path, who: str) -> contextlib.AbstractContextManager[None]:
     """Hold any folder alone.
 
+    Raises CacheLocked: another process is at work there; CacheError, WorldError: as
+    `collector_lock`.
+
     Args:
         who: what another process at work there is called in the message.
-
-    Raises:
-        CacheLocked: another process is at work there.
-        CacheError, WorldError: as `collector_lock`.
     """
     return _locked(folder / "run.lock", fcntl.LOCK_EX, who)
 
@@ -47,9 +44,7 @@ def folder_lock(folder: Path, who: str) -> contextlib.AbstractContextManager[Non
 def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the cache together with others that only add parts.
 
-    Raises:
-        CacheLocked: somebody holds it alone.
-        CacheError, WorldError: as `collector_lock`.
+    Raises CacheLocked: somebody holds it alone; CacheError, WorldError: as `collector_lock`.
     """
     return _locked(root / WHOLE, fcntl.LOCK_SH, "another collector")
 
@@ -58,9 +53,8 @@ def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:
 def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
     """Hold one shard of a collection; its siblings may be at work.
 
-    Raises:
-        CacheLocked: the same shard is at work, one of another `count`, or a whole collection.
-        CacheError, WorldError: as `collector_lock`.
+    Raises CacheLocked: the same shard is at work, one of another `count`, or a whole collection;
+    CacheError, WorldError: as `collector_lock`.
     """
     name = f"shard-{index}-of-{count}.lock"
     with shared_lock(root), contextlib.ExitStack() as locks:
@@ -79,8 +73,7 @@ def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
 def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     """Wait until no other shard is starting here, then be the one that does.
 
-    Raises:
-        CacheError, WorldError: as `collector_lock`.
+    Raises CacheError, WorldError: as `collector_lock`.
     """
     return _locked(root / "start.lock", fcntl.LOCK_EX, "another shard", wait=True)
 
@@ -88,9 +81,8 @@ def start_lock(root: Path) -> contextlib.AbstractContextManager[None]:
 def pull_lock(root: Path, wait: bool = True) -> contextlib.AbstractContextManager[None]:
     """Be the one that copies parts into the cache.
 
-    Raises:
-        CacheLocked: another pull is at work there, and `wait` is false.
-        CacheError, WorldError: as `collector_lock`.
+    Raises CacheLocked: another pull is at work there, and `wait` is false; CacheError, WorldError:
+    as `collector_lock`.
     """
     return _locked(root / "pull.lock", fcntl.LOCK_EX, "another pull", wait)
 

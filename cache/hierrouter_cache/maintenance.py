@@ -68,18 +68,16 @@ def compact(
 ) -> Compaction:
     """Merge the small parts of each kind and drop rows that are stored twice.
 
+    Raises NoCache: nothing has been collected at `root`; CacheLocked: a collector is at work;
+    DamagedPart: a part is not what its name promises; nothing is touched then; WorldError: the disk
+    is full or failed; what was committed is safe.
+
     Args:
         root: the cache's folder.
         on_step: told the milestones of each commit, and `compact: read`, `compact: written` and
             `compact: unlink` (before each).
         on_part: told how many parts are merged, of how many that will be.
         target_rows: size of a merged part; a part of half that size or more is left alone.
-
-    Raises:
-        NoCache: nothing has been collected at `root`.
-        CacheLocked: a collector is at work.
-        DamagedPart: a part is not what its name promises; nothing is touched then.
-        WorldError: the disk is full or failed; what was committed is safe.
     """
     list_parts(root)  # before a lock file is made in a folder that is no cache
     with collector_lock(root):
@@ -160,8 +158,7 @@ def _seal_all(
 def _concat(kind: str, tables: Sequence[pa.Table]) -> pa.Table:
     """One table with the columns of the kind first, and every further column of a later version.
 
-    Raises:
-        CacheError: a further column has two types.
+    Raises CacheError: a further column has two types.
     """
     try:
         return pa.concat_tables(
@@ -209,12 +206,9 @@ def _size(parts: Iterable[Part]) -> int:
 def quarantine(root: Path) -> list[tuple[str, str]]:
     """Move every damaged file to `quarantine/`, give up what is missing, and seal what is left.
 
-    Returns (name, what was wrong) of each; `chain.LOST` where it is missing.
-
-    Raises:
-        NoCache: nothing was collected at `root`.
-        CacheLocked: a collector or a compaction is at work; nothing is touched then.
-        WorldError: a file cannot be moved.
+    Returns (name, what was wrong) of each; `chain.LOST` where it is missing. Raises NoCache:
+    nothing was collected at `root`; CacheLocked: a collector or a compaction is at work; nothing is
+    touched then; WorldError: a file cannot be moved.
     """
     if listing(root) == Listing():  # before a lock file is made in a folder that is no cache
         raise no_cache(root)
@@ -241,8 +235,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
 def damaged_files(root: Path, chain: Chain | None = None) -> list[tuple[Path, str]]:
     """(file, what is wrong) of each damaged or missing part, head and embedding file.
 
-    Raises:
-        NoCache: nothing was collected at `root`.
+    Raises NoCache: nothing was collected at `root`.
     """
     found = chain or examine(root)
     parts = [(part.path, why) for part, why in found.faults.items() if why]

@@ -48,8 +48,7 @@ Result = TypeVar("Result")
 def note_arrivals(root: Path, names: Collection[str]) -> None:
     """Write down what will be copied, before any of it is here.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     write_derived(root, root / ARRIVING, [json.dumps(sorted(names)).encode()])
 
@@ -57,7 +56,8 @@ def note_arrivals(root: Path, names: Collection[str]) -> None:
 def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str]]:
     """Take back the rivals among what was noted and is here, and strike it out.
 
-    Whoever calls this holds `pull_lock`, or the whole cache.
+    Whoever calls this holds `pull_lock`, or the whole cache. Raises DamagedPart: a part is damaged;
+    what was noted stays noted; CacheError: what was noted cannot be read.
 
     Args:
         root: the cache's folder.
@@ -66,10 +66,6 @@ def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str
 
     Returns:
         As `take_back_rivals`.
-
-    Raises:
-        DamagedPart: a part is damaged; what was noted stays noted.
-        CacheError: what was noted cannot be read.
     """
     here = {name for name in arrivals(root) if (parts_folder(root) / name).exists()}
     early = set() if whole else {name for name in here if name.startswith("scores-")}
@@ -89,8 +85,7 @@ def _remove(root: Path, names: Collection[str]) -> None:
 def finish_pull(root: Path) -> None:
     """Judge what a pull brought that was killed; one that is at work does that itself.
 
-    Raises:
-        CacheError: as `judge_arrivals`.
+    Raises CacheError: as `judge_arrivals`.
     """
     if (root / ARRIVING).exists():
         with suppress(CacheLocked), pull_lock(root, wait=False):
@@ -100,15 +95,14 @@ def finish_pull(root: Path) -> None:
 def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], list[str]]:
     """Remove what was just copied and may make a score meet another answer than its own.
 
+    Raises DamagedPart: a part is damaged.
+
     Args:
         root: the cache's folder.
         copied: names of parts that were not here before.
 
     Returns:
         Names of the rivals, and of all that was removed, scores included.
-
-    Raises:
-        DamagedPart: a part is damaged.
     """
     if not any(name.startswith("calls-") for name in copied):
         return [], []
@@ -177,8 +171,7 @@ class Pulled:
 def require_no_rivals(pulled: Pulled) -> None:
     """Refuse to call two sides equal that differ in answers.
 
-    Raises:
-        CacheError: there are rivals.
+    Raises CacheError: there are rivals.
     """
     if pulled.rivals:
         raise CacheError(pulled.note)
@@ -187,15 +180,13 @@ def require_no_rivals(pulled: Pulled) -> None:
 def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> int:
     """Copy every part that the store lacks, or holds torn; returns how many.
 
+    Raises NoCache: nothing was collected at `root`; DamagedPart: a part here is damaged; it is not
+    copied; WorldError: the store failed.
+
     Args:
         root: the cache's folder.
         store: where to.
         on_part: told (parts copied, parts to copy).
-
-    Raises:
-        NoCache: nothing was collected at `root`.
-        DamagedPart: a part here is damaged; it is not copied.
-        WorldError: the store failed.
     """
     sent = 0
     for _ in range(TRIES):
@@ -224,21 +215,18 @@ def pull(
 ) -> Pulled:
     """Commit every part that the store has and the cache lacks, but no rival of one that is here.
 
+    Raises NoCache: the store is empty and may not be; CacheLocked: a whole collection or a
+    compaction is at work here; DamagedPart: a part here is damaged; nothing is copied; CacheError:
+    a part of the store was written by a newer version; it is left there, all others were copied;
+    DamagedPart: a part of the store is torn, altered or no part; likewise; WorldError: the store or
+    the disk failed; what was copied stays, but for scores.
+
     Args:
         store: where from.
         root: the cache's folder, made where it does not exist.
         on_part: told (parts copied, parts to copy).
         may_be_empty: whether a store without any part is one that nothing was pushed to yet.
         leave: names of parts not to look at, such as rivals that are known.
-
-    Raises:
-        NoCache: the store is empty and may not be.
-        CacheLocked: a whole collection or a compaction is at work here.
-        DamagedPart: a part here is damaged; nothing is copied.
-        CacheError: a part of the store was written by a newer version; it is left there, all
-            others were copied.
-        DamagedPart: a part of the store is torn, altered or no part; likewise.
-        WorldError: the store or the disk failed; what was copied stays, but for scores.
     """
     with _reaching(store):
         there = store.sizes()
@@ -274,8 +262,7 @@ def pull(
 def exchange(root: Path, store: Store) -> Pulled:
     """Both ways: each side gets what the other one has; neither need hold anything.
 
-    Raises:
-        CacheError, WorldError: as `pull` and `push`.
+    Raises CacheError, WorldError: as `pull` and `push`.
     """
     pulled = pull(store, root)
     with suppress(NoCache):

@@ -190,8 +190,7 @@ def own_name(part: Part, link: Link) -> str:
 def list_parts(root: Path) -> list[Part]:
     """All parts of a cache, in name order; the smallest name wins a duplicate row.
 
-    Raises:
-        NoCache: `root` holds no parts.
+    Raises NoCache: `root` holds no parts.
     """
     found = [part for part in listing(root).parts if part.kind in KINDS]
     if not found:
@@ -205,11 +204,7 @@ def no_cache(root: Path) -> NoCache:
 
 
 def listing(root: Path) -> Listing:
-    """One look at parts/, empty where there is none.
-
-    Raises:
-        CacheError: no permission.
-    """
+    """One look at parts/, empty where there is none; raises CacheError: no permission."""
     folder = parts_folder(root)
     if not folder.is_dir():
         return Listing()
@@ -267,13 +262,10 @@ def proof(part: Part, data: bytes | None = None) -> tuple[str | None, Link | Non
     """(what is wrong with a part, what it says of itself), after hashing every byte.
 
     The fault is `GONE` where it is not there any more, None where it is sound; a part of format 1
-    says nothing of itself.
+    says nothing of itself. Raises CacheError: the part is sound but was written by a newer version.
 
     Args:
         data: its bytes, where it is not there yet.
-
-    Raises:
-        CacheError: the part is sound but was written by a newer version.
     """
     try:
         if part.rows > MAX_ROWS:
@@ -341,10 +333,8 @@ def _content(part: Part, where: Path | pa.BufferReader) -> tuple[str | None, Lin
 def part_batches(part: Part) -> Iterator[pa.RecordBatch]:
     """The rows of a part in its kind's columns; memory does not grow with their number.
 
-    A column that came later than the part is null.
-
-    Raises:
-        FileNotFoundError: a compaction has taken the part away.
+    A column that came later than the part is null. Raises FileNotFoundError: a compaction has taken
+    the part away.
     """
     schema = KINDS[part.kind]
     with pq.ParquetFile(part.path) as file:

@@ -48,9 +48,8 @@ Winners = Mapping[Part, NDArray[np.int64]]
 def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Answer]) -> Answer:
     """The answer of `query`, which asks this connection; it raises what the query raises.
 
-    Raises:
-        KeyboardInterrupt: the caller was interrupted; the query has ended, or never began. A second
-            Ctrl-C does not wait for that.
+    Raises KeyboardInterrupt: the caller was interrupted; the query has ended, or never began. A
+    second Ctrl-C does not wait for that.
     """
     # Its locks are not Python's: Ctrl-C cannot come between taking one and the block that frees it.
     answers: SimpleQueue[Answer | BaseException] = SimpleQueue()
@@ -84,15 +83,12 @@ def interruptible(connection: duckdb.DuckDBPyConnection, query: Callable[[], Ans
 def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
     """For each part the positions of its rows that are served, ascending.
 
-    What does not fit into `MEMORY` waits in the cache's tmp/.
+    What does not fit into `MEMORY` waits in the cache's tmp/. Raises WorldError: there is no room
+    for it; CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
 
     Args:
         root: the cache's folder.
         parts: all parts of one kind, in name order, their bytes proven.
-
-    Raises:
-        WorldError: there is no room for it.
-        CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
     """
     if not parts:
         return {}
@@ -250,8 +246,7 @@ class CacheReader:
     def latest_plan(self) -> StoredPlan:
         """The collection that was asked for last: the last row of the last part.
 
-        Raises:
-            CacheError: the cache holds parts but no plan, or not the last one any more.
+        Raises CacheError: the cache holds parts but no plan, or not the last one any more.
         """
         plans = [part for part in self.parts if part.kind == "plans"]
         if lost := self.chain.lost_plan:
@@ -293,8 +288,7 @@ class CacheReader:
     def queries(self, keys: Sequence[str], columns: Sequence[str] = ("*",)) -> pa.Table:
         """The rows of `queries` for these keys, in this order.
 
-        Raises:
-            CacheError: some are not there.
+        Raises CacheError: some are not there.
         """
         rows = self.sql(f"SELECT hash(query) AS h, {', '.join(columns)} FROM queries_rows")  # noqa: S608 - our own names
         place = first_match(self.hashes(keys), rows["h"].to_numpy())
@@ -342,8 +336,7 @@ class CacheReader:
 def reader_of(root: Path) -> CacheReader | None:
     """The open cache, None where nothing was collected yet.
 
-    Raises:
-        DamagedPart: a part is not what its name promises.
+    Raises DamagedPart: a part is not what its name promises.
     """
     try:
         return CacheReader(root)
@@ -386,8 +379,7 @@ def create_views(
 ) -> None:
     """Make the two views of each kind, in a schema of this name.
 
-    Raises:
-        duckdb.IOException: a part is gone.
+    Raises duckdb.IOException: a part is gone.
     """
 
     def create() -> None:

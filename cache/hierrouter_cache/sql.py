@@ -44,17 +44,16 @@ def ask(
 ) -> pa.Table:
     """The answer to one SELECT.
 
+    Raises InputError: it is not one SELECT, names what is not there, or reaches outside;
+    CacheError: the parts went away meanwhile; WorldError: the answer needs more memory than there
+    is.
+
     Args:
         reader: an open cache.
         spec: the pool whose routes are shown.
         keys: the queries that are shown.
         prices: rate of every model of `spec`, direct ones included.
         question: SQL.
-
-    Raises:
-        InputError: it is not one SELECT, names what is not there, or reaches outside.
-        CacheError: the parts went away meanwhile.
-        WorldError: the answer needs more memory than there is.
     """
     _check(question)
     forest = walk(reader, spec, keys)

@@ -107,9 +107,8 @@ Store = FolderStore | ObjectStore
 def store_at(url: str) -> Store:
     """The store at a URL, or in a folder.
 
-    Raises:
-        InputError: no file system for it is known or installed.
-        WorldError: it cannot be reached.
+    Raises InputError: no file system for it is known or installed; WorldError: it cannot be
+    reached.
     """
     scheme, mark, _ = url.partition("://")
     if not mark:

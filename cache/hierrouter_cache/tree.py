@@ -290,8 +290,7 @@ class RouteTree:
     def require_embedded(self) -> tuple[StatePart, ...]:
         """The parts, which a policy reads.
 
-        Raises:
-            WorldError: there are none, because the encoder could not be had.
+        Raises WorldError: there are none, because the encoder could not be had.
         """
         if self.unembedded:
             raise WorldError(self.unembedded)
@@ -372,8 +371,7 @@ class RouteTree:
     def split(self, name: str) -> Self:
         """The queries of one fold, "train", "validation" or "test", or of "all" of them.
 
-        Raises:
-            InputError: another name.
+        Raises InputError: another name.
         """
         return self.select(self.rows(name))
 
@@ -408,13 +406,11 @@ def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
 def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
     """The tree of some of the models, in the order given; but for `content`, as if opened so.
 
-    Direct calls of models that are left out go too, those of reference models stay.
+    Direct calls of models that are left out go too, those of reference models stay. Raises
+    InputError: no name, one twice, or one that the tree does not have.
 
     Args:
         models: distinct names among `tree.models`, at least one.
-
-    Raises:
-        InputError: no name, one twice, or one that the tree does not have.
     """
     if not models or len(set(models)) < len(models) or not set(models) <= set(tree.models):
         raise InputError(

@@ -98,8 +98,7 @@ class Forest:
 def walk(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> Forest:
     """Find every call of the trees of these queries.
 
-    Raises:
-        CacheError: a query is not there, or a call has a negative number of tokens.
+    Raises CacheError: a query is not there, or a call has a negative number of tokens.
     """
     table = _Calls.of(reader, spec)
     rows = reader.queries(keys, ("context", '"references"'))
@@ -256,11 +255,10 @@ class Scores:
 def stored_scores(reader: CacheReader, forest: Forest, scorer: str) -> Scores:
     """What the cache holds of one scorer.
 
+    Raises CacheError: a value is not in [0, 1].
+
     Args:
         scorer: the scorer's key, name and version.
-
-    Raises:
-        CacheError: a value is not in [0, 1].
     """
     columns = reader.columns(
         'SELECT hash(call) AS call, hash("references") AS refs, value FROM scores_rows '
@@ -304,6 +302,8 @@ def load_tree(
 ) -> RouteTree:
     """The dense arrays of a forest without holes; its order is the order of the tree's rows.
 
+    Raises IncompleteTree: a node, a direct call or a score is missing.
+
     Args:
         reader: the cache that the forest comes from.
         spec: the pool as content keys.
@@ -314,9 +314,6 @@ def load_tree(
         score: the values of Q.
         accuracy: the values that tell right from wrong.
         scorer: name of Q.
-
-    Raises:
-        IncompleteTree: a node, a direct call or a score is missing.
     """
     if lack := holes(forest, spec):
         raise IncompleteTree(f"the tree is incomplete: {reader.root}: {lack}; collect again")

@@ -46,8 +46,7 @@ def no_steps(_: str) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, wholly or not at all, surviving a power cut.
 
-    Raises:
-        WorldError: the disk is full or failed; the old file is untouched then.
+    Raises WorldError: the disk is full or failed; the old file is untouched then.
     """
     with atomic_file(path) as file:
         write_all(file.fileno(), data)
@@ -57,8 +56,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """An open file that replaces `path` when the block ends well, surviving a power cut.
 
-    Raises:
-        WorldError: the disk is full or failed; the old file is untouched then.
+    Raises WorldError: the disk is full or failed; the old file is untouched then.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with placing(draft, path) as file:
@@ -74,12 +72,11 @@ def placing(
 ) -> Iterator[BinaryIO]:
     """An open `draft` that becomes `target`: the one order of steps that survives a crash anywhere.
 
+    Raises WorldError: the disk is full or failed; `target` is untouched then.
+
     Args:
         on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
         then: done between the last two, in the same folder: one fsync is for both.
-
-    Raises:
-        WorldError: the disk is full or failed; `target` is untouched then.
     """
     try:
         on_step("before write")
@@ -147,8 +144,7 @@ class PartWriter:
     def append(self, kind: str, table: pa.Table) -> Path:
         """Commit `table` as one part; when this returns, its rows survive a power cut.
 
-        Raises:
-            WorldError: the disk is full or failed; `table` is not committed then.
+        Raises WorldError: the disk is full or failed; `table` is not committed then.
         """
         name, data = append_part(
             self.root, kind, table.cast(KINDS[kind]), self._writer, self._on_step
@@ -184,10 +180,8 @@ def append_part(
 def make_cache(root: Path) -> None:
     """Make the folders of a cache at `root`, with its parents, where they do not exist.
 
-    Raises:
-        InputError: `root` is a file.
-        CacheError: `root` cannot be written to.
-        WorldError: the disk is full.
+    Raises InputError: `root` is a file; CacheError: `root` cannot be written to; WorldError: the
+    disk is full.
     """
     if root.exists() and not root.is_dir():
         raise InputError(f"the cache is not a directory: {root}; name a folder")
@@ -205,14 +199,13 @@ def make_cache(root: Path) -> None:
 def encode(table: pa.Table, link: Link, level: int = 3, page_bytes: int = 1 << 20) -> memoryview:
     """The bytes of a part; the same table and link give the same bytes.
 
+    Raises ValueError: `table` has no rows; such a part would carry no information.
+
     Args:
         table: its rows.
         link: what it says of itself.
         level: how hard zstd compresses; low while a collection waits for it.
         page_bytes: size of a page.
-
-    Raises:
-        ValueError: `table` has no rows; such a part would carry no information.
     """
     if table.num_rows == 0:
         raise ValueError("an empty part would carry no information")
@@ -234,13 +227,12 @@ def commit(
 ) -> None:
     """Make the part `name` with the bytes `data`, wholly or not at all.
 
+    Raises WorldError: the disk is full or failed; the part is not committed then.
+
     Args:
         after: the open ends that it names; it takes their place. None for a copy of a part of
             another cache, which is no open end, for what it names may come later: its cache is
             noted, and `chain.seal_loose` takes it in.
-
-    Raises:
-        WorldError: the disk is full or failed; the part is not committed then.
     """
     folder = parts_folder(root)
 
@@ -309,11 +301,10 @@ def _another_lives(pid: int) -> bool:
 def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file of derived data below the cache at `root`, wholly or not at all.
 
+    Raises WorldError: the disk is full or failed.
+
     Args:
         pieces: its bytes, one after the other.
-
-    Raises:
-        WorldError: the disk is full or failed.
     """
     (root / "tmp").mkdir(exist_ok=True)
     with placing(draft_path(root, path.name), path) as file:

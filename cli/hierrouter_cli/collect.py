@@ -162,8 +162,7 @@ def _finish_part_on_interrupt() -> Iterator[Callable[[], bool]]:
 def show_estimate(cache: Path, pool: Pool, queries: Sequence[Query], format: str) -> None:
     """Print calls, tokens, time, cost and disk of a collection; calls and writes nothing.
 
-    Raises:
-        WorldError: the weights of a model that is to be called cannot be had.
+    Raises WorldError: the weights of a model that is to be called cannot be had.
     """
     from dataclasses import asdict
 

@@ -143,11 +143,7 @@ def _number(text: str, refusal: str) -> float:
 
 
 def parse_alpha(text: str, flag: str = "--alpha") -> float:
-    """A finite number >= 0.
-
-    Raises:
-        InputError: anything else.
-    """
+    """A finite number >= 0; raises InputError: anything else."""
     alpha = _number(text, f"alpha must be a number: {flag} {text}; such as 0.005")
     if not math.isfinite(alpha):
         raise InputError(f"alpha must be finite: {flag} {text}")
@@ -159,8 +155,7 @@ def parse_alpha(text: str, flag: str = "--alpha") -> float:
 def parse_alphas(text: str) -> tuple[float, ...] | None:
     """Ascending distinct alphas, or None for `auto`.
 
-    Raises:
-        InputError: no number, or something that is none.
+    Raises InputError: no number, or something that is none.
     """
     if text.strip() == "auto":
         return None
@@ -183,11 +178,7 @@ def cost_flag(flag: str, help: str) -> Any:
 
 
 def parse_width(text: str) -> float:
-    """Inches, from 2 to 20: of a column, or of a page.
-
-    Raises:
-        InputError: anything else.
-    """
+    """Inches, from 2 to 20: of a column, or of a page; raises InputError: anything else."""
     width = _number(text, f"a width must be a number of inches: --width {text}; e.g. --width 3.3")
     if not 2 <= width <= 20:
         raise InputError(f"a width must be from 2 to 20 inches: --width {text}; e.g. --width 3.3")
@@ -197,11 +188,10 @@ def parse_width(text: str) -> float:
 def parse_share(text: str | None, defer_to: str | None) -> float | None:
     """A number from 0 to 1; None stays None.
 
+    Raises InputError: anything else, or no model to hand over to.
+
     Args:
         defer_to: the model that the share is for.
-
-    Raises:
-        InputError: anything else, or no model to hand over to.
     """
     if text is None:
         return None

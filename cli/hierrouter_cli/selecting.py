@@ -85,8 +85,7 @@ class Selected:
     def selection(self) -> Selection:
         """The part of the cache that is meant.
 
-        Raises:
-            InputError: several price files; only a report shows them side by side.
+        Raises InputError: several price files; only a report shows them side by side.
         """
         from hierrouter.pools.files import price_lists
         from hierrouter.replay.opening import DEFAULT_VIEW, Selection
@@ -127,8 +126,7 @@ class Selected:
 def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
     """The same, seen as a checkpoint sees it where the user does not say how.
 
-    Raises:
-        InputError: there is no such checkpoint.
+    Raises InputError: there is no such checkpoint.
     """
     if checkpoint is None:
         return selected

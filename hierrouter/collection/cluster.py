@@ -59,18 +59,16 @@ def collect_on_ray(
 ) -> Summary:
     """Run every missing call of the trees of `queries` on the workers of a cluster.
 
+    Raises InputError: ray is not installed, or no cluster is at `address`; Interrupted: `stop` said
+    so; everything up to here is committed; HierRouterError: what `scheduler.fill_cache` raises, of
+    the first worker that failed; the others have done their shards.
+
     Args:
         pool, queries, root, progress, stop, engines: as for `scheduler.fill_cache`.
         workers: how many shards; None is one for each GPU of the cluster, or else for each core.
         address: of a running cluster, `auto` or `ray://...`; None starts one on this machine.
         remote: a mirror's URL, for workers that do not share the disk of `root`.
         on_note: told, at the end, of answers in the mirror that differ from those in `root`.
-
-    Raises:
-        InputError: ray is not installed, or no cluster is at `address`.
-        Interrupted: `stop` said so; everything up to here is committed.
-        HierRouterError: what `scheduler.fill_cache` raises, of the first worker that failed; the
-            others have done their shards.
     """
     with cluster_at(address, workers) as ray:
         make_cache(root)
@@ -101,16 +99,14 @@ def collect_on_ray(
 def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
     """The cluster to use, as the `ray` module; closed with the block.
 
-    One that this process is connected to already is used as it is and left open.
+    One that this process is connected to already is used as it is and left open. Raises InputError:
+    ray is not installed, or no cluster is at `address`; WorldError: a cluster of our own does not
+    start.
 
     Args:
         address: of a running cluster; None starts one on this machine, which nobody reaches from
             another machine unless ray was imported before.
         workers: how many run at a time on one that is started; None is one for each core.
-
-    Raises:
-        InputError: ray is not installed, or no cluster is at `address`.
-        WorldError: a cluster of our own does not start.
     """
     imported = sys.modules.get("ray")
     if imported and imported.is_initialized():

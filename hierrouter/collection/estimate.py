@@ -150,15 +150,13 @@ def require_consent(
 ) -> None:
     """Refuse what takes very many calls or more than a day.
 
+    Raises InputError: with the numbers; CacheError: the cache is damaged.
+
     Args:
         pool: the models, hops and stage instructions.
         queries: what will be asked.
         root: the cache's folder, or where it will be.
         engines: the backend of a name.
-
-    Raises:
-        InputError: with the numbers.
-        CacheError: the cache is damaged.
     """
     calls = len(queries) * (pool.routes.calls + len(pool.everyone))
     if calls > MOST_CALLS or calls * _slowest(root) > MOST_SECONDS:
@@ -168,8 +166,7 @@ def require_consent(
 def refuse_large(found: Estimate) -> None:
     """Refuse what is expected to be large, or could be where nothing is expected.
 
-    Raises:
-        InputError: with the numbers.
+    Raises InputError: with the numbers.
     """
     calls, seconds = found.total.calls, found.total.seconds.expected or 0.0
     count = (calls.most if calls.expected is None else calls.expected) or 0
@@ -197,11 +194,9 @@ def estimate(
 ) -> Estimate:
     """What collecting this into the cache at `root` will take.
 
-    A model that cannot be reached from here is no error: all its calls count as new.
-
-    Raises:
-        InputError: a local folder that is no model, or a device that is not there.
-        CacheError: the cache is damaged.
+    A model that cannot be reached from here is no error: all its calls count as new. Raises
+    InputError: a local folder that is no model, or a device that is not there; CacheError: the
+    cache is damaged.
     """
     identities: dict[str, Identity] = {}
     absent = []

@@ -47,11 +47,10 @@ BATCH = 1024  # lines between two reports of progress
 def require_free(out: Path, flag: str = "--out") -> None:
     """Refuse to write over something, before any work is done for it.
 
+    Raises InputError: it exists, or its folder does not or cannot be written to.
+
     Args:
         flag: that gave the path, for the error.
-
-    Raises:
-        InputError: it exists, or its folder does not or cannot be written to.
     """
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")
@@ -65,8 +64,7 @@ def require_free(out: Path, flag: str = "--out") -> None:
 def whole_folder(out: Path) -> Iterator[Path]:
     """A folder to write into; it is called `out` when the block ends well, and else is gone.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -83,11 +81,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """One object a line.
-
-    Raises:
-        WorldError: the disk is full or failed.
-    """
+    """One object a line; raises WorldError: the disk is full or failed."""
     with atomic_file(path) as file:
         for row in rows:
             file.write(json_line(row))
@@ -101,9 +95,7 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 def write_frame(table: pa.Table, path: Path) -> None:
     """A frame as .parquet or .csv, by the end of the name; no cell of a CSV runs as a formula.
 
-    Raises:
-        InputError: another kind of file.
-        WorldError: the disk is full or failed.
+    Raises InputError: another kind of file; WorldError: the disk is full or failed.
     """
     if path.suffix not in (".parquet", ".csv"):
         raise InputError(f"a frame is written as .parquet or .csv: --out {path}; name such a file")
@@ -129,14 +121,13 @@ def _header(counts: Mapping[str, int], sha256: str) -> bytes:
 def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignored) -> Counter[str]:
     """Write all rows of the cache at `root`, each once; returns how many of each kind.
 
+    Raises CacheError: nothing there, damaged, or merged by a compaction meanwhile; WorldError: the
+    disk is full or failed.
+
     Args:
         root: the cache's folder.
         out: the file; it appears when it is whole.
         on_progress: told ("export", done, total).
-
-    Raises:
-        CacheError: nothing there, damaged, or merged by a compaction meanwhile.
-        WorldError: the disk is full or failed.
     """
     reader = CacheReader(root)
     counts = Counter(
@@ -203,15 +194,14 @@ def _last_rows(reader: CacheReader, kind: str) -> Iterator[dict[str, Any]]:
 def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignored) -> Merge:
     """Add what is in the file to the cache at `root`, which is made where there is none.
 
+    Raises InputError: a bad line, or a file that ends early; nothing was written; CacheError: the
+    cache is damaged, in use by a collector, or cannot be written; WorldError: the disk is full or
+    failed; run again, what is there is not written twice.
+
     Args:
         path: written by `export_jsonl`.
         root: the cache's folder.
         on_progress: told ("check" or "import", done, total).
-
-    Raises:
-        InputError: a bad line, or a file that ends early; nothing was written.
-        CacheError: the cache is damaged, in use by a collector, or cannot be written.
-        WorldError: the disk is full or failed; run again, what is there is not written twice.
     """
     for _ in _checked_rows(path, "check", on_progress):
         pass
@@ -230,10 +220,8 @@ def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignored) -> M
 def read_header(path: Path) -> tuple[Counter[str], str | None]:
     """(lines of each kind of rows, sha256 of all that follows) by the first line of a file.
 
-    The digest is None where a person who wrote the file left it out.
-
-    Raises:
-        InputError: there is no such file, or no header.
+    The digest is None where a person who wrote the file left it out. Raises InputError: there is no
+    such file, or no header.
     """
     require_file(path)
     number, first = next(raw_lines(path))
@@ -289,9 +277,8 @@ def _checked_rows(
 def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
     """(kind in the cache, row) of a line.
 
-    Raises:
-        InputError: an unknown kind, a column missing or of another type, a key that is not that of
-            the content, or a pool that no pool file could hold.
+    Raises InputError: an unknown kind, a column missing or of another type, a key that is not that
+    of the content, or a pool that no pool file could hold.
     """
     line = parse_object(text, where)
     kind = LINES.get(str(line.get("kind")))

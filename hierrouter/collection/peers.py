@@ -81,16 +81,15 @@ def direct_table(
 ) -> DirectTable:
     """The direct calls of the last collection.
 
+    Raises CacheError: nothing there, damaged, or a direct call is missing; InputError: an unknown
+    model, or a scorer that cannot score this.
+
     Args:
         root: the cache's folder.
         scorer: gives the scores; missing ones are computed.
         encoder: embeds the questions, when it is asked for; None is the pool's.
         models: names of some of the pool's models, or None for all and the references.
         allow_incomplete: leave out queries that lack a direct call, instead of refusing.
-
-    Raises:
-        CacheError: nothing there, damaged, or a direct call is missing.
-        InputError: an unknown model, or a scorer that cannot score this.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -129,8 +128,7 @@ def direct_table(
 def write_routellm(table: DirectTable, out: Path) -> None:
     """The direct calls as battles of every pair of models.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     vectors = table.vectors()
     with whole_folder(out) as folder:
@@ -170,8 +168,7 @@ def _battles(table: DirectTable, number: int) -> Iterator[dict[str, Any]]:
 def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
     """The answers of a frame, row by row, and the rate that makes C the frame's cost.
 
-    Raises:
-        InputError: no model's columns, or the first bad row; later ones when they are reached.
+    Raises InputError: no model's columns, or the first bad row; later ones when they are reached.
     """
     largest = 0.0
     plain: set[str] = set()
@@ -251,9 +248,7 @@ def _parts(text: str) -> list[str] | None:
 def write_routerbench(table: DirectTable, out: Path) -> None:
     """The direct calls as a frame, .parquet or .csv by the end of the name.
 
-    Raises:
-        InputError: another kind of file.
-        WorldError: the disk is full or failed.
+    Raises InputError: another kind of file; WorldError: the disk is full or failed.
     """
     queries, models = table.queries, table.models
     columns: dict[str, Sequence[object]] = {
@@ -278,8 +273,7 @@ def write_routerbench(table: DirectTable, out: Path) -> None:
 def read_llmrouter(path: Path) -> Iterator[Answer]:
     """The answers of a file, or of a folder's train and test files.
 
-    Raises:
-        InputError: a folder without such files, or the first bad row.
+    Raises InputError: a folder without such files, or the first bad row.
     """
     if not path.is_dir():
         yield from _rows_answers(path, "")
@@ -339,8 +333,7 @@ def _choices(row: Row) -> tuple[tuple[str, str], ...]:
 def write_llmrouter(table: DirectTable, out: Path) -> None:
     """The direct calls as a folder of routing rows and embeddings; no file for an empty fold.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     import torch
 

@@ -203,9 +203,8 @@ def is_latest(reader: CacheReader | None, plan: StoredPlan) -> bool:
 def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
     """(pool, queries) that the cache at `root` was collected for last; None where no cache is.
 
-    Raises:
-        CacheError: the cache is damaged, or holds no plan.
-        InputError: the plan was imported: nobody can call its models.
+    Raises CacheError: the cache is damaged, or holds no plan; InputError: the plan was imported:
+    nobody can call its models.
     """
     reader = reader_of(root)
     if reader is None:
@@ -223,8 +222,7 @@ def last_plan(root: Path) -> tuple[Pool, tuple[Query, ...]] | None:
 def refuse_stored_keys(pool: Pool, root: Path) -> None:
     """A plan may come from others, see `keys_sent`.
 
-    Raises:
-        InputError: a model of the pool wants a key from the environment.
+    Raises InputError: a model of the pool wants a key from the environment.
     """
     for name, address in keys_sent(pool.everyone):
         raise InputError(
@@ -234,11 +232,7 @@ def refuse_stored_keys(pool: Pool, root: Path) -> None:
 
 
 def stored_queries(reader: CacheReader, keys: Sequence[str]) -> tuple[Query, ...]:
-    """The queries with these keys, in this order.
-
-    Raises:
-        CacheError: some are not there.
-    """
+    """The queries with these keys, in this order; raises CacheError: some are not there."""
     columns = ("id", "dataset", "question", "answers", "split", "choices")
     rows = reader.queries(keys, columns).to_pylist()
     for row in rows:
@@ -291,11 +285,7 @@ def _shards(contexts: Sequence[str], count: int) -> dict[str, Shard]:
 
 
 def parse_shard(text: str) -> Shard:
-    """`i/n` as a shard.
-
-    Raises:
-        InputError: it is not a share like 2/8.
-    """
+    """`i/n` as a shard; raises InputError: it is not a share like 2/8."""
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise InputError(f"not a shard: --shard {text}; i/n with i from 1 to n, e.g. --shard 1/4")
@@ -306,11 +296,8 @@ def require_alike(reader: CacheReader | None, plan: StoredPlan, shard: Shard) ->
     """Refuse a shard whose answers would not stand in the same tree as those of the others.
 
     That is a shard with other queries or models, and one on a machine whose versions or kind of
-    device give its models another identity. What changes no answer may differ, such as prices
-    and timeouts.
-
-    Raises:
-        InputError: other shards are at work, for another plan than `plan`.
+    device give its models another identity. What changes no answer may differ, such as prices and
+    timeouts. Raises InputError: other shards are at work, for another plan than `plan`.
     """
     if reader is None or not reader.has("plans"):
         return
@@ -350,8 +337,7 @@ class Standing:
 def standing(root: Path, count: int) -> Standing:
     """What `count` shards have done of the plan that was collected for last.
 
-    Raises:
-        CacheError: nothing there, or damaged.
+    Raises CacheError: nothing there, or damaged.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()

@@ -178,8 +178,7 @@ class Summary:
 def require_answers(summary: Summary) -> None:
     """Refuse to call a collection whole in which a call gave no answer.
 
-    Raises:
-        WorldError: with the number of failed calls of each status.
+    Raises WorldError: with the number of failed calls of each status.
     """
     if not summary.failed:
         return

@@ -52,7 +52,11 @@ def fill_cache(
 ) -> Summary:
     """Run every missing call of the trees of `queries` and commit it.
 
-    A call that gives no answer ends nothing: see `Summary.failed` and `require_answers`.
+    A call that gives no answer ends nothing: see `Summary.failed` and `require_answers`. Raises
+    Interrupted: `stop` said so; everything up to here is committed; CacheLocked: another collector
+    is at work there; CacheError: the cache cannot be written or is damaged; WorldError: a model or
+    the disk failed; what was committed is safe; InputError: other shards at work there have another
+    plan.
 
     Args:
         pool: the models, hops and stage instructions.
@@ -64,13 +68,6 @@ def fill_cache(
         engines: the backend of a name.
         shard: make the calls of this share of the queries only, beside other shards.
         on_part: told each part after its commit, to copy it elsewhere.
-
-    Raises:
-        Interrupted: `stop` said so; everything up to here is committed.
-        CacheLocked: another collector is at work there.
-        CacheError: the cache cannot be written or is damaged.
-        WorldError: a model or the disk failed; what was committed is safe.
-        InputError: other shards at work there have another plan.
     """
     identities = identify(pool.everyone, engines)
     progress = progress or Progress()

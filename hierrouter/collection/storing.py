@@ -80,8 +80,7 @@ class Merge:
     def add(self, kind: str, row: Mapping[str, Any]) -> None:
         """Take one row; it is committed with others of its kind.
 
-        Raises:
-            WorldError: the disk is full or failed; what was committed stays.
+        Raises WorldError: the disk is full or failed; what was committed stays.
         """
         if kind not in self._known:
             self._known[kind] = self._stored(kind)
@@ -104,8 +103,7 @@ class Merge:
     def flush(self) -> None:
         """Commit everything that waits.
 
-        Raises:
-            WorldError: the disk is full or failed; what was committed stays.
+        Raises WorldError: the disk is full or failed; what was committed stays.
         """
         for kind in list(self._waiting):
             self._commit(kind)
@@ -130,9 +128,8 @@ class Merge:
 def merging(root: Path) -> Iterator[Merge]:
     """A `Merge` into the cache at `root`, made where it does not exist; commits at the end.
 
-    Raises:
-        CacheLocked: a collector is at work there.
-        CacheError: the cache is damaged or cannot be written.
+    Raises CacheLocked: a collector is at work there; CacheError: the cache is damaged or cannot be
+    written.
     """
     writer = PartWriter(root)
     with collector_lock(root):
@@ -148,15 +145,14 @@ def store_answers(
 ) -> Merge:
     """Write the trees, the given scores and the plan into the cache at `root`.
 
+    Raises CacheError: the cache is damaged, in use by a collector, or cannot be written;
+    WorldError: the disk is full or failed.
+
     Args:
         answers: what the file holds.
         pool: its models, from `pool_of`, with prices.
         root: the cache's folder, made where it does not exist.
         on_progress: told ("import", done, total) as queries are written.
-
-    Raises:
-        CacheError: the cache is damaged, in use by a collector, or cannot be written.
-        WorldError: the disk is full or failed.
     """
     identities = _identities(answers, pool)
     spec = pool.tree_spec(identities)
@@ -178,12 +174,11 @@ def store_answers(
 def pool_of(answers: Answers, hops: int | None) -> Pool:
     """The models of a file as a pool, without prices.
 
+    Raises InputError: more hops than the chains have, or trees that are too large.
+
     Args:
         answers: what the file holds.
         hops: depth of the trees; None is 2 for independent answers, else the longest chain.
-
-    Raises:
-        InputError: more hops than the chains have, or trees that are too large.
     """
     context_free = answers.hops == 1
     depth = hops or (CONTEXT_FREE_HOPS if context_free else answers.hops)
@@ -215,9 +210,8 @@ def pool_names(models: Sequence[str]) -> dict[str, str]:
 def priced(pool: Pool, given: Mapping[str, Rate]) -> Pool:
     """The pool with these rates; the others by size, or all 1 per token where a name tells none.
 
-    Raises:
-        InputError: a rate for a model that is not there, or rates for only some where the others
-            cannot be told.
+    Raises InputError: a rate for a model that is not there, or rates for only some where the others
+    cannot be told.
     """
     names = [model.name for model in pool.models]
     for name in given:

@@ -88,13 +88,12 @@ class Answers:
 def gather(answers: Iterable[Answer], seed: int) -> Answers:
     """The answers by query, with folds cut where the file says none.
 
+    Raises InputError: two answers at one place, one whose earlier hop is missing, a query with two
+    questions, or a question in both train and test.
+
     Args:
         answers: in any order.
         seed: of the folds.
-
-    Raises:
-        InputError: two answers at one place, one whose earlier hop is missing, a query with two
-            questions, or a question in both train and test.
     """
     first: dict[tuple[str, str], Answer] = {}
     found: dict[tuple[str, str], dict[Route, Answer]] = {}
@@ -131,12 +130,10 @@ def read_table(path: Path) -> Iterator[Answer]:
     """The answers of a table, row by row.
 
     Beside `COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop, path.
+    Raises InputError: a column is missing, or the first bad row.
 
     Args:
         path: a .parquet, .csv or .jsonl file; the dataset is named by it where no column does.
-
-    Raises:
-        InputError: a column is missing, or the first bad row.
     """
     hops = [row.count("hop") for row in read_rows(path) if row.values.get("hop") is not None]
     base = min(hops, default=0)  # the number that the table gives to the first hop
@@ -267,8 +264,7 @@ class Row:
 def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, by the end of its name.
 
-    Raises:
-        InputError: not such a file, not readable, or without rows.
+    Raises InputError: not such a file, not readable, or without rows.
     """
     readers = {".parquet": parquet_rows, ".csv": _csv_rows, ".jsonl": json_lines}
     require_file(path)
@@ -303,8 +299,7 @@ def _cause(error: Exception) -> str:
 def require_file(path: Path) -> None:
     """Refuse what is no regular file, and what only a pickle could be read from.
 
-    Raises:
-        InputError: with what it is instead.
+    Raises InputError: with what it is instead.
     """
     if path.suffix in PICKLES:
         raise InputError(

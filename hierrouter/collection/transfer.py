@@ -195,8 +195,7 @@ def agreement(
 def guess_format(path: Path) -> str:
     """The format whose columns the first row has.
 
-    Raises:
-        InputError: not readable, or columns of no known format.
+    Raises InputError: not readable, or columns of no known format.
     """
     if path.is_dir():
         return "llmrouter"
@@ -222,8 +221,7 @@ def guess_format(path: Path) -> str:
 def leak_line(root: Path) -> str:
     """What is to be said of the queries that a cache was opened for last; empty where nothing.
 
-    Raises:
-        CacheError: nothing there, or damaged.
+    Raises CacheError: nothing there, or damaged.
     """
     reader = CacheReader(root)
     keys = reader.latest_plan().queries

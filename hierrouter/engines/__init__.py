@@ -16,8 +16,7 @@ from hierrouter.pools.pool import Identity, ModelSpec
 def backend(name: str) -> Backend:
     """The engine of this name; heavy imports happen here and not before.
 
-    Raises:
-        KeyError: there is none; pool files are checked before (`hierrouter.pools.files`).
+    Raises KeyError: there is none; pool files are checked before (`hierrouter.pools.files`).
     """
     if name == "openai":
         from hierrouter.engines.endpoint import EndpointBackend
@@ -37,8 +36,7 @@ def backend(name: str) -> Backend:
 def identify(models: Iterable[ModelSpec], engines: Engines = backend) -> dict[str, Identity]:
     """What each model resolves to, by name; loads none of them.
 
-    Raises:
-        InputError: a local folder that is not there.
-        WorldError: a hub model that cannot be found.
+    Raises InputError: a local folder that is not there; WorldError: a hub model that cannot be
+    found.
     """
     return {model.name: engines(model.backend).identify(model) for model in models}

@@ -78,16 +78,15 @@ class StaticBatches:
     ) -> Iterator[tuple[int, list[int]]]:
         """(key, response tokens) of each prompt; longest prompts first.
 
+        Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or
+        memory ran out after a token was told.
+
         Args:
             prompts: by key.
             stop: once it says so no further batch is begun.
             is_live: make batches no higher than needed: sooner, but the last bit may differ.
             on_token: for live prompts; told each token as it is generated, those after the end of
                 a response too.
-
-        Raises:
-            RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or memory
-                ran out after a token was told.
         """
         waiting = {row: len(prompt.tokens) for row, prompt in prompts.items()}
         limits = self.limits
@@ -294,8 +293,7 @@ HEEDED = {
 def require_continuous(spec: ModelSpec) -> None:
     """Refuse settings that continuous batching does not know.
 
-    Raises:
-        InputError: sampling, or one model on several GPUs.
+    Raises InputError: sampling, or one model on several GPUs.
     """
     if spec.generation.temperature:
         raise InputError(
@@ -349,8 +347,7 @@ class ContinuousBatches:
     def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
         """(key, response tokens) of each prompt, as they are finished.
 
-        Raises:
-            RuntimeError: the engine failed.
+        Raises RuntimeError: the engine failed.
         """
         if not prompts:
             return

@@ -20,11 +20,7 @@ EXHAUSTED = ("not enough memory", "can't allocate memory", "out of memory", "ALL
 
 
 def candidates(spec: ModelSpec) -> list[torch.device]:
-    """The devices that this model may use.
-
-    Raises:
-        InputError: a GPU that is not there.
-    """
+    """The devices that this model may use; raises InputError: a GPU that is not there."""
     count = torch.cuda.device_count()
     if spec.device == "cpu" or (spec.device == "auto" and not count):
         return [torch.device("cpu")]
@@ -47,8 +43,7 @@ def candidates(spec: ModelSpec) -> list[torch.device]:
 def placement(spec: ModelSpec, weight_bytes: int) -> str:
     """Where `from_pretrained` shall put the weights: `cpu`, `cuda:N` or `balanced`.
 
-    Raises:
-        InputError: a GPU that is not there.
+    Raises InputError: a GPU that is not there.
     """
     devices = candidates(spec)
     if len(devices) > 1 and spec.device == BALANCED:

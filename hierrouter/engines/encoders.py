@@ -60,14 +60,13 @@ def not_the_papers(preset: str | None, encoder: str) -> str:
 def load_encoder(name: str) -> Encoder:
     """An encoder by name.
 
+    Raises InputError: there cannot be such a model, or it cannot read so many tokens; WorldError:
+    the model cannot be loaded.
+
     Args:
         name: `hashed-ngrams` (built in), `paper` (all-mpnet-base-v2, cut at 512 tokens), or a
             sentence-transformers model. `:N` after it sets its length to N tokens, `:truncate`
             after that cuts longer contexts.
-
-    Raises:
-        InputError: there cannot be such a model, or it cannot read so many tokens.
-        WorldError: the model cannot be loaded.
     """
     if name == BUILT_IN:
         return HashedNgrams()
@@ -91,10 +90,8 @@ def _parsed(name: str) -> tuple[str, bool, int | None]:
 def require_encoder(name: str) -> None:
     """Refuse an encoder that is not there, before anything is paid for; loads none.
 
-    Raises:
-        InputError: a folder that is not there, a name that looks mistyped, that no model can have,
-            or that the hub does not know.
-        WorldError: a hub id that is neither cached nor reachable.
+    Raises InputError: a folder that is not there, a name that looks mistyped, that no model can
+    have, or that the hub does not know; WorldError: a hub id that is neither cached nor reachable.
     """
     if name == BUILT_IN:
         return
@@ -211,10 +208,8 @@ class SentenceEncoder:
 def _resolved(name: str) -> tuple[str, str, str | None]:
     """What a name stands for: its content in words, where to load it, and the commit there.
 
-    Raises:
-        InputError: a folder that is not a saved model, or a name that no model can have or that the
-            hub does not know.
-        WorldError: a hub id that is neither cached nor reachable.
+    Raises InputError: a folder that is not a saved model, or a name that no model can have or that
+    the hub does not know; WorldError: a hub id that is neither cached nor reachable.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():

@@ -44,8 +44,7 @@ class EndpointBackend:
     def identify(self, spec: ModelSpec) -> Identity:
         """See `served_identity`; the key must be there, as it will be wanted.
 
-        Raises:
-            InputError: no base_url, or no key in the variable that should hold it.
+        Raises InputError: no base_url, or no key in the variable that should hold it.
         """
         endpoint_of(spec).key(f"model {spec.name}")
         return served_identity(spec)
@@ -57,10 +56,8 @@ class EndpointBackend:
     def load(self, spec: ModelSpec) -> EndpointGenerator:
         """Ask the server whether it serves this model.
 
-        Raises:
-            InputError: see `identify`.
-            Outage: it cannot be reached, refuses the key, or serves other models.
-            WorldError: the tokenizer that is to count cannot be loaded.
+        Raises InputError: see `identify`; Outage: it cannot be reached, refuses the key, or serves
+        other models; WorldError: the tokenizer that is to count cannot be loaded.
         """
         endpoint = endpoint_of(spec)
         key = endpoint.key(f"model {spec.name}")
@@ -76,8 +73,7 @@ NAMED = 5  # models of a server, in a message
 async def _require_served(client: server.Client, model: str) -> None:
     """Ask for the list of models; a server that has none is not asked further.
 
-    Raises:
-        Outage: there is no server, it refuses the key, or this model is not on its list.
+    Raises Outage: there is no server, it refuses the key, or this model is not on its list.
     """
     ask = partial(_listed, client)
     try:
@@ -140,11 +136,9 @@ class EndpointGenerator:
         """The answers as they come.
 
         Once `stop()` is true, what the server is answering is still delivered; a call that waits
-        for its next attempt is not made. Closing the iterator cancels what is under way.
-
-        Raises:
-            Outage: the server gives nothing but failures; what was under way is delivered before.
-            RuntimeError: another model answers, or answers come without token counts.
+        for its next attempt is not made. Closing the iterator cancels what is under way. Raises
+        Outage: the server gives nothing but failures; what was under way is delivered before;
+        RuntimeError: another model answers, or answers come without token counts.
         """
         stopping = Event()
         width = min(self._endpoint.concurrency, len(prompts))
@@ -230,15 +224,14 @@ class Caller:
     ) -> Answer:
         """What one attempt gives.
 
+        Raises Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_client`; perhaps after
+        a part of the answer was told; RuntimeError: another model answers, or answers come without
+        token counts.
+
         Args:
             client: the connection to its server.
             prompt: the text.
             on_text: told what comes next of the answer, while it comes.
-
-        Raises:
-            Again, Busy, Refused, Outage: see `hierrouter.engines.endpoint_client`; perhaps after a
-                part of the answer was told.
-            RuntimeError: another model answers, or answers come without token counts.
         """
         limit = self._limit
         request = self._request(prompt, limit)
@@ -285,13 +278,10 @@ class Caller:
     def _answer(self, prompt: str, body: str) -> Answer:
         """The answer to `prompt` that this body holds.
 
-        An empty text is an answer where the model ended by itself, and where all the tokens that
-        it may generate went elsewhere, as into thinking that the server does not show.
-
-        Raises:
-            ValueError: it is no JSON, is an error, lacks choice, text, reason or model, or
-                counts what cannot be.
-            RuntimeError: another model answers, or there are no token counts.
+        An empty text is an answer where the model ended by itself, and where all the tokens that it
+        may generate went elsewhere, as into thinking that the server does not show. Raises
+        ValueError: it is no JSON, is an error, lacks choice, text, reason or model, or counts what
+        cannot be; RuntimeError: another model answers, or there are no token counts.
         """
         completion = _json_object(body)
         if words := _error_in(completion):
@@ -322,13 +312,12 @@ class Caller:
     async def _gathered(self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]) -> str:
         """The body of a completion that comes in pieces, as if it had come whole.
 
+        Raises ValueError: a piece that is none; RuntimeError: another model answers; nothing of
+        that is told.
+
         Args:
             pieces: `openai.types.chat.ChatCompletionChunk`s, which nobody has checked.
             on_text: told what each piece adds to the text.
-
-        Raises:
-            ValueError: a piece that is none.
-            RuntimeError: another model answers; nothing of that is told.
         """
         texts: list[str] = []
         body: dict[str, Any] = {}

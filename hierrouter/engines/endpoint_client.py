@@ -131,8 +131,7 @@ class Client:
     async def complete(self, request: dict[str, Any]) -> str:
         """The body of one chat completion.
 
-        Raises:
-            Again, Busy, Refused, Outage: what a caller shall do.
+        Raises Again, Busy, Refused, Outage: what a caller shall do.
         """
         with self._guarded(self._timeout_s):
             create = self._openai.chat.completions.with_raw_response.create
@@ -146,13 +145,12 @@ class Client:
     ) -> str:
         """As `complete`, the text handed on as it comes.
 
+        Raises Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer;
+        ValueError, RuntimeError: what `gather` raises.
+
         Args:
             gather: puts the body together from all pieces; the text is told on the way.
             on_text: told what comes next of the answer.
-
-        Raises:
-            Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer.
-            ValueError, RuntimeError: what `gather` raises.
         """
         whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
         with self._guarded(self._timeout_s):
@@ -163,8 +161,7 @@ class Client:
     async def list_models(self) -> str | None:
         """The body of the list of models; None where the server has none, or breaks over it.
 
-        Raises:
-            Again, Busy, Refused, Outage: as `complete`.
+        Raises Again, Busy, Refused, Outage: as `complete`.
         """
         with self._guarded(min(self._timeout_s, LISTING_S)):
             try:
@@ -323,10 +320,8 @@ class Patience:
     async def tried(self, call: Callable[[], Awaitable[T]]) -> T:
         """What the call gives, after as many attempts as it takes.
 
-        Raises:
-            Refused: it was refused, or each attempt failed; with what was said last.
-            Outage: the server answers nobody, or asks for too long a wait.
-            Stopped: the collection stops.
+        Raises Refused: it was refused, or each attempt failed; with what was said last; Outage: the
+        server answers nobody, or asks for too long a wait; Stopped: the collection stops.
         """
         detail = ""
         for attempt in range(self.attempts):

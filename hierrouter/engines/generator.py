@@ -88,12 +88,9 @@ class Generator(Protocol):
         """(place in `prompts`, answer) of each prompt, as they are finished.
 
         The same prompt always gets the same response. Once `stop()` is true no further prompt is
-        taken up; what has begun is still delivered.
-
-        Raises:
-            RuntimeError, OSError: the model as a whole failed, e.g. for lack of memory; what was
-                delivered before stands.
-            Outage: its server cannot be reached.
+        taken up; what has begun is still delivered. Raises RuntimeError, OSError: the model as a
+        whole failed, e.g. for lack of memory; what was delivered before stands; Outage: its server
+        cannot be reached.
         """
         ...
 
@@ -146,8 +143,7 @@ def message_of(prompt: str) -> list[dict[str, str]]:
 def prompt_tokens(tokenizer: Any, prompt: str) -> list[int]:
     """The tokens that a model is given, chat template included.
 
-    Raises:
-        RuntimeError: the template fails.
+    Raises RuntimeError: the template fails.
     """
     try:
         encoded = tokenizer.apply_chat_template(
@@ -163,14 +159,13 @@ def split_by_window(
 ) -> tuple[dict[int, list[int]], dict[int, Failure]]:
     """Tokens of each prompt that leaves room for its response; why the others have none; by place.
 
+    Raises RuntimeError: the chat template fails.
+
     Args:
         tokenizer: of the model, with its chat template.
         prompts: the texts.
         new_tokens: the most that a response may have.
         window: tokens that the model takes in all; None where it does not tell.
-
-    Raises:
-        RuntimeError: the chat template fails.
     """
     fitting: dict[int, list[int]] = {}
     failures: dict[int, Failure] = {}
@@ -221,10 +216,8 @@ class Residency:
     def generator(self, spec: ModelSpec) -> Generator:
         """The model, loaded now unless it is already.
 
-        Do not keep it: a generator that somebody holds is not freed when it is let go.
-
-        Raises:
-            InputError, WorldError: it cannot be loaded, see its backend.
+        Do not keep it: a generator that somebody holds is not freed when it is let go. Raises
+        InputError, WorldError: it cannot be loaded, see its backend.
         """
         if spec.name in self._loaded:
             self._loaded[spec.name] = self._loaded.pop(spec.name)

@@ -30,8 +30,7 @@ BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenize
 def saved_identity(spec: ModelSpec) -> Identity:
     """What decides the answers of a saved model besides engine and device.
 
-    Raises:
-        InputError, WorldError: as `weights_of`.
+    Raises InputError, WorldError: as `weights_of`.
     """
     identity = {"weights": weights_of(spec), "dtype": spec.dtype}
     # vLLM always batches so and says nothing of it.
@@ -43,8 +42,7 @@ def saved_identity(spec: ModelSpec) -> Identity:
 def served_identity(spec: ModelSpec) -> Identity:
     """The served name and the deployment; the server is not asked, it may serve one at a time.
 
-    Raises:
-        InputError: no base_url, or one that cannot be called.
+    Raises InputError: no base_url, or one that cannot be called.
     """
     endpoint = endpoint_of(spec)
     identity = {
@@ -59,11 +57,7 @@ def served_identity(spec: ModelSpec) -> Identity:
 
 
 def endpoint_of(spec: ModelSpec) -> Endpoint:
-    """The server of a model.
-
-    Raises:
-        InputError: see `served_identity`.
-    """
+    """The server of a model; raises InputError: see `served_identity`."""
     if spec.endpoint is None or not spec.endpoint.base_url:
         raise InputError(
             f"base_url is missing: model {spec.name}; set it in [models.endpoint], or --base-url"
@@ -75,9 +69,8 @@ def endpoint_of(spec: ModelSpec) -> Endpoint:
 def weights_of(spec: ModelSpec) -> str:
     """Digest of a local folder, or the hub id with its resolved commit.
 
-    Raises:
-        InputError: a folder that is not a saved model.
-        WorldError: a hub id that is neither cached nor reachable.
+    Raises InputError: a folder that is not a saved model; WorldError: a hub id that is neither
+    cached nor reachable.
     """
     folder = local_folder(spec)
     if folder:
@@ -88,8 +81,7 @@ def weights_of(spec: ModelSpec) -> str:
 def folder_digest(folder: Path) -> str:
     """Digest of a saved model, sub-folders included; 32 hexadecimal digits.
 
-    Raises:
-        InputError: there are no safetensors in it.
+    Raises InputError: there are no safetensors in it.
     """
     files = sorted(
         {path for pattern in (WEIGHTS, *BESIDE_WEIGHTS) for path in folder.rglob(pattern)}
@@ -111,9 +103,7 @@ def hub_commit(model: str, revision: str | None) -> str:
     """The commit that a hub id and revision stand for; taken from the local cache when offline.
 
     Asked once in a process: what is named and what is loaded stay the same when a branch moves.
-
-    Raises:
-        WorldError: neither cached nor reachable.
+    Raises WorldError: neither cached nor reachable.
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
@@ -138,8 +128,7 @@ def hub_commit(model: str, revision: str | None) -> str:
 def named_folder(spec: ModelSpec) -> Path | None:
     """The folder a spec names, whether it is there or not; None where it is a hub id.
 
-    Raises:
-        InputError: a model that the testbed does not have.
+    Raises InputError: a model that the testbed does not have.
     """
     if spec.model.startswith(TESTBED):
         name = spec.model.removeprefix(TESTBED)
@@ -157,8 +146,7 @@ def named_folder(spec: ModelSpec) -> Path | None:
 def local_folder(spec: ModelSpec) -> Path | None:
     """The folder a spec names, or None where it is a hub id.
 
-    Raises:
-        InputError: the folder is not there or holds no model.
+    Raises InputError: the folder is not there or holds no model.
     """
     folder = named_folder(spec)
     if folder is None:
@@ -177,11 +165,10 @@ def local_folder(spec: ModelSpec) -> Path | None:
 def saved_folder(spec: ModelSpec, commit: str | None = None) -> Path | None:
     """The folder with a model's files on this machine, or None.
 
+    Raises InputError: as `local_folder`.
+
     Args:
         commit: of a hub id; None is that of its revision when it was last asked for.
-
-    Raises:
-        InputError: as `local_folder`.
     """
     if folder := local_folder(spec):
         return folder
@@ -202,11 +189,8 @@ WANTED = {"float32": 4, "float16": 2, "bfloat16": 2}
 def weight_bytes(spec: ModelSpec) -> int:
     """Bytes of all weights in the dtype of the spec.
 
-    A hub model whose files are not here yet is fetched, as loading it would.
-
-    Raises:
-        InputError: a folder that is not a saved model.
-        WorldError: the files cannot be fetched or are damaged.
+    A hub model whose files are not here yet is fetched, as loading it would. Raises InputError: a
+    folder that is not a saved model; WorldError: the files cannot be fetched or are damaged.
     """
     return bytes_in(local_folder(spec) or _fetched(spec), spec)
 
@@ -214,8 +198,7 @@ def weight_bytes(spec: ModelSpec) -> int:
 def bytes_in(folder: Path, spec: ModelSpec) -> int:
     """Bytes of the weights in a folder, in the dtype of the spec.
 
-    Raises:
-        WorldError: a file is damaged.
+    Raises WorldError: a file is damaged.
     """
     return sum(
         count * WANTED.get(spec.dtype, BYTES.get(dtype, 4))

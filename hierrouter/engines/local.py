@@ -31,10 +31,9 @@ class TransformersBackend:
     def identify(self, spec: ModelSpec) -> Identity:
         """Engine, kind of device, and what decides the answers of the model itself.
 
-        Raises:
-            InputError: a folder that is not a saved model, a GPU that is not there, settings that
-                continuous batching does not know.
-            WorldError: a hub id that is neither cached nor reachable.
+        Raises InputError: a folder that is not a saved model, a GPU that is not there, settings
+        that continuous batching does not know; WorldError: a hub id that is neither cached nor
+        reachable.
         """
         found = {
             "engine": f"transformers {version('transformers')}, torch {version('torch')}",
@@ -49,18 +48,16 @@ class TransformersBackend:
     def weight_bytes(self, spec: ModelSpec) -> int:
         """Bytes of the weights once loaded.
 
-        Raises:
-            InputError: a folder that is not a saved model.
-            WorldError: the files cannot be fetched or are damaged.
+        Raises InputError: a folder that is not a saved model; WorldError: the files cannot be
+        fetched or are damaged.
         """
         return identity.weight_bytes(spec)
 
     def load(self, spec: ModelSpec) -> TransformersGenerator:
         """Load weights and tokenizer; remote code is never run.
 
-        Raises:
-            InputError: a GPU that is not there.
-            WorldError: the files are missing, damaged or need code of their own.
+        Raises InputError: a GPU that is not there; WorldError: the files are missing, damaged or
+        need code of their own.
         """
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
@@ -122,8 +119,7 @@ class TransformersGenerator:
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         """The answers as they are finished; `too_long` where the window is too small comes first.
 
-        Raises:
-            RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
+        Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
         """
         fitting, failures = self._fitting(prompts)
         yield from failures.items()
@@ -135,11 +131,10 @@ class TransformersGenerator:
     ) -> Iterator[tuple[int, Answer]]:
         """As `generate`, for people who wait: batches are not filled up, texts told as they grow.
 
+        Raises RuntimeError: as `generate`.
+
         Args:
             follow: by place, told what comes next of its answer; all of it together is the text.
-
-        Raises:
-            RuntimeError: as `generate`.
         """
         fitting, failures = self._fitting(prompts)
         yield from failures.items()

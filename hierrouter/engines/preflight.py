@@ -46,9 +46,7 @@ class Weights:
 def weights_needed(models: Iterable[ModelSpec]) -> Iterator[Weights]:
     """Look for each model that this machine would load; those of a server are left out.
 
-    Raises:
-        InputError: a local folder that is no saved model.
-        WorldError: damaged weights.
+    Raises InputError: a local folder that is no saved model; WorldError: damaged weights.
     """
     for spec in models:
         if spec.backend != OPENAI:
@@ -125,8 +123,7 @@ def _refusal(spec: ModelSpec, error: Exception) -> str:
 def require_models(pool: Pool, found: Sequence[Weights]) -> None:
     """Refuse a pool of which a model cannot be had.
 
-    Raises:
-        WorldError: with the names of all such models, or what the disk lacks.
+    Raises WorldError: with the names of all such models, or what the disk lacks.
     """
     problems = [each for each in found if each.problem]
     if problems:

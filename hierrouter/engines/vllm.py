@@ -30,10 +30,8 @@ class VllmBackend:
     def identify(self, spec: ModelSpec) -> Identity:
         """Engine, device, and what decides the answers of the model itself.
 
-        Raises:
-            InputError: vLLM or a GPU is not there, the GPU is not the first one, or the folder is
-                not a saved model.
-            WorldError: a hub id that is neither cached nor reachable.
+        Raises InputError: vLLM or a GPU is not there, the GPU is not the first one, or the folder
+        is not a saved model; WorldError: a hub id that is neither cached nor reachable.
         """
         try:
             engine = f"vllm {version('vllm')}"
@@ -52,8 +50,7 @@ class VllmBackend:
     def load(self, spec: ModelSpec) -> VllmGenerator:
         """Start the engine; remote code is never run.
 
-        Raises:
-            WorldError: vLLM cannot load the model.
+        Raises WorldError: vLLM cannot load the model.
         """
         import torch
         from vllm import LLM  # pyright: ignore  it takes this very file for the package
@@ -112,8 +109,7 @@ class VllmGenerator:
     def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
         """The answers portion by portion; `too_long` where the window is too small comes first.
 
-        Raises:
-            RuntimeError: the engine or the chat template failed.
+        Raises RuntimeError: the engine or the chat template failed.
         """
         tokenizer, new = self._engine.get_tokenizer(), self._generation.max_new_tokens
         fitting, failures = split_by_window(tokenizer, prompts, new, self._window)

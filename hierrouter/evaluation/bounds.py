@@ -195,6 +195,8 @@ def split_regret(
 ) -> Floats:
     """The regret of a policy to the tree oracle, split by choice.
 
+    Raises ValueError: episodes end where none can.
+
     Args:
         endings: float64[queries, nodes], rows sum to 1. Of a stochastic policy all values are
             expectations; the mean of several seeds is one.
@@ -204,9 +206,6 @@ def split_regret(
         float64[queries, L]: column 0 is what the first choice lost, the plan; column l what choice
         l + 1 lost. Not below 0, but for rounding. The sum of a row is R of the tree oracle less R
         of the policy.
-
-    Raises:
-        ValueError: episodes end where none can.
     """
     possible = Actions(tree.routes, allow_stop).endings
     if endings[:, : possible.start].any():

@@ -143,7 +143,8 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     A linear programme over mixtures of routes. Its constraint couples the queries only by the sum
     of their costs, so it is a fractional knapsack: all queries start at their cheapest route, and
     the steps up their hulls are taken in the order of quality gained per cost, the last one in
-    part. No policy does better, because this one knows all answers.
+    part. No policy does better, because this one knows all answers. Raises InputError: not even the
+    cheapest route of every query is within the budget.
 
     Args:
         budget: greatest mean of C over the queries, in money.
@@ -151,9 +152,6 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
 
     Returns:
         What it does on each query; at most one query mixes two routes.
-
-    Raises:
-        InputError: not even the cheapest route of every query is within the budget.
     """
     endings = Actions(tree.routes, allow_stop).endings
     step = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
@@ -285,6 +283,8 @@ def affordable_at(
 ) -> Booleans:
     """What may be called at one live state: what `affordable` says of that state.
 
+    Raises ValueError: not M prompts.
+
     Args:
         ceilings: of the training fold.
         actions: what may be chosen at all.
@@ -296,9 +296,6 @@ def affordable_at(
 
     Returns:
         bool[A], at least one True.
-
-    Raises:
-        ValueError: not M prompts.
     """
     routes, level = actions.routes, len(path) + 1
     if prompts.shape != (routes.models,):
@@ -391,15 +388,13 @@ def price_mix(tree: RouteTree, model: str, alpha: float, allow_stop: bool = Fals
     """The share of a model's calls in the tree oracle's mix, at every price of the model.
 
     The share is that of calls, over all queries. Ties in reward are broken by cost, as by
-    `bounds.oracle`; so at alpha 0, too, prices matter: among equally good routes.
+    `bounds.oracle`; so at alpha 0, too, prices matter: among equally good routes. Raises
+    InputError: no such model.
 
     Args:
         model: a name of the pool.
         alpha: reward lost per unit of cost.
         allow_stop: whether the oracle may end before L calls.
-
-    Raises:
-        InputError: no such model.
     """
     if model not in tree.models:
         raise InputError(f"no such model in the pool: {model}; known: {', '.join(tree.models)}")

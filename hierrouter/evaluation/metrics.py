@@ -47,15 +47,13 @@ def area_under(cost: Floats, quality: Floats, low: float, high: float) -> float:
     area is the integral of q from `low` to `high`; divided by high - low it is the mean quality
     over these budgets (AIQ of RouterBench, Hu et al. 2024).
 
-    Trap: it depends on the range as much as on the points, and compares only over the same one.
-    A range far beyond the dearest point measures the best quality, and little else.
+    Trap: it depends on the range as much as on the points, and compares only over the same one. A
+    range far beyond the dearest point measures the best quality, and little else. Raises
+    ValueError: the range is empty.
 
     Args:
         cost: float64[corners], of the `frontier` of the points: cost and quality rise.
         quality: float64[corners].
-
-    Raises:
-        ValueError: the range is empty.
     """
     if not low < high:
         raise ValueError(f"an area needs a range of costs, got {low:g} to {high:g}")

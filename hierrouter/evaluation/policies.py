@@ -45,6 +45,8 @@ def policy_table(
 ) -> Floats:
     """What a policy does at every state, asked where it can come to.
 
+    Raises InputError: as `evaluate`.
+
     Args:
         tree: all its queries are asked about.
         policy: as in `evaluate`, but for routers and names.
@@ -56,9 +58,6 @@ def policy_table(
         float64[queries, states, A], rows sum to 1. Before the last call, stopping is added to not
         stopping, which is the same (`Actions.legal`). At states that the policy does not come to,
         every legal action has the same probability.
-
-    Raises:
-        InputError: as `evaluate`.
     """
     actions, routes = Actions(tree.routes, allow_stop), tree.routes
     asked = _Asked(tree, policy, alpha, actions, texts)
@@ -302,13 +301,12 @@ class OwnPolicy:
 def own_policy(given: Any, name: str | None = None) -> OwnPolicy:
     """A policy of the user's own, as an object or as `module:object`.
 
+    Raises InputError: the path is not `module:object`, the module cannot be imported or has no such
+    object, or the object is no policy that can be asked.
+
     Args:
         given: what can be asked; or its import path, where a class is made without arguments.
         name: how tables call it; None is its own name.
-
-    Raises:
-        InputError: the path is not `module:object`, the module cannot be imported or has no such
-            object, or the object is no policy that can be asked.
     """
     made, path, version = given, name or policy_name(given), ""
     if isinstance(given, str):
@@ -330,8 +328,7 @@ def own_policy(given: Any, name: str | None = None) -> OwnPolicy:
 def own_policies(policies: Any) -> tuple[OwnPolicy, ...]:
     """Several at once: a list, a mapping by name, or one alone.
 
-    Raises:
-        InputError: as `own_policy`, or two of one name.
+    Raises InputError: as `own_policy`, or two of one name.
     """
     if isinstance(policies, Mapping):
         found = tuple(own_policy(policy, name) for name, policy in policies.items())
@@ -345,8 +342,7 @@ def own_policies(policies: Any) -> tuple[OwnPolicy, ...]:
 def require_other_names(policies: Iterable[OwnPolicy], taken: Iterable[str] = ()) -> None:
     """Refuse two policies of one name, and one that is called as somebody else in the tables.
 
-    Raises:
-        InputError: with the name.
+    Raises InputError: with the name.
     """
     names = set(taken)
     for policy in policies:

@@ -95,8 +95,7 @@ class Actor(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Logits float32[n, A], not probabilities: the distribution must be told so.
 
-        Raises:
-            FloatingPointError: they are not finite.
+        Raises FloatingPointError: they are not finite.
         """
         found = self.trunk(obs)
         self.trunk.hold(obs, found)
@@ -303,8 +302,7 @@ class SampledLearner:
     def epoch(self) -> None:
         """Collect and update `config.iterations` times.
 
-        Raises:
-            FloatingPointError: logits are not finite.
+        Raises FloatingPointError: logits are not finite.
         """
         for _ in range(self._config.iterations):
             self._seen.begin()

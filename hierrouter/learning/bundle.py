@@ -48,13 +48,12 @@ class Bundle:
 def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
     """What a policy that learned from a tree needs.
 
+    Raises CacheError: nothing there, or damaged.
+
     Args:
         cache: the folder that the tree was opened from.
         tree: all folds, or those that training sees.
         pool: as in `hierrouter.replay.opening.Selection`.
-
-    Raises:
-        CacheError: nothing there, or damaged.
     """
     plan = CacheReader(cache).latest_plan()
     opened = opened_pool(plan.pool, pool, tree.models, tree.hops)
@@ -66,8 +65,7 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
 def save_bundle(bundle: Bundle, folder: Path) -> None:
     """Write it into the folder of the policy, replacing what is there.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     found = {
         "format": FORMAT,
@@ -83,10 +81,8 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
 def load_bundle(folder: Path) -> Bundle | None:
     """The bundle of the policy in a folder; None where it has none.
 
-    A network of a sweep has that of the sweep, one or two folders above.
-
-    Raises:
-        InputError: it is damaged, gone, or of another format.
+    A network of a sweep has that of the sweep, one or two folders above. Raises InputError: it is
+    damaged, gone, or of another format.
     """
     around = (folder, *folder.absolute().parents[:2])
     file = next((place / LIVE for place in around if (place / LIVE).is_file()), None)
@@ -124,8 +120,7 @@ def load_bundle(folder: Path) -> Bundle | None:
 def require_pool(origin: Origin, pool: Pool) -> None:
     """Refuse a pool whose models are not those that a policy's actions mean.
 
-    Raises:
-        InputError: other names, another order or another number of hops.
+    Raises InputError: other names, another order or another number of hops.
     """
     names = tuple(model.name for model in pool.models)
     if names != origin.models or pool.hops != origin.hops:
@@ -139,8 +134,7 @@ def require_pool(origin: Origin, pool: Pool) -> None:
 def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
     """A run may come from others, see `keys_sent`.
 
-    Raises:
-        InputError: a model wants a key from the environment.
+    Raises InputError: a model wants a key from the environment.
     """
     for name, address in keys_sent(bundle.pool.models):
         raise InputError(
@@ -152,11 +146,8 @@ def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
     """Refuse models that are not those of the answers that a policy learned from.
 
     What a server has loaded nobody can tell from here, and where another engine answers than did at
-    that time, its names of weights are other ones: both are taken as they are.
-
-    Raises:
-        InputError: a model has other weights.
-        WorldError: it cannot be found.
+    that time, its names of weights are other ones: both are taken as they are. Raises InputError: a
+    model has other weights; WorldError: it cannot be found.
     """
     for spec in pool.models:
         known = bundle.identities.get(spec.name, {})

@@ -51,8 +51,7 @@ Member = TypeVar("Member", TrainedRouter, TrainedSweep)
 def save_checkpoint(policy: Policy, folder: Path) -> None:
     """Write a policy into `folder`, replacing what is there.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(describe(policy), sort_keys=True, allow_nan=False)
@@ -62,13 +61,12 @@ def save_checkpoint(policy: Policy, folder: Path) -> None:
 def load_checkpoint(path: Path) -> Policy:
     """Read a checkpoint.
 
+    Raises InputError: there is none, it is truncated or no safetensors file, it was not written by
+    `save_checkpoint` or by that of another format, its checksum or that of its run is another, or
+    its weights are not finite.
+
     Args:
         path: the folder, or its `policy.safetensors` under any name.
-
-    Raises:
-        InputError: there is none, it is truncated or no safetensors file, it was not written by
-            `save_checkpoint` or by that of another format, its checksum or that of its run is
-            another, or its weights are not finite.
     """
     file = path / WEIGHTS if path.is_dir() else path
     if not file.exists() and is_sweep(path):
@@ -89,11 +87,10 @@ def load_checkpoint(path: Path) -> Policy:
 def router_at(path: Path, alpha: float | None) -> TrainedRouter:
     """The router in a checkpoint, for `alpha` where it holds one for every alpha.
 
+    Raises InputError: see `load_checkpoint`.
+
     Args:
         alpha: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
-
-    Raises:
-        InputError: see `load_checkpoint`.
     """
     found = load_checkpoint(path)
     if isinstance(found, TrainedRouter):
@@ -104,8 +101,7 @@ def router_at(path: Path, alpha: float | None) -> TrainedRouter:
 def is_sweep(path: Path) -> bool:
     """Whether a folder is that of a run of `sweep-alpha`.
 
-    Raises:
-        InputError: its record is damaged.
+    Raises InputError: its record is damaged.
     """
     record = record_of(path)
     return record is not None and record.command == "sweep-alpha"
@@ -157,13 +153,12 @@ def tensors_of(policy: Policy) -> dict[str, Tensor]:
 def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
     """The policy of which these are the description and the tensors.
 
+    Raises InputError: another format, or parts that are missing, impossible or do not fit together.
+
     Args:
         text: what `describe` gave, as JSON.
         tensors: what `tensors_of` gave; the ceilings are taken out.
         file: where both were read, for messages.
-
-    Raises:
-        InputError: another format, or parts that are missing, impossible or do not fit together.
     """
     try:
         found = json.loads(text)
@@ -251,8 +246,7 @@ def _check_fit(
 def _grid_of(found: Mapping[str, Any]) -> tuple[float, ...]:
     """The alphas of a sweep's description.
 
-    Raises:
-        KeyError, TypeError, ValueError: there are none, or one is no finite number >= 0.
+    Raises KeyError, TypeError, ValueError: there are none, or one is no finite number >= 0.
     """
     alphas = tuple(map(float, found["alphas"]))
     if not alphas or not all(0 <= alpha < np.inf for alpha in alphas):
@@ -269,13 +263,12 @@ def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
 def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[str] = ()) -> None:
     """Write the record that makes the folder a finished sweep.
 
+    Raises WorldError: the disk is full or failed.
+
     Args:
         run: folder of the sweep; each checkpoint is in its `member_folder` already.
         seeds: one for each member.
         heads: as in `Record`.
-
-    Raises:
-        WorldError: the disk is full or failed.
     """
     described = {
         "alphas": list(sweep.alphas),
@@ -291,8 +284,7 @@ def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[
 def load_sweep(run: Path) -> Sweep:
     """A finished sweep.
 
-    Raises:
-        InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
+    Raises InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
     """
     record = record_of(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
@@ -343,8 +335,7 @@ def training_named(
 def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
     """The checkpoint in `folder` where it is of this very training, else None.
 
-    Raises:
-        InputError: the checkpoint is damaged.
+    Raises InputError: the checkpoint is damaged.
     """
     if not (folder / WEIGHTS).is_file():
         return None
@@ -357,8 +348,7 @@ def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
 def save_snapshot(snapshot: Snapshot, named: dict[str, Any], folder: Path) -> None:
     """Write the training into `folder`, replacing an earlier moment of it.
 
-    Raises:
-        WorldError: the disk is full or failed.
+    Raises WorldError: the disk is full or failed.
     """
     held = {"training": named, "epoch": snapshot.epoch, "counters": snapshot.counters}
     write_tensors(folder / UNFINISHED, snapshot.tensors, json.dumps(held))
@@ -367,11 +357,10 @@ def save_snapshot(snapshot: Snapshot, named: dict[str, Any], folder: Path) -> No
 def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
     """The training in `folder`, or None where none was interrupted there.
 
+    Raises InputError: it is damaged, or another training was interrupted there.
+
     Args:
         named: what is to be trained, see `training_named`.
-
-    Raises:
-        InputError: it is damaged, or another training was interrupted there.
     """
     file = folder / UNFINISHED
     if not file.is_file():
@@ -401,8 +390,7 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
 def forget_snapshot(folder: Path) -> None:
     """Remove the interrupted training: its checkpoint is there.
 
-    Raises:
-        WorldError: it cannot be removed.
+    Raises WorldError: it cannot be removed.
     """
     remove(folder / UNFINISHED)
 
@@ -410,8 +398,7 @@ def forget_snapshot(folder: Path) -> None:
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:
     """Replace `file`; the same tensors and text give the same bytes.
 
-    Raises:
-        WorldError: the disk is full or failed; the old file is untouched then.
+    Raises WorldError: the disk is full or failed; the old file is untouched then.
     """
     whole = {name: value.contiguous() for name, value in tensors.items()}
     write_atomically(file, save(whole, metadata={HEADER: _digest(whole, text) + text}))
@@ -429,8 +416,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
     """The tensors of a file that `write_tensors` wrote, and the text in its header.
 
-    Raises:
-        InputError: there is none, it is something else, or it was altered.
+    Raises InputError: there is none, it is something else, or it was altered.
     """
     _check_start(file)
     try:

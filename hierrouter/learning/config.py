@@ -248,8 +248,7 @@ ALGORITHMS: dict[str, type[TrainConfig]] = {
 def preset(name: str, algo: str = "ppo") -> TrainConfig:
     """The preset of this name for an algorithm.
 
-    Raises:
-        InputError: there is no such algorithm, or it has no such preset.
+    Raises InputError: there is no such algorithm, or it has no such preset.
     """
     if algo not in ALGORITHMS:
         raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(ALGORITHMS))}")
@@ -262,12 +261,11 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
 def algorithm(name: str | None, budget: object, max_cost: object, alpha: object) -> str:
     """The algorithm to train with: PPO, and enumeration for a budget.
 
+    Raises InputError: a budget with what contradicts it.
+
     Args:
         name: as asked for; None where nobody said.
         budget, max_cost, alpha: as asked for; None where nobody said.
-
-    Raises:
-        InputError: a budget with what contradicts it.
     """
     if budget is None:
         return name or "ppo"
@@ -287,13 +285,12 @@ def training_config(
 ) -> TrainConfig:
     """The settings of a training.
 
+    Raises InputError: an unknown preset or algorithm, or fewer than 1 epoch.
+
     Args:
         name: of the preset.
         epochs: instead of the preset's.
         every_alpha: of one network for every alpha.
-
-    Raises:
-        InputError: an unknown preset or algorithm, or fewer than 1 epoch.
     """
     config = preset(name, algo)  # refuses a wrong name even where it is not taken
     if every_alpha:

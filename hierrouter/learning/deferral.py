@@ -76,8 +76,7 @@ class Deferral:
     def on(self, fold: RouteTree) -> Deferrable:
         """The router on a fold, for any threshold.
 
-        Raises:
-            InputError: the tree is not one this router can read, or has no such direct call.
+        Raises InputError: the tree is not one this router can read, or has no such direct call.
         """
         probabilities = self.trained.probabilities(fold)
         table = greedy(probabilities, fold.base_rate)
@@ -89,11 +88,7 @@ class Deferral:
         )
 
     def outcome(self, fold: RouteTree) -> Outcome:
-        """The exact outcome on a fold at the threshold.
-
-        Raises:
-            InputError: as `on`.
-        """
+        """The exact outcome on a fold at the threshold; raises InputError: as `on`."""
         return self.on(fold).outcome(self.threshold)
 
     @torch.no_grad()
@@ -135,15 +130,14 @@ def calibrated(
 ) -> Deferral:
     """The deferral whose threshold is best on the validation fold.
 
+    Raises InputError: no such direct call, a share outside [0, 1], or nothing to fit on.
+
     Args:
         tree: all folds; without a validation fold the train fold chooses.
         stronger: one of `tree.direct.models`.
         share: hand over as many as possible up to this share; None is what gives the highest R at
             the router's alpha.
         head: fit a head; otherwise the probability of the likeliest action tells confidence.
-
-    Raises:
-        InputError: no such direct call, a share outside [0, 1], or nothing to fit on.
     """
     if share is not None and not 0 <= share <= 1:
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
@@ -193,8 +187,7 @@ def features(trained: TrainedRouter, fold: RouteTree) -> NDArray[np.float64]:
 def direct_call(tree: RouteTree, name: str) -> Outcome:
     """The outcome of one direct call on every query.
 
-    Raises:
-        InputError: the tree has no direct call of this model.
+    Raises InputError: the tree has no direct call of this model.
     """
     calls = {call.name: call for call in single_calls(tree)}
     if name not in calls:

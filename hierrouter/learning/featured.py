@@ -36,11 +36,7 @@ class Examples:
 
     @classmethod
     def of(cls, tree: RouteTree, objective: Objective) -> Examples:
-        """What the fold `tree` tells about its models.
-
-        Raises:
-            InputError: the fold is empty.
-        """
+        """What the fold `tree` tells about its models; raises InputError: the fold is empty."""
         if not len(tree):
             raise InputError("nothing is known of the models: the train fold is empty; add queries")
         fold = TrainingFold.of(tree, objective)
@@ -154,13 +150,12 @@ class TrainedFeatured:
     def probabilities(self, tree: RouteTree, examples: RouteTree) -> NDArray[np.float64]:
         """float64[queries, states, A]: the stochastic policy at every state.
 
+        Raises InputError: another view, encoder or number of hops than it was trained on,
+        `examples` are of another pool, or nothing is known of the models.
+
         Args:
             tree: of any pool.
             examples: the train fold of the same pool.
-
-        Raises:
-            InputError: another view, encoder or number of hops than it was trained on, `examples`
-                are of another pool, or nothing is known of the models.
         """
         if examples.models != tree.models:
             raise InputError(
@@ -208,6 +203,9 @@ def train_featured(
 ) -> TrainedFeatured:
     """Train on the fold "train", keep the iterate that is best on the fold "validation".
 
+    Raises InputError: there is nothing to train on, the cost of a query is limited, or the training
+    diverged.
+
     Args:
         tree: all folds, of the pool as it is now.
         objective: what to train for; the cost of a query must not be limited.
@@ -215,10 +213,6 @@ def train_featured(
         seed: of everything random.
         watch: who is told.
         resumed: where to go on; everything else must be as it was.
-
-    Raises:
-        InputError: there is nothing to train on, the cost of a query is limited, or the training
-            diverged.
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept in pools that change; train for one pool")

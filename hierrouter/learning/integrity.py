@@ -82,12 +82,11 @@ class Looked:
 def look_over(cache: Path, runs: Path = RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
+    Raises CacheError: the cache is of a newer version, or does not come to rest.
+
     Args:
         cache: its folder; nothing is looked at where there is none.
         runs: the folder of all runs.
-
-    Raises:
-        CacheError: the cache is of a newer version, or does not come to rest.
     """
     found = Looked()
     try:

@@ -40,8 +40,7 @@ class Learner(Protocol[Network_co]):
     def epoch(self) -> None:
         """Train for one epoch.
 
-        Raises:
-            FloatingPointError: the router's numbers are not finite any more.
+        Raises FloatingPointError: the router's numbers are not finite any more.
         """
 
     def tensors(self) -> dict[str, Tensor]:
@@ -93,6 +92,8 @@ def best_iterate(
 ) -> tuple[Network, Best]:
     """The network of a whole training, frozen, with the weights that are best on validation.
 
+    Raises InputError: the training diverged.
+
     Args:
         start: makes the network and its learner; torch's generator is seeded then.
         value: of a network on a fold, exactly.
@@ -101,9 +102,6 @@ def best_iterate(
         seed: of everything random.
         watch: who is told.
         resumed: where to go on.
-
-    Raises:
-        InputError: the training diverged.
     """
     watch, (learn_from, choose_on) = watch or Watch(), folds
     with _reproducible(seed):
@@ -233,8 +231,7 @@ def _reproducible(seed: int) -> Iterator[None]:
 def training_folds(tree: RouteTree) -> tuple[RouteTree, RouteTree]:
     """The fold to learn from and the one that chooses the iterate; one tree where it does both.
 
-    Raises:
-        InputError: there is nothing to train on.
+    Raises InputError: there is nothing to train on.
     """
     learn_from = tree.split("train")
     if not len(learn_from):

@@ -81,13 +81,12 @@ def state_table(
 ) -> StateTable:
     """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
 
+    Raises ValueError: ceilings are needed, and are not given.
+
     Args:
         objective: what may be done.
         ceilings: what calls may cost at most, needed where the objective limits the cost of a
             query.
-
-    Raises:
-        ValueError: ceilings are needed, and are not given.
     """
     states, queries = tree.routes.states, len(tree)
     actions = Actions(tree.routes, objective.allow_stop)

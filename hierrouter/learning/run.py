@@ -142,11 +142,10 @@ class Run:
     def load(cls, folder: str | os.PathLike[str], tree: RouteTree | None = None) -> Run:
         """The router in a folder.
 
+        Raises InputError: there is none, or it is not for this tree.
+
         Args:
             tree: that it learned from, to say what it reaches.
-
-        Raises:
-            InputError: there is none, or it is not for this tree.
         """
         trained = checkpoint.router_at(Path(folder), None)
         return cls(Path(folder), trained, Reached.by(trained, tree) if tree else None)
@@ -308,8 +307,7 @@ def sweep(
 def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
     """Refuse what no policy can keep to on validation, before anything is trained.
 
-    Raises:
-        InputError: with what is possible.
+    Raises InputError: with what is possible.
     """
     fold, limit = tree.split("validation"), objective.max_cost
     if budget is not None:
@@ -334,13 +332,12 @@ def train_run(
 ) -> Run:
     """A run of `train`, from its folder to its record.
 
+    Raises HierRouterError: as `train`.
+
     Args:
         tree: of `training_tree`.
         budget: as in `train`; instead of the objective's alpha.
         over: another run in `out` makes way.
-
-    Raises:
-        HierRouterError: as `train`.
     """
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
     with resumable("train", asked, out, over) as begun:

@@ -32,11 +32,7 @@ def sealed(value: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """What was given to `sealed`.
-
-    Raises:
-        ValueError: these are not the bytes that `sealed` gave.
-    """
+    """What was given to `sealed`; raises ValueError: these are not the bytes that `sealed` gave."""
     found = json.loads(data)
     if not isinstance(found, dict) or not found.pop(SEAL, None) or sealed(found) != data:
         raise ValueError("checksum mismatch")
@@ -78,8 +74,7 @@ class Record:
     def write(self) -> Record:
         """Replace `run.json`; returns itself.
 
-        Raises:
-            WorldError: the disk is full or failed; the old file is untouched then.
+        Raises WorldError: the disk is full or failed; the old file is untouched then.
         """
         found = {name: value for name, value in vars(self).items() if name != "folder"}
         # The command line reads this module's constants at its start, and this imports numpy.
@@ -92,8 +87,7 @@ class Record:
 def record_of(run: Path) -> Record | None:
     """What a run says of itself; None where the folder holds no run.
 
-    Raises:
-        InputError: `run.json` is damaged.
+    Raises InputError: `run.json` is damaged.
     """
     file = run / RECORD
     try:
@@ -117,12 +111,10 @@ def record_of(run: Path) -> Record | None:
 def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Record:
     """Say in `run.json` that a run is finished, what it left, and that it is the newest.
 
+    Raises InputError: a `run.json` is damaged; WorldError: the disk is full or failed.
+
     Args:
         result, heads: as in `Record`.
-
-    Raises:
-        InputError: a `run.json` is damaged.
-        WorldError: the disk is full or failed.
     """
     found = record_of(run)
     assert found, "a run is begun before it is finished"
@@ -139,9 +131,7 @@ def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Re
 def make_newest(record: Record) -> Record:
     """Let a finished run be the first of `finished_runs`.
 
-    Raises:
-        InputError: a `run.json` is damaged.
-        WorldError: its file cannot be written.
+    Raises InputError: a `run.json` is damaged; WorldError: its file cannot be written.
     """
     others = (other.seq for other in _records() if other.folder != record.folder)
     return replace(record, seq=1 + max(others, default=0)).write()
@@ -189,10 +179,8 @@ def require_listed(file: Path) -> None:
     """Refuse a file that is not the one that its run was finished with.
 
     The run is in the folder of the file, or one or two above. What lies in no run, or in one that
-    is not finished, is not known there.
-
-    Raises:
-        InputError: it was altered, exchanged or set back; or `run.json` is damaged.
+    is not finished, is not known there. Raises InputError: it was altered, exchanged or set back;
+    or `run.json` is damaged.
     """
     place = file.absolute()
     for run in list(place.parents)[:3]:
@@ -225,8 +213,7 @@ class QuickstartFolders:
 def quickstart_folders(out: Path | None) -> QuickstartFolders:
     """Below `out`, or where the other commands look by default; the same on every call.
 
-    Raises:
-        InputError: the parent of `out` does not exist.
+    Raises InputError: the parent of `out` does not exist.
     """
     if out is None:
         return QuickstartFolders(
@@ -241,13 +228,12 @@ def quickstart_folders(out: Path | None) -> QuickstartFolders:
 def new_run(command: str, out: Path | None) -> Path:
     """Make the folder of a new run.
 
+    Raises InputError: `out` holds something already, or its parent does not exist; WorldError: the
+    folder cannot be made.
+
     Args:
         command: the last part of the folder's name.
         out: a folder the user chose; it must not hold anything yet.
-
-    Raises:
-        InputError: `out` holds something already, or its parent does not exist.
-        WorldError: the folder cannot be made.
     """
     check_out(out)
     try:
@@ -265,13 +251,11 @@ def new_run(command: str, out: Path | None) -> Path:
 def drafted(folder: Path) -> Iterator[Path]:
     """A folder to write results into; all at once it becomes `folder` when the block ends well.
 
-    Whatever ends it early, the same command can be given again.
+    Whatever ends it early, the same command can be given again. Raises WorldError: the disk is full
+    or failed.
 
     Args:
         folder: empty, as `new_run` makes it, or with results that make way.
-
-    Raises:
-        WorldError: the disk is full or failed.
     """
     from hierrouter_cache.writer import fsync_folder, write_atomically
 
@@ -301,17 +285,14 @@ def resumable(
     """A run in its folder: a new one, or `out` where the very same run was begun before.
 
     What was asked for is written down before the first result, so that a run is never gone on with
-    as another one. The folder is this process's alone meanwhile.
+    as another one. The folder is this process's alone meanwhile. Raises InputError: `out` holds
+    something else, its record is damaged, or its parent does not exist; CacheLocked: another
+    process is at work there; WorldError: the disk is full or failed.
 
     Args:
         command: "train" or "sweep-alpha".
         asked: what the result depends on, as JSON values.
         over: another run in `out` makes way.
-
-    Raises:
-        InputError: `out` holds something else, its record is damaged, or its parent does not exist.
-        CacheLocked: another process is at work there.
-        WorldError: the disk is full or failed.
     """
     from hierrouter_cache.locks import folder_lock
 
@@ -351,21 +332,15 @@ def seed_folders(base: Path, seeds: Iterable[int]) -> dict[int, Path]:
 def remove_drafts(run: Path) -> None:
     """Remove what killed saves left in the folder of a run, and below it.
 
-    Only this process may be at work there, so whatever draft is found was abandoned.
-
-    Raises:
-        WorldError: one cannot be removed.
+    Only this process may be at work there, so whatever draft is found was abandoned. Raises
+    WorldError: one cannot be removed.
     """
     for draft in run.rglob(".*.????????.tmp"):  # as `write_atomically` calls it
         remove(draft)
 
 
 def remove(file: Path) -> None:
-    """Remove a file that may be gone already.
-
-    Raises:
-        WorldError: it cannot be removed.
-    """
+    """Remove a file that may be gone already; raises WorldError: it cannot be removed."""
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
@@ -390,12 +365,11 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> set[str]
 def check_out(out: Path | None, command: str = "") -> None:
     """Refuse an output folder before any work is done for it.
 
+    Raises InputError: it holds something else already, or a record that is damaged; or its parent
+    does not exist.
+
     Args:
         command: a run of it may be there, to be gone on with.
-
-    Raises:
-        InputError: it holds something else already, or a record that is damaged; or its parent
-            does not exist.
     """
     if out is None:
         return

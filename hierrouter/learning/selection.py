@@ -52,11 +52,7 @@ class SelectedRun:
     remarks: tuple[str, ...] = ()
 
     def required(self) -> tuple[Path, TrainedRouter]:
-        """Where the router lies, and the router.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Where the router lies, and the router; raises InputError: there is none."""
         if self.run is None or self.trained is None:
             raise InputError(
                 f"no router was trained on this tree: none in {RUNS}; run `hierrouter train`, or "
@@ -74,6 +70,8 @@ def select_run(
 ) -> SelectedRun:
     """The newest router that learned from the tree; a sweep's, where no other is for this alpha.
 
+    Raises InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
+
     Args:
         tree: all folds.
         alpha: None is the alpha that the router was trained for.
@@ -81,9 +79,6 @@ def select_run(
         sweep_run: the user's choice, instead of the latest sweep; its router is shown, unless
             `with_sweep`.
         with_sweep: read the sweep beside the router of a run.
-
-    Raises:
-        InputError: a checkpoint or a sweep that cannot be read, or is for another tree.
     """
     by_sweep = sweep_run is not None and not with_sweep
     run = checkpoint or (None if by_sweep else latest_run(tree, "train", alpha))
@@ -340,8 +335,7 @@ def _read(log: Path) -> bytes:
 def _append(log: Path, line: bytes) -> None:
     """One line in one write: whole beside those of other processes.
 
-    Raises:
-        OSError: it is no file, or the disk is full or failed.
+    Raises OSError: it is no file, or the disk is full or failed.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | SAFELY
     with os.fdopen(os.open(log, flags, 0o666), "r+b", buffering=0) as file:

@@ -121,10 +121,8 @@ class TrainedSweep:
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
 
-        Its history is empty: R at this alpha was not measured while the sweep was trained.
-
-        Raises:
-            InputError: alpha is not finite, below 0 or too great for an `Objective`.
+        Its history is empty: R at this alpha was not measured while the sweep was trained. Raises
+        InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
         return TrainedRouter(
             router=self.network.at(alpha),
@@ -235,6 +233,9 @@ def train_sweep(
 ) -> TrainedSweep:
     """Train one network for all alphas; the grid chooses the iterate on the validation fold.
 
+    Raises InputError: there is nothing to train on, the cost of a query is limited, or the training
+    diverged.
+
     Args:
         tree: all folds.
         alphas: the grid, ascending.
@@ -244,10 +245,6 @@ def train_sweep(
         seed: of everything random.
         watch: who is told; the values are means over the grid of exact R / deviation.
         resumed: where to go on; everything else must be as it was.
-
-    Raises:
-        InputError: there is nothing to train on, the cost of a query is limited, or the training
-            diverged.
     """
     if objective.max_cost is not None:
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
@@ -349,8 +346,9 @@ class Sweep:
 def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -> tuple[float, ...]:
     """Alphas spread over the range in which the best routes change.
 
-    0 (quality alone), the paper's alpha, and quantiles of the exact break-points at which the
-    tree oracle takes another route on some query of the train fold, rounded for reading.
+    0 (quality alone), the paper's alpha, and quantiles of the exact break-points at which the tree
+    oracle takes another route on some query of the train fold, rounded for reading. Raises
+    InputError: `count` is below 2 or the train fold is empty.
 
     Args:
         tree: all folds; only "train" is looked at.
@@ -359,9 +357,6 @@ def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -
 
     Returns:
         ascending.
-
-    Raises:
-        InputError: `count` is below 2 or the train fold is empty.
     """
     if count < 2:
         raise InputError(f"a grid needs at least 2 alphas, got {count}")
@@ -385,16 +380,14 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
     """The router at the smallest alpha whose mean cost on validation is within the budget.
 
     A greater alpha makes a good router cheaper, so the alpha is found by bisection; what is
-    returned has been valued and is within the budget.
+    returned has been valued and is within the budget. Raises InputError: not even the router at the
+    greatest alpha is within the budget.
 
     Args:
         sweep: trained on `tree`.
         tree: all folds; the train fold gives the alphas to look at. Without a validation fold the
             train fold is valued.
         budget: greatest mean of C over the queries, in money.
-
-    Raises:
-        InputError: not even the router at the greatest alpha is within the budget.
     """
     learn_from, choose_on = loop.training_folds(tree)
     break_points = oracle_break_points(learn_from, sweep.objective.allow_stop)

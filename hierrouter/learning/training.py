@@ -130,11 +130,10 @@ class Origin:
     def check_matches(self, tree: RouteTree, dim: int) -> None:
         """Make sure that a policy of this origin can read the states of `tree`.
 
+        Raises InputError: other models, hops, view, encoder or length of embedding.
+
         Args:
             dim: length of the embeddings that it reads.
-
-        Raises:
-            InputError: other models, hops, view, encoder or length of embedding.
         """
         remedy = "train again on this cache, or give the checkpoint that belongs to it"
         if self.models != tree.models:
@@ -201,8 +200,7 @@ class TrainedRouter:
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, states, A]: the stochastic policy at every state.
 
-        Raises:
-            InputError: the tree is not one this router can read.
+        Raises InputError: the tree is not one this router can read.
         """
         self.origin.check_matches(tree, self.router.shape.dim)
         table = network.state_table(tree, self.objective, self.ceilings)
@@ -212,16 +210,14 @@ class TrainedRouter:
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
 
-        Raises:
-            InputError: the tree is not one this router can read.
+        Raises InputError: the tree is not one this router can read.
         """
         return from_endings(tree, self.endings(tree), ROUTER, "router")
 
     def endings(self, tree: RouteTree) -> NDArray[np.float64]:
         """float64[queries, nodes]: where the greedy policy ends, 1 at one node of each query.
 
-        Raises:
-            InputError: the tree is not one this router can read.
+        Raises InputError: the tree is not one this router can read.
         """
         return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
 
@@ -235,15 +231,14 @@ class TrainedRouter:
     ) -> NDArray[np.float64]:
         """float64[n, A]: the stochastic policy at some live states, worked out together.
 
+        Raises ValueError: prompts are needed, and are not given or not M; or ceilings are, and
+        there are none.
+
         Args:
             embedding: float32[n, dim], the encoder's vectors of the view.
             paths: of each state, as `decide` has it.
             costs: of each state.
             prompts: of each state.
-
-        Raises:
-            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
-                are none.
         """
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])
@@ -261,6 +256,9 @@ class TrainedRouter:
     ) -> NDArray[np.float64]:
         """float64[A]: the stochastic policy at one live state.
 
+        Raises ValueError: prompts are needed, and are not given or not M; or ceilings are, and
+        there are none.
+
         Args:
             embedding: float32[dim], the encoder's vectors of the view.
             path: the models called so far, by number; fewer than L.
@@ -268,10 +266,6 @@ class TrainedRouter:
             prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
                 counts them; needed, and read, only where the objective limits the cost of a query.
                 Calls are priced as at the time of training.
-
-        Raises:
-            ValueError: prompts are needed, and are not given or not M; or ceilings are, and there
-                are none.
         """
         found: NDArray[np.float64] = self.decide_each(embedding[None], [path], [cost], [prompts])[0]
         return found

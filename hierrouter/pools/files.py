@@ -63,8 +63,7 @@ def load_pool(name: str) -> Pool:
 def parse_pool(text: str, where: str) -> Pool:
     """A pool from TOML text; `where` names it in messages.
 
-    Raises:
-        InputError: with the key and what is expected there.
+    Raises InputError: with the key and what is expected there.
     """
     raw = _parse_toml(text, POOL_FILE, where)
     _require_keys(raw, ("pool", "models", "references"), where)
@@ -76,12 +75,11 @@ def parse_pool(text: str, where: str) -> Pool:
 def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
     """`pool_from_json` for a plan that others may have written: checked as a file is.
 
+    Raises InputError: with the key and what is expected there.
+
     Args:
         text: the JSON of a plan.
         where: names it in messages.
-
-    Raises:
-        InputError: with the key and what is expected there.
     """
     try:
         stored = json.loads(text)
@@ -171,14 +169,13 @@ def overridden(
 ) -> Pool:
     """The pool with every model run this way; None leaves a setting as it is.
 
+    Raises InputError: a value that a pool file could not have either, or flags that contradict.
+
     Args:
         pool: as read.
         backend: who runs the models; "openai" where a base_url is given.
         base_url, api_key_env, timeout_s, insecure: see `Endpoint`.
         device: see `ModelSpec`.
-
-    Raises:
-        InputError: a value that a pool file could not have either, or flags that contradict.
     """
     if backend is not None and backend not in CALLED:
         raise InputError(
@@ -228,14 +225,12 @@ PRICE_FILE = "price file"
 def price_lists(files: Sequence[Path], items: Sequence[str]) -> dict[str, dict[str, Price]]:
     """One list a file, the items on top of each; without a file one list of the items alone.
 
-    Models that a list does not name keep the pool's price.
+    Models that a list does not name keep the pool's price. Raises InputError: a file or an item
+    that cannot be used, or two files of one name.
 
     Args:
         files: TOML files; a list is called like its file, without folder and ending.
         items: texts `model=rate` or `model=in:out`.
-
-    Raises:
-        InputError: a file or an item that cannot be used, or two files of one name.
     """
     flags = _from_flags(items)
     lists: dict[str, dict[str, Price]] = {}
@@ -249,11 +244,10 @@ def price_lists(files: Sequence[Path], items: Sequence[str]) -> dict[str, dict[s
 def given_prices(given: str | Path | Mapping[str, Any] | None) -> dict[str, Price]:
     """Prices as Python code gives them: the path of a TOML file, or a rate for each model.
 
+    Raises InputError: a file or a rate that cannot be used.
+
     Args:
         given: of a mapping each value is a rate in the pool's unit, or {"in": ..., "out": ...}.
-
-    Raises:
-        InputError: a file or a rate that cannot be used.
     """
     if given is None:
         return {}
@@ -265,13 +259,12 @@ def given_prices(given: str | Path | Mapping[str, Any] | None) -> dict[str, Pric
 def prices_of(pool: Pool, given: Mapping[str, Price], known: Iterable[str]) -> dict[str, Price]:
     """The price of a token of every model of a pool, references included.
 
+    Raises InputError: a price for a model that nobody knows.
+
     Args:
         pool: its own prices hold where none is given, and its unit where a price has none.
         given: prices that replace them.
         known: names that `given` may hold besides those of the pool.
-
-    Raises:
-        InputError: a price for a model that nobody knows.
     """
     prices = pool.prices()
     names = dict.fromkeys([*prices, *known])
@@ -288,12 +281,11 @@ def prices_of(pool: Pool, given: Mapping[str, Price], known: Iterable[str]) -> d
 def currency_of(pool: Pool, price_lists: Sequence[Mapping[str, Price]]) -> str:
     """The one currency of all these prices; nothing is ever shown in two.
 
+    Raises InputError: there are several.
+
     Args:
         pool: prices that name no currency are in the pool's.
         price_lists: of every model, see `prices_of`.
-
-    Raises:
-        InputError: there are several.
     """
     sources: dict[str, str] = {}
     for table in price_lists:
@@ -377,8 +369,7 @@ KEY_OR_TABLE = re.compile(r"\s*(\[[^\]]*\]|[^=\s]+)")  # what a line names: a ta
 def _read_text(name: str, what: str) -> str:
     """The text of a file; `what` says in messages what the file is.
 
-    Raises:
-        InputError: there is none, it cannot be read, or it is not UTF-8.
+    Raises InputError: there is none, it cannot be read, or it is not UTF-8.
     """
     try:
         return Path(name).read_text("utf-8")
@@ -397,8 +388,7 @@ def _read_text(name: str, what: str) -> str:
 def _parse_toml(text: str, what: str, where: str) -> dict[str, Any]:
     """The tables in a text; `where` names it in messages.
 
-    Raises:
-        InputError: it is empty or no TOML.
+    Raises InputError: it is empty or no TOML.
     """
     if not text.strip():
         raise InputError(f"{what} is empty: {where}; give one with tables in it")

@@ -169,11 +169,10 @@ class Endpoint:
     def check(self, place: str) -> None:
         """Refuse what cannot be called, or not safely.
 
+        Raises InputError: with the field and what is expected there; never with a secret.
+
         Args:
             place: where the endpoint stands, for messages.
-
-        Raises:
-            InputError: with the field and what is expected there; never with a secret.
         """
         validated(Endpoint, asdict(self), place)
         parts = urlsplit(self.base_url)
@@ -187,8 +186,7 @@ class Endpoint:
     def key(self, place: str) -> str | None:
         """The key, from the environment; None where none is wanted.
 
-        Raises:
-            InputError: see `key_in`.
+        Raises InputError: see `key_in`.
         """
         return None if self.api_key_env is None else key_in(self.api_key_env, place)
 
@@ -236,13 +234,11 @@ class ModelSpec:
     def price(self, place: str = "") -> Price:
         """The rate that is given; else by the number of parameters, as given or in a name.
 
-        It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token.
+        It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token. Raises
+        InputError: there is neither.
 
         Args:
             place: where the model stands, for the message.
-
-        Raises:
-            InputError: there is neither.
         """
         if self.base_rate is not None:
             return Price(Rate.base(self.base_rate), POOL)
@@ -354,14 +350,13 @@ class Pool:
     ) -> Pool:
         """Fewer models, in the order given, or fewer hops; None leaves them as they are.
 
+        Raises InputError: a model that is not in the pool, none that is left, or more hops than it
+        has.
+
         Args:
             models: names of those to keep; references stay.
             hops: how many.
             without: names of models and references to leave out.
-
-        Raises:
-            InputError: a model that is not in the pool, none that is left, or more hops than it
-                has.
         """
         names = [model.name for model in self.models]
         everyone = [model.name for model in self.everyone]
@@ -400,8 +395,7 @@ def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
 def require_distinct(names: Sequence[str], where: str) -> None:
     """Refuse a name that stands twice; `where` says in the message where.
 
-    Raises:
-        InputError: with the name.
+    Raises InputError: with the name.
     """
     for name in names:
         if names.count(name) > 1:
@@ -428,11 +422,10 @@ URL = re.compile(r"[!-~]+")
 def key_in(variable: str, place: str) -> str:
     """The key that an environment variable holds.
 
+    Raises InputError: no variable has this name, it is not set, or it holds what no header takes.
+
     Args:
         place: what wants it, for messages.
-
-    Raises:
-        InputError: no variable has this name, it is not set, or it holds what no header takes.
     """
     validated(Variable, variable, place, "api_key_env")
     value = os.environ.get(variable, "").strip()

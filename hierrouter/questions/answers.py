@@ -427,8 +427,7 @@ class Judge:
     def equivalent(self, reference: str, found: str) -> bool:
         """Whether `found` is equivalent to `reference`; false where that cannot be told.
 
-        Raises:
-            WorldError: the worker does not start, or was ended from outside.
+        Raises WorldError: the worker does not start, or was ended from outside.
         """
         with self._lock:
             # Held again only after an answer: one that was interrupted would answer late.

@@ -47,11 +47,10 @@ def dataset_names() -> list[str]:
 def known_datasets(data: Path) -> list[KnownDataset]:
     """Every name with its origin.
 
+    Raises InputError: a file there cannot be read.
+
     Args:
         data: folder of the paper's datasets as files.
-
-    Raises:
-        InputError: a file there cannot be read.
     """
     known = [KnownDataset(name, "testbed", "", None) for name in testbed.FAMILIES]
     for name, source in sources.HUB.items():
@@ -72,6 +71,9 @@ def load_queries(
 ) -> list[Query]:
     """The queries of several datasets, in order, with their folds.
 
+    Raises InputError: an unknown name, or a file with a bad row (named by its number); WorldError:
+    the hub is needed and cannot be reached.
+
     Args:
         names: known names or paths of files; `testbed` stands for all its families.
         limit: at most so many queries a dataset, drawn with the seed; None is 300, or all of a
@@ -80,10 +82,6 @@ def load_queries(
         data: folder of the paper's datasets as files.
         on_note: told, in a line each, which commit of the hub was used, and which questions of
             test are nearly the same as one in another fold.
-
-    Raises:
-        InputError: an unknown name, or a file with a bad row (named by its number).
-        WorldError: the hub is needed and cannot be reached.
     """
     queries: list[Query] = []
     written: list[Query] = []  # by people: folds of the testbed share nothing by construction
@@ -221,10 +219,8 @@ def _share(count: int, share: float) -> int:
 def refuse_twins(queries: list[Query]) -> None:
     """Refuse two queries of one name.
 
-    Two files may hold the same rows; counted twice, they would pass for independent.
-
-    Raises:
-        InputError: with the name.
+    Two files may hold the same rows; counted twice, they would pass for independent. Raises
+    InputError: with the name.
     """
     counts = Counter((query.dataset, query.id) for query in queries)
     (dataset, name), times = max(counts.items(), key=lambda item: item[1])
@@ -238,8 +234,7 @@ def refuse_twins(queries: list[Query]) -> None:
 def refuse_leaks(queries: list[Query]) -> None:
     """Refuse a question that stands in test and in another fold.
 
-    Raises:
-        InputError: with the question.
+    Raises InputError: with the question.
     """
     folds: dict[str, Counter[str]] = {}
     for query in queries:

@@ -18,8 +18,7 @@ MAX_LINE = 1 << 26  # bytes
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number of the line, object) of each line that is not blank.
 
-    Raises:
-        InputError: a line that is too long, not UTF-8, not JSON, or no object.
+    Raises InputError: a line that is too long, not UTF-8, not JSON, or no object.
     """
     for number, line in raw_lines(path):
         if line.strip():
@@ -29,8 +28,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(number from 1, bytes) of each line; a byte order mark is dropped.
 
-    Raises:
-        InputError: the file cannot be read, or a line is too long.
+    Raises InputError: the file cannot be read, or a line is too long.
     """
     number = 0
     try:
@@ -52,8 +50,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def parse_object(line: bytes, where: str) -> dict[str, Any]:
     """The object on one line; `where` names it in messages.
 
-    Raises:
-        InputError: not UTF-8, not JSON, or no object.
+    Raises InputError: not UTF-8, not JSON, or no object.
     """
     try:
         row = json.loads(line.decode("utf-8"))
@@ -74,8 +71,7 @@ BATCH = 1024
 def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, row by column) of each row; None where nothing stands.
 
-    Raises:
-        InputError: not a Parquet file, damaged, or of too many rows.
+    Raises InputError: not a Parquet file, damaged, or of too many rows.
     """
     number = 0
     try:

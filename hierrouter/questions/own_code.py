@@ -16,11 +16,10 @@ from hierrouter_cache.errors import InputError, named_reason
 def import_path(path: str, usage: str) -> tuple[str, str]:
     """Module and attribute.
 
+    Raises InputError: one of them is missing, or the module is given as a file.
+
     Args:
         usage: how to write it, for the error.
-
-    Raises:
-        InputError: one of them is missing, or the module is given as a file.
     """
     module, _, attribute = path.partition(":")
     if not module or not attribute:
@@ -37,13 +36,12 @@ def own_code(
 ) -> Iterator[None]:
     """Run code of the user's own: what it raises is an `InputError` of one line.
 
+    Raises InputError: the code failed, or ended the program.
+
     Args:
         failure: what went wrong, and where.
         remedy: what to do about it.
         passing: errors that are left as they are.
-
-    Raises:
-        InputError: the code failed, or ended the program.
     """
     try:
         yield

@@ -64,8 +64,7 @@ def full_names(tree: RouteTree) -> list[str]:
 def find_query(tree: RouteTree, name: str) -> int:
     """The position in `tree` of the query of this name, or whose name alone begins so.
 
-    Raises:
-        InputError: there is none, or there are several.
+    Raises InputError: there is none, or there are several.
     """
     full = full_names(tree)
     names = list(zip(tree.query_ids, full, strict=True))

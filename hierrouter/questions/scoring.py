@@ -104,11 +104,7 @@ class Scorer:
         return self.values([Asked(response, tuple(references), choices=tuple(choices), **more)])[0]
 
     def values(self, asked: Sequence[Asked]) -> list[float]:
-        """The quality of each response, in [0, 1].
-
-        Raises:
-            InputError: as above.
-        """
+        """The quality of each response, in [0, 1]; raises InputError: as above."""
         if "references" in self.reads and not all(one.references for one in asked):
             raise InputError(
                 f"{self.name} needs reference answers, and a query has none; "
@@ -147,13 +143,12 @@ def score_all(
 ) -> list[float]:
     """The value of each response; what looks the same to the scorer is computed once.
 
+    Raises InputError: a user's own function failed or gave no number in [0, 1].
+
     Args:
         scorer: how to measure.
         asked: what to measure.
         on_scored: told (done, total) of the distinct ones after each, or each batch.
-
-    Raises:
-        InputError: a user's own function failed or gave no number in [0, 1].
     """
     first = {scorer.seen(one): one for one in reversed(asked)}
     distinct = [*dict.fromkeys(map(scorer.seen, asked))]
@@ -245,9 +240,8 @@ EXCERPT = 40  # characters of a response in an error
 def own_scorer(path: str) -> Scorer:
     """The function at an import path, checked at every call.
 
-    Raises:
-        InputError: the path is not `module:function`, the module cannot be imported, has no such
-            function, or the function takes what there is not.
+    Raises InputError: the path is not `module:function`, the module cannot be imported, has no such
+    function, or the function takes what there is not.
     """
     module_name, attribute = import_path(path, "--scorer module:function")
     remedy = "the module must be importable from here or installed"

@@ -31,14 +31,13 @@ REMEDY = "mend the row or take it out"
 def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
     """The question of one row; `split` is "" where the row does not say.
 
+    Raises InputError: a key is missing or holds something else.
+
     Args:
         row: see above; other keys are left alone.
         where: names the row in messages.
         dataset: of rows that name none.
         number: the id of rows that have none.
-
-    Raises:
-        InputError: a key is missing or holds something else.
     """
     question = _text(row, "question", where)
     if len(question) > MAX_QUESTION:
@@ -127,8 +126,7 @@ def _choices(row: Row, where: str) -> Pairs:
 def _lettered(choices: Pairs, answers: list[str], where: str) -> tuple[Pairs, list[str]]:
     """Choices and answers with letters as labels, whatever they were (ARC has 1 to 4 too).
 
-    Raises:
-        InputError: no answer is a label.
+    Raises InputError: no answer is a label.
     """
     if not choices:
         return choices, answers
@@ -157,8 +155,7 @@ def is_file(name: str) -> bool:
 def read_file(path: Path) -> list[Query]:
     """The queries of one file; `split` is "" where the file does not say.
 
-    Raises:
-        InputError: no such file, it cannot be read, or its bad rows.
+    Raises InputError: no such file, it cannot be read, or its bad rows.
     """
     if path.is_dir():
         raise InputError(f"dataset is a directory: {path}; name a .jsonl or .parquet file")
@@ -201,8 +198,7 @@ def _bad_rows(faults: list[tuple[int, str]]) -> str:
 def count_rows(path: Path) -> int:
     """How many questions a file has, without looking at them.
 
-    Raises:
-        InputError: it cannot be read.
+    Raises InputError: it cannot be read.
     """
     return sum(1 for _ in _rows(path))
 
@@ -296,14 +292,13 @@ def hub_installed() -> bool:
 def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
     """The questions of one of the six, and where they come from: repository@commit, split.
 
+    Raises InputError: the extra is not installed, or the hub is switched off and the dataset was
+    not downloaded before; WorldError: the hub cannot be reached, or holds something else than
+    expected.
+
     Args:
         name: a key of `HUB`.
         file: the local file that would be read instead, for messages.
-
-    Raises:
-        InputError: the extra is not installed, or the hub is switched off and the dataset was not
-            downloaded before.
-        WorldError: the hub cannot be reached, or holds something else than expected.
     """
     source = HUB[name]
     tables, commit = _tables(source, file)

@@ -100,8 +100,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     ) -> tuple[Observation, Info]:
         """Start an episode; see the class docstring for `options`.
 
-        Raises:
-            ValueError: no query of the tree is at that position.
+        Raises ValueError: no query of the tree is at that position.
         """
         super().reset(seed=seed)
         chosen = chosen_queries(options, (), self.tree)
@@ -113,9 +112,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Call one model.
 
-        Raises:
-            gymnasium.error.ResetNeeded: the episode has ended, or none has begun.
-            gymnasium.error.InvalidAction: there is no such action.
+        Raises gymnasium.error.ResetNeeded: the episode has ended, or none has begun;
+        gymnasium.error.InvalidAction: there is no such action.
         """
         if self._ended:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
@@ -157,8 +155,7 @@ def chosen_queries(
 ) -> NDArray[np.int64] | None:
     """int64[*shape]: positions of the queries that `options` of a reset asks for, if it does.
 
-    Raises:
-        ValueError: as many were not wanted, or no query is at such a position.
+    Raises ValueError: as many were not wanted, or no query is at such a position.
     """
     asked = (options or {}).get("query")
     if asked is None:
@@ -338,10 +335,8 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     ) -> tuple[Observations, Info]:
         """Start all episodes; see the class docstring for `options`.
 
-        A seed begins the order of the queries anew; without one it goes on.
-
-        Raises:
-            ValueError: not one query of the tree is asked for in each episode.
+        A seed begins the order of the queries anew; without one it goes on. Raises ValueError: not
+        one query of the tree is asked for in each episode.
         """
         super().reset(seed=seed)
         if seed is not None or self._queries is None:
@@ -354,12 +349,11 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     def step(self, actions: ArrayLike) -> Step:
         """Call one model in each episode.
 
+        Raises gymnasium.error.ResetNeeded: `reset` has not been called;
+        gymnasium.error.InvalidAction: there is no such action.
+
         Args:
             actions: int64[num_envs].
-
-        Raises:
-            gymnasium.error.ResetNeeded: `reset` has not been called.
-            gymnasium.error.InvalidAction: there is no such action.
         """
         if self._queries is None:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")

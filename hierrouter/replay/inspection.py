@@ -80,6 +80,9 @@ def cache_info(
 ) -> dict[str, Any]:
     """Counts for the queries of the last collection, and its pool or another one.
 
+    Raises CacheError: nothing there, or damaged; InputError: an unknown pool, model or number of
+    hops.
+
     Args:
         root: the cache's folder.
         pool, models, hops: what the trees are counted for, see `opened_pool`.
@@ -91,10 +94,6 @@ def cache_info(
         (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops
         saw no answer), a fingerprint of pool and queries; with `incomplete` under that name a
         list of {query, missing_nodes, missing_direct}.
-
-    Raises:
-        CacheError: nothing there, or damaged.
-        InputError: an unknown pool, model or number of hops.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -124,9 +123,8 @@ def cache_info(
 def ask_cache(root: Path, question: str) -> pa.Table:
     """The answer to one SELECT over the pool and queries of the last collection.
 
-    Raises:
-        InputError: see `hierrouter_cache.sql.ask`, which lists the views.
-        CacheError: nothing there, or damaged.
+    Raises InputError: see `hierrouter_cache.sql.ask`, which lists the views; CacheError: nothing
+    there, or damaged.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -149,8 +147,7 @@ def _incomplete(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
 def damaged_files(root: Path) -> list[str]:
     """Name and fault of every damaged part and embedding file, a line each.
 
-    Raises:
-        NoCache: nothing was collected at `root`.
+    Raises NoCache: nothing was collected at `root`.
     """
     return [f"{path.name}: {why}" for path, why in maintenance.damaged_files(root)]
 
@@ -160,6 +157,9 @@ def verify_cache(
 ) -> list[str]:
     """Check every file of a cache, and what its rows mean.
 
+    Raises DamagedPart: a damaged file, see `damaged_files` for all of them; or values that no
+    collection writes; CacheError: nothing there, or changed meanwhile.
+
     Args:
         root: the cache's folder.
         rescore: compute every score again.
@@ -167,11 +167,6 @@ def verify_cache(
 
     Returns:
         What was checked and found, a line each.
-
-    Raises:
-        DamagedPart: a damaged file, see `damaged_files` for all of them; or values that no
-            collection writes.
-        CacheError: nothing there, or changed meanwhile.
     """
     reader = CacheReader(root)
     vectors = embedding_files(root)

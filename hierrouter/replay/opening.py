@@ -58,15 +58,13 @@ OnDone = Callable[[str, int, int], None]
 def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str, ...]:
     """The texts that a policy sees of a state, stored or live.
 
-    A state's embedding is the encoder's vectors of these texts, one after the other.
+    A state's embedding is the encoder's vectors of these texts, one after the other. Raises
+    InputError: an unknown view.
 
     Args:
         view: one of `VIEWS`.
         question: text of the query.
         responses: the answers so far, oldest first.
-
-    Raises:
-        InputError: an unknown view.
     """
     texts = {
         CONTEXT: context_text(question, responses),
@@ -79,8 +77,7 @@ def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str
 def text_kinds(view: str) -> tuple[str, ...]:
     """What kind of text each part of a state's embedding is of.
 
-    Raises:
-        InputError: an unknown view.
+    Raises InputError: an unknown view.
     """
     if view not in VIEWS:
         raise InputError(f"unknown state view: {view}; {suggestion(view, VIEWS)}".rstrip("; "))
@@ -97,6 +94,8 @@ def embed_states(
 ) -> tuple[StatePart, ...]:
     """What the view shows of every state of these trees, as vectors.
 
+    Raises InputError: an unknown view.
+
     Args:
         reader: an open cache.
         spec: the pool as content keys.
@@ -104,9 +103,6 @@ def embed_states(
         encoder: computes what is missing.
         view: one of `VIEWS`.
         on_texts: told (done, total) after each file, for each part anew.
-
-    Raises:
-        InputError: an unknown view.
     """
     parts = []
     for number, kind in enumerate(text_kinds(view)):
@@ -261,16 +257,14 @@ def open_trees(
 ) -> list[Tree]:
     """The same tree under each of several price lists; the cache is read once.
 
+    Raises CacheError: nothing there, damaged, or incomplete for this pool; InputError: a dataset
+    that was not collected, or an unknown pool, model, encoder, scorer or view.
+
     Args:
         root: the cache's folder.
         selection: what to open.
         price_lists: at least one; they stand for `selection.prices`.
         on_done: told ("embed" or "score", done, total) while something is derived.
-
-    Raises:
-        CacheError: nothing there, damaged, or incomplete for this pool.
-        InputError: a dataset that was not collected, or an unknown pool, model, encoder,
-            scorer or view.
     """
     text_kinds(selection.view)  # refused before anything is read
     scorer = scorer_named(selection.scorer)
@@ -336,8 +330,7 @@ def open_trees(
 def _whole(forest: Forest, root: Path, opened: OpenedPool, selection: Selection) -> Forest:
     """The queries whose trees have no holes.
 
-    Raises:
-        IncompleteTree: there are others and they may not be left out, or there is no whole one.
+    Raises IncompleteTree: there are others and they may not be left out, or there is no whole one.
     """
     rows = np.flatnonzero(forest.complete)
     lack = walk.holes(forest, opened.spec)
@@ -385,11 +378,9 @@ def training_tree(tree: AnyTree) -> AnyTree:
     """What a training may read: the queries to learn from and those that choose the checkpoint.
 
     Nothing of the test fold is in it, neither scores nor costs. Its fingerprint is still that of
-    the whole tree, so that a report finds what was learned from it.
-
-    Raises:
-        InputError: no query to train on, or none to choose the checkpoint on.
-        WorldError: it has no embeddings, because its encoder cannot be had.
+    the whole tree, so that a report finds what was learned from it. Raises InputError: no query to
+    train on, or none to choose the checkpoint on; WorldError: it has no embeddings, because its
+    encoder cannot be had.
     """
     tree.require_embedded()
     train, validation = (tree.splits.count(name) for name in LEARNED_FROM)

@@ -57,8 +57,7 @@ class StableBaselinesEnv(VecEnv):
     ) -> list[Any]:
         """There is no environment a method could be called on.
 
-        Raises:
-            NotImplementedError: always.
+        Raises NotImplementedError: always.
         """
         raise NotImplementedError(f"{method_name}: episodes are rows, not environments")
 

@@ -81,16 +81,15 @@ def opened_pool(
 ) -> OpenedPool:
     """The plan's pool, or the one of this name or file, or a part of either.
 
+    Raises InputError: an unknown pool, model or number of hops, or a folder that is no model;
+    WorldError: a model that the plan does not know and that cannot be found.
+
     Args:
         plan: the pool of a plan, as JSON.
         name: a pool's name or TOML file; None is the plan's.
         models: names of some models, in action order; None is all of them.
         hops: at most the pool's; None is all of them.
         without: names of models and references to leave out.
-
-    Raises:
-        InputError: an unknown pool, model or number of hops, or a folder that is no model.
-        WorldError: a model that the plan does not know and that cannot be found.
     """
     stored, known = planned_pool(plan)
     part = (stored if name is None else load_pool(name)).sub_pool(models, hops, without)
@@ -104,8 +103,7 @@ def opened_pool(
 def planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
     """The pool of a cache's plan, and what its models resolved to.
 
-    Raises:
-        CacheError: the plan holds no such thing.
+    Raises CacheError: the plan holds no such thing.
     """
     try:
         pool, identities = pool_from_json(plan)
@@ -207,14 +205,13 @@ def score_forest(
 ) -> Scores:
     """The value of every call of a forest; NaN only where a call is missing.
 
+    Raises InputError: a user's scorer fails or gives something that is no number in [0, 1].
+
     Args:
         reader: the cache that the forest comes from.
         forest: what was found.
         scorer: gives the values.
         on_scored: told (done, total) while values are computed.
-
-    Raises:
-        InputError: a user's scorer fails or gives something that is no number in [0, 1].
     """
     stored = stored_scores(reader, forest, scorer.key)
     in_tree = forest.tree.found & np.isnan(stored.tree)

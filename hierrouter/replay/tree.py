@@ -45,13 +45,12 @@ class Texts:
 def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Texts]:
     """The texts of each query of `tree`, in its order.
 
+    Raises CacheError: nothing there, damaged, or not the cache of this tree.
+
     Args:
         root: the cache that the tree was opened from.
         tree: the queries that are wanted, no more.
         pool: as in `hierrouter.replay.opening.Selection`.
-
-    Raises:
-        CacheError: nothing there, damaged, or not the cache of this tree.
     """
     reader, _, forest = calls_of(root, tree, pool)
     _require_whole(forest.tree, root)
@@ -118,10 +117,8 @@ class Tree(RouteTree):
     def texts(self) -> list[Texts]:
         """Question, reference answers and the answer at each node, of each query.
 
-        All of them are in memory from then on.
-
-        Raises:
-            CacheError: the cache is gone, damaged, or not the one that was opened.
+        All of them are in memory from then on. Raises CacheError: the cache is gone, damaged, or
+        not the one that was opened.
         """
         return load_texts(self.root, self, self.pool)
 
@@ -131,10 +128,7 @@ class Tree(RouteTree):
         Columns: query (its id), dataset, split, route, hop (0 for a direct call), model, response,
         tokens_in and tokens_out (of this call), cost (C, of all calls from the root to here),
         quality (Q, 0 to 1), accuracy (1 where the answer is right), direct; with `alpha` also
-        reward, R = Q - alpha * C where an episode ends here.
-
-        Raises:
-            CacheError: as for `texts`.
+        reward, R = Q - alpha * C where an episode ends here. Raises CacheError: as for `texts`.
         """
         nodes = range(1, self.routes.nodes)
         routes = [self.routes.name(node, self.models) for node in nodes]
@@ -176,12 +170,9 @@ class Tree(RouteTree):
     def sql(self, question: str) -> pa.Table:
         """The answer to one SELECT over the views nodes, queries, scores and routes.
 
-        They hold the queries, models, hops and prices of this tree; see `hierrouter_cache.sql`
-        for their columns.
-
-        Raises:
-            InputError: it is not one SELECT, names what is not there, or reaches outside.
-            CacheError: as for `texts`.
+        They hold the queries, models, hops and prices of this tree; see `hierrouter_cache.sql` for
+        their columns. Raises InputError: it is not one SELECT, names what is not there, or reaches
+        outside; CacheError: as for `texts`.
         """
         reader, spec, forest = calls_of(self.root, self, self.pool)
         rates = zip(self.direct.models, self.direct.rate.tolist(), strict=True)

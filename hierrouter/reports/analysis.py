@@ -52,6 +52,8 @@ def add_analysis(
 ) -> CostRange | None:
     """The ladder, the router's regret and calls, repairs, and what each model is worth.
 
+    Raises InputError: a router made for another tree.
+
     Args:
         found: the table, of the queries of the fold.
         tree: all folds.
@@ -65,9 +67,6 @@ def add_analysis(
 
     Returns:
         The costs between which frontiers are compared; None without a train fold.
-
-    Raises:
-        InputError: a router made for another tree.
     """
     fold, train = tree.split(split), tree.split("train")
     stop = trained is not None and trained.objective.allow_stop

@@ -57,6 +57,9 @@ def build_report(
 ) -> Report:
     """Means, intervals and paired differences of every policy on every dataset.
 
+    Raises InputError: no query, no policy, two routers, outcomes that are not one finite number a
+    query, a dataset called "all", or settings out of range.
+
     Args:
         found: the long table, with what it has already.
         outcomes: policies over the same queries, at most one of kind "router". Without one the
@@ -68,10 +71,6 @@ def build_report(
         frontier: policies over a sweep of alpha.
         price_lists: the same policies at costs under each of several price lists.
         more: further fields of `Report`.
-
-    Raises:
-        InputError: no query, no policy, two routers, outcomes that are not one finite number a
-            query, a dataset called "all", or settings out of range.
     """
     check_settings(alpha, found.bootstrap)
     _check(found.datasets, outcomes, [one for point in frontier for one in point.by_seed])
@@ -107,8 +106,7 @@ def build_report(
 def check_settings(alpha: float, bootstrap: Bootstrap) -> None:
     """Refuse what no report can be made with.
 
-    Raises:
-        InputError: alpha is not finite, or the bootstrap is out of range.
+    Raises InputError: alpha is not finite, or the bootstrap is out of range.
     """
     if not math.isfinite(alpha):
         raise InputError(f"alpha is not finite: {alpha}: report; give a number such as 0.005")

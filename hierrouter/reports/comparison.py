@@ -164,11 +164,7 @@ class Standings:
         return {**named_tables(self), ROWS: long_table(self)}
 
     def table(self, name: str = "reward") -> Table:
-        """One of `tables`.
-
-        Raises:
-            InputError: there is none of this name.
-        """
+        """One of `tables`; raises InputError: there is none of this name."""
         return table_named(name, self.tables)
 
     def to_arrow(self) -> pa.Table:
@@ -182,8 +178,7 @@ class Standings:
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the page with all tables; it is one file and loads nothing.
 
-        Raises:
-            WorldError: the disk is full or failed.
+        Raises WorldError: the disk is full or failed.
         """
         page, style = Path(path), template_texts(*BASE_STYLES)
         text = render("compare.html.j2", style, found=self, shown=contest_tables(self))

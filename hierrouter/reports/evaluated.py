@@ -69,6 +69,9 @@ def report_on(
 ) -> results.Report:
     """Evaluate every policy on one fold at one alpha.
 
+    Raises InputError: an unknown or empty fold, a router made for another tree, an unknown model to
+    hand over to, settings out of range, or a policy of the user's own that fails.
+
     Args:
         tree: all folds; what is chosen from data is chosen on "train", but for the best fixed
             route of the gap, which is that of the fold shown.
@@ -88,10 +91,6 @@ def report_on(
             there is none.
         policies: the user's own; where the router may stop early, they may, too.
         valued: what `value_policies` has found under each of `price_lists`, where it was asked.
-
-    Raises:
-        InputError: an unknown or empty fold, a router made for another tree, an unknown model to
-            hand over to, settings out of range, or a policy of the user's own that fails.
     """
     lists = dict(price_lists or {"": tree})
     several = lists if len(lists) > 1 else {}
@@ -163,8 +162,7 @@ def _fold(tree: RouteTree, split: str) -> RouteTree:
 def require_deferrable(tree: RouteTree, trained: TrainedRouter | None, defer: DeferTo) -> None:
     """Refuse to hand over what cannot be, before anything is evaluated.
 
-    Raises:
-        InputError: there is no router, or no direct call of this model.
+    Raises InputError: there is no router, or no direct call of this model.
     """
     direct_call(tree, defer.stronger)
     if trained is None:

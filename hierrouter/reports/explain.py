@@ -180,7 +180,8 @@ def explain(
 ) -> list[Explained]:
     """Some queries of a tree, each with its answers and routes.
 
-    Where the router may stop early, the other routes may, too.
+    Where the router may stop early, the other routes may, too. Raises CacheError: nothing there,
+    damaged, or not the cache of this tree; InputError: a router made for another tree.
 
     Args:
         root: the cache that the tree was opened from.
@@ -189,10 +190,6 @@ def explain(
         alpha: price of cost in R = Q - alpha * C.
         trained: the router, if any.
         pool: as in `hierrouter.replay.opening.Selection`.
-
-    Raises:
-        CacheError: nothing there, damaged, or not the cache of this tree.
-        InputError: a router made for another tree.
     """
     if not rows:  # a router may have no regret anywhere
         return []
@@ -227,15 +224,14 @@ def worst_queries(
 ) -> list[int]:
     """Positions in `tree` of the queries of a fold on which a router loses most to hindsight.
 
+    Raises InputError: a router made for another tree.
+
     Args:
         split: the fold to look at.
         count: at most so many; queries on which nothing is lost are left out.
 
     Returns:
         the largest regret first; of equal ones the first query.
-
-    Raises:
-        InputError: a router made for another tree.
     """
     rows = tree.rows(split)
     fold = tree.select(rows)

@@ -137,8 +137,7 @@ class Brought:
 def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Brought:
     """Where a policy of the user's own ends.
 
-    Raises:
-        InputError: it fails, or gives what is neither an action nor probabilities.
+    Raises InputError: it fails, or gives what is neither an action nor probabilities.
     """
     endings = policy_endings(fold, policy, alpha, allow_stop)
     draws = bool((endings.max(axis=1) < 1).any())
@@ -155,12 +154,11 @@ def of_sweep(
 ) -> Learned:
     """The first seed's router at each alpha.
 
+    Raises InputError: a sweep of another tree.
+
     Args:
         alphas: those that the sweep has a router for.
         on_done: told (done, total) after each alpha.
-
-    Raises:
-        InputError: a sweep of another tree.
     """
 
     def endings() -> Iterator[Integers]:
@@ -176,8 +174,7 @@ def of_sweep(
 def of_run(trained: TrainedRouter, fold: RouteTree, count: int) -> Learned:
     """One router, the same at each of `count` alphas.
 
-    Raises:
-        InputError: a router of another tree.
+    Raises InputError: a router of another tree.
     """
     endings = trained.endings(fold).argmax(axis=1)
     note = f"trained at alpha {trained.alpha:g}, and the same router at every alpha"
@@ -237,6 +234,9 @@ def explored(
 ) -> Explored:
     """All that a page of one fold needs.
 
+    Raises InputError: the fold is empty, a router was made for another tree, or a policy of the
+    user's own fails; CacheError: the answers are not in the cache.
+
     Args:
         cache: the folder that the tree was opened from.
         tree: all folds.
@@ -247,11 +247,6 @@ def explored(
         pool: as in `hierrouter.replay.opening.Selection`.
         on_done: told (alphas done, all) while a sweep is evaluated.
         policies: the user's own; where the router may stop early, they may, too.
-
-    Raises:
-        InputError: the fold is empty, a router was made for another tree, or a policy of the
-            user's own fails.
-        CacheError: the answers are not in the cache.
     """
     fold = tree.split(split)
     if not len(fold):

@@ -533,9 +533,8 @@ def _heat_map(axes: Axes, name: str, shares: Sequence[Sequence[float]], colour: 
 def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Every figure of the report in each format, `folder/<name>.<format>`.
 
-    Raises:
-        InputError: a format is unknown; nothing is written then.
-        CacheError, WorldError: the folder cannot be written to.
+    Raises InputError: a format is unknown; nothing is written then; CacheError, WorldError: the
+    folder cannot be written to.
     """
     check_formats(formats)
     return [
@@ -548,8 +547,7 @@ def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list
 def check_formats(formats: Sequence[str]) -> None:
     """Refuse formats that figures are not written in, before there are figures.
 
-    Raises:
-        InputError: none is given, or one is unknown.
+    Raises InputError: none is given, or one is unknown.
     """
     unknown = [format for format in formats if format not in FORMATS]
     if unknown or not formats:
@@ -560,8 +558,7 @@ def check_formats(formats: Sequence[str]) -> None:
 def save(drawing: Drawing, path: Path) -> Path:
     """Write one figure in the format of the path's ending; returns the path.
 
-    Raises:
-        InputError: the ending is unknown.
+    Raises InputError: the ending is unknown.
     """
     format = path.suffix.removeprefix(".")
     check_formats([format])

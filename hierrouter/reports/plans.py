@@ -55,8 +55,7 @@ class Listed:
 def listed(pool: Pool) -> list[Listed]:
     """Every model of the pool, then its references.
 
-    Raises:
-        InputError: a local folder that is not there or holds no model.
+    Raises InputError: a local folder that is not there or holds no model.
     """
     roles = {"model": pool.models, "reference": pool.references}
     return [_listed(model, role) for role, models in roles.items() for model in models]

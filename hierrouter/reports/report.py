@@ -82,8 +82,7 @@ class ReportRequest:
     def valued(self) -> Mapping[str, Valued]:
         """Every policy under each price list; whoever is asked is asked once under each.
 
-        Raises:
-            InputError: something does not fit together, or there is nothing to report on.
+        Raises InputError: something does not fit together, or there is nothing to report on.
         """
         trained, alpha = self.shown.trained, self.shown.alpha
         return {
@@ -94,8 +93,7 @@ class ReportRequest:
     def under(self, tree: Tree) -> Report:
         """The report under the prices of one of the trees, without the largest regrets.
 
-        Raises:
-            InputError: something does not fit together, or there is nothing to report on.
+        Raises InputError: something does not fit together, or there is nothing to report on.
         """
         shown = self.shown
         several = self.lists if len(self.lists) > 1 else {}
@@ -134,8 +132,7 @@ class FinishedReport:
     def of(cls, request: ReportRequest) -> FinishedReport:
         """Evaluate everything under the first price list.
 
-        Raises:
-            InputError: something does not fit together, or there is nothing to report on.
+        Raises InputError: something does not fit together, or there is nothing to report on.
         """
         tree, shown, result = request.tree, request.shown, request.under(request.tree)
         if shown.trained is not None and request.with_worst:
@@ -155,11 +152,7 @@ class FinishedReport:
         return {**named_tables(self.result, analysis=True), ROWS: long_table(self.result)}
 
     def table(self, name: str) -> Table:
-        """One of `tables`.
-
-        Raises:
-            InputError: there is none of this name.
-        """
+        """One of `tables`; raises InputError: there is none of this name."""
         return table_named(name, self.tables)
 
     def to_arrow(self) -> pa.Table:
@@ -173,8 +166,7 @@ class FinishedReport:
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the page with all figures and tables; it is one file and loads nothing.
 
-        Raises:
-            WorldError: the disk is full or failed.
+        Raises WorldError: the disk is full or failed.
         """
         # Figures need matplotlib, which tables do not.
         from hierrouter.reports.page import as_html
@@ -244,11 +236,7 @@ def run_or_sweep(
 
 
 def table_named(name: str, tables: Mapping[str, Table]) -> Table:
-    """One of these tables.
-
-    Raises:
-        InputError: there is none of this name.
-    """
+    """One of these tables; raises InputError: there is none of this name."""
     if name not in tables:
         raise InputError(f"unknown table: {name}; {suggestion(name, tables)}".rstrip("; "))
     return tables[name]

@@ -50,12 +50,11 @@ class ModelNames:
     ) -> ModelNames:
         """The names of a policy; one for every alpha has `cheap`, `balanced` and `best`, too.
 
+        Raises InputError: an alpha that the policy does not answer.
+
         Args:
             alpha: of the plain name; None is the policy's own.
             named: alphas by name, without what stands before the colon.
-
-        Raises:
-            InputError: an alpha that the policy does not answer.
         """
         grid = policy.alphas
         own = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
@@ -68,8 +67,7 @@ class ModelNames:
     def alpha(self, name: str) -> float | None:
         """The alpha that a name asks for; None is the policy's own.
 
-        Raises:
-            UnknownModel: there is no such name.
+        Raises UnknownModel: there is no such name.
         """
         if name in self.alphas:
             return self.alphas[name]
@@ -120,11 +118,7 @@ class ChatRequest(BaseModel):
         return {name: value for name, value in found.items() if value is not None}
 
     def require_text(self) -> None:
-        """Refuse what the models of a pool cannot give.
-
-        Raises:
-            InputError: with its name.
-        """
+        """Refuse what the models of a pool cannot give; raises InputError: with its name."""
         extra = self.model_extra or {}
         for name in REFUSED:
             if name in extra and not _asks_for_nothing(extra[name]):

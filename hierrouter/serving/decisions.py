@@ -198,11 +198,7 @@ class DecisionBatcher:
         self._work: asyncio.Task[None] | None = None
 
     async def decide(self, state: LiveState) -> Decision:
-        """What to do at one state.
-
-        Raises:
-            Exception: whatever the policy raises.
-        """
+        """What to do at one state; raises Exception: whatever the policy raises."""
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._waiting.append((state, future))
         if self._work is None or self._work.done():

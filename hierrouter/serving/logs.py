@@ -87,13 +87,12 @@ def read_log(
 ) -> list[Episode]:
     """Every episode of a log.
 
+    Raises InputError: the file cannot be read or has no episodes, its first bad line, or lines with
+    texts beside lines without.
+
     Args:
         on_left_out: told how many lines of a server are none: questions without an answer, and
             routes that went on with another model than the policy chose.
-
-    Raises:
-        InputError: the file cannot be read or has no episodes, its first bad line, or lines with
-            texts beside lines without.
     """
     episodes, left_out = [], 0
     for number, line in json_lines(path):
@@ -120,8 +119,7 @@ def read_log(
 def has_texts(path: Path) -> bool:
     """Whether the first episode of a log carries its question.
 
-    Raises:
-        InputError: the file cannot be read, or its first line is no object.
+    Raises InputError: the file cannot be read, or its first line is no object.
     """
     episodes = (line for _, line in json_lines(path) if _is_episode(line))
     return any(line.get("question") is not None for line in islice(episodes, 1))
@@ -232,8 +230,7 @@ def _unfit(row: Mapping[str, Any], name: str, where: str, wanted: str) -> InputE
 def in_cache(episodes: Sequence[Episode], trained: TrainedRouter, tree: RouteTree) -> Log:
     """The log of episodes whose questions are in a tree.
 
-    Raises:
-        InputError: one of them is not, or its id alone does not tell which one it is.
+    Raises InputError: one of them is not, or its id alone does not tell which one it is.
     """
     places: dict[str, dict[str, int]] = {}
     for at, (query, dataset) in enumerate(zip(tree.query_ids, tree.datasets, strict=True)):
@@ -279,11 +276,10 @@ def from_texts(
 ) -> tuple[Log, LoggedStates]:
     """The log of episodes that carry their texts; no tree is needed.
 
+    Raises InputError: the router's limit on cost asks for what no log has.
+
     Args:
         encoder: the one whose embeddings the router reads.
-
-    Raises:
-        InputError: the router's limit on cost asks for what no log has.
     """
     if trained.objective.max_cost is not None:
         raise InputError(

@@ -27,12 +27,11 @@ Question = str | Sequence[Message]
 def question_of(question: Question) -> str:
     """The text that models see.
 
+    Raises InputError: no message, an unknown role, no text, or somebody else has the last word.
+
     Args:
         question: the text itself; or objects with `role` and `content`, the last of them the
             user's. What the system or developer says comes first.
-
-    Raises:
-        InputError: no message, an unknown role, no text, or somebody else has the last word.
     """
     text = question if isinstance(question, str) else _transcript(question)
     if not text.strip():
@@ -89,12 +88,11 @@ def _text(content: Any, where: str) -> str:
 def question_in(row: dict[str, Any], where: str) -> Question:
     """The question of one line of JSON.
 
+    Raises InputError: neither question nor messages, or both, or nothing that can be asked; or an
+    id that is neither a text nor a whole number.
+
     Args:
         where: file and line, for messages.
-
-    Raises:
-        InputError: neither question nor messages, or both, or nothing that can be asked; or an id
-            that is neither a text nor a whole number.
     """
     given = [name for name in ("question", "messages") if row.get(name) is not None]
     if len(given) != 1:
@@ -119,12 +117,11 @@ def question_in(row: dict[str, Any], where: str) -> Question:
 def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, bytes]]:
     """(number from 1, bytes) of each line; once `stopped` is set, no more.
 
+    Raises InputError: it cannot be read, or a line is too long.
+
     Args:
         pipe: read past Python's own buffers; whoever reads there as well takes lines away.
         where: its name, for messages.
-
-    Raises:
-        InputError: it cannot be read, or a line is too long.
     """
     number, begun = 0, bytearray()
     while chunk := _next_bytes(pipe, stopped, where):

@@ -25,12 +25,11 @@ class LiveModel(Protocol):
     async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
         """The answer to one prompt.
 
+        Raises CallFailed: there is none; perhaps after a part of it was told.
+
         Args:
             on_text: told the text as it grows; all that it is told is the answer's text, but for
                 white space at both ends.
-
-        Raises:
-            CallFailed: there is none; perhaps after a part of it was told.
         """
         ...
 
@@ -85,8 +84,7 @@ class BatchedModel:
     async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
         """The answer to one prompt; see `LiveModel`.
 
-        Raises:
-            CallFailed: the prompt does not fit, the model failed, or it was closed.
+        Raises CallFailed: the prompt does not fit, the model failed, or it was closed.
         """
         if self._closed:
             raise CallFailed(self._name, "the router was closed")

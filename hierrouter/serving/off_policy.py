@@ -57,16 +57,15 @@ def value_from_log(
 ) -> Result:
     """The value of a router, from a log of any other policy.
 
+    Raises InputError: a question that is not in the tree, only one question, or a router for
+    another tree.
+
     Args:
         trained: its greedy policy is valued.
         episodes: of the log.
         tree: that holds the questions; None where the episodes carry their texts.
         alpha: of the reward R = Q - alpha * C.
         provenance: where all this comes from; JSON values.
-
-    Raises:
-        InputError: a question that is not in the tree, only one question, or a router for another
-            tree.
     """
     truth = None
     if tree is None:

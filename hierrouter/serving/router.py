@@ -100,9 +100,8 @@ class Router:
     def load_models(self) -> None:
         """Load every model of the pool; references are not called.
 
-        Raises:
-            InputError: a model has other weights than the one that the policy learned with.
-            WorldError: a model cannot be loaded, or a server does not answer.
+        Raises InputError: a model has other weights than the one that the policy learned with;
+        WorldError: a model cannot be loaded, or a server does not answer.
         """
         if self._bundle:
             bundle.require_same_weights(self.pool, self._bundle, self._engines)
@@ -111,15 +110,13 @@ class Router:
     async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
 
+        Raises InputError: no question, or an alpha or limit that the policy cannot be asked for; or
+        a limit, and nobody counts tokens; CallFailed: a model gave no answer, or, where others may
+        be taken, none of them did: the last failure, with those before it.
+
         Args:
             question: its text, or messages as OpenAI's chat completions have them.
             options: how it is to be routed, and who is told on the way.
-
-        Raises:
-            InputError: no question, or an alpha or limit that the policy cannot be asked for; or a
-                limit, and nobody counts tokens.
-            CallFailed: a model gave no answer, or, where others may be taken, none of them did: the
-                last failure, with those before it.
         """
         return await self._routing(question, options).run()
 
@@ -432,14 +429,12 @@ async def route_all(
 ) -> AsyncGenerator[RouteResult | CallFailed]:
     """What each question came to, in their order; one that fails stops no other.
 
-    At most `WIDTH` are under way. Who ends early closes it, and takes along what is.
+    At most `WIDTH` are under way. Who ends early closes it, and takes along what is. Raises
+    InputError: a question that cannot be asked, after those before it.
 
     Args:
         questions: read as they are needed, in a thread that is waited for: who calls this off has
             to end a read that waits for somebody, see `piped_lines`.
-
-    Raises:
-        InputError: a question that cannot be asked, after those before it.
     """
     under_way: deque[asyncio.Task[RouteResult | CallFailed]] = deque()
     coming = iter(questions)
@@ -485,11 +480,10 @@ async def _route_one(
 def live_run(alpha: float | None = None) -> Path:
     """The newest run of `train` for this alpha; else a network of the newest sweep.
 
+    Raises InputError: there is none that can answer live questions.
+
     Args:
         alpha: None takes the newest run of `train`, whatever its alpha.
-
-    Raises:
-        InputError: there is none that can answer live questions.
     """
     for run in finished_runs("train"):
         its_alpha = run.result["objective"]["alpha"]

@@ -43,8 +43,7 @@ class ServedModel:
     async def answer(self, prompt: str, on_text: OnText | None = None) -> Response:
         """The answer to one prompt; see `LiveModel`.
 
-        Raises:
-            CallFailed: the server has none, or broke off after a part of it.
+        Raises CallFailed: the server has none, or broke off after a part of it.
         """
         call = partial(self._attempt, prompt, on_text)
         try:

@@ -308,10 +308,8 @@ class ChatAnswer:
     async def response(self) -> Response:
         """The answer to the client.
 
-        Raises:
-            InputError: what cannot be asked.
-            CallFailed: a model gave no answer, and nothing was sent yet.
-            HTTPException: the client has left.
+        Raises InputError: what cannot be asked; CallFailed: a model gave no answer, and nothing was
+        sent yet; HTTPException: the client has left.
         """
         ignored = self.request.ignored
         headers = {IGNORED_HEADER: ignored} if ignored else {}

@@ -32,14 +32,13 @@ def load_answers(
 ) -> dict[str, Answers]:
     """The last answer of each arm of each set, in the order of the tree's queries.
 
+    Raises CacheError: nothing there, damaged, or not the cache of this tree.
+
     Args:
         root: the cache that the tree was opened from.
         tree: all of what was opened, or some of its queries.
         sets: names in `sets.SETS`, at least one; their answers share the vectors of their texts.
         pool: as in `hierrouter.replay.opening.Selection`.
-
-    Raises:
-        CacheError: nothing there, damaged, or not the cache of this tree.
     """
     reader, spec, forest = calls_of(root, tree, pool)
     last = {name: _last_calls(name, tree, spec, forest) for name in sets}
@@ -87,8 +86,7 @@ def _last_calls(
 def _keys(nodes: Nodes) -> NDArray[np.uint64]:
     """uint64[queries, columns]: hash of each call's key.
 
-    Raises:
-        IncompleteTree: a call is missing.
+    Raises IncompleteTree: a call is missing.
     """
     if not nodes.found.all():
         raise IncompleteTree(

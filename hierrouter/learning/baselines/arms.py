@@ -326,8 +326,7 @@ MOST_ROUTES = 1_000  # arms of set B: more take hours, and have too few queries 
 def require_sets(names: Sequence[str]) -> tuple[str, ...]:
     """Names of sets of arms, checked before any work.
 
-    Raises:
-        InputError: an unknown one, or one that stands twice.
+    Raises InputError: an unknown one, or one that stands twice.
     """
     for name in names:
         if name not in SETS:
@@ -338,11 +337,7 @@ def require_sets(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
-    """The sets of these that a tree has arms for.
-
-    Raises:
-        InputError: none, with the reason.
-    """
+    """The sets of these that a tree has arms for; raises InputError: none, with the reason."""
     lacking = left_out(tree, names)
     usable = tuple(name for name in names if name not in lacking)
     if not usable:

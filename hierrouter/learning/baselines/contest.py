@@ -100,6 +100,9 @@ def contest(
 ) -> Contest:
     """Fit every baseline for every set of arms, and evaluate everybody on one fold.
 
+    Raises InputError: no train query, none in `split`, no arms, no embeddings, a router made for
+    another tree, or a policy of the user's own that fails.
+
     Args:
         tree: all folds; nothing is fitted on, or chosen by, scores of `split` unless it is "train"
             or "validation".
@@ -110,10 +113,6 @@ def contest(
             baselines that read answers are left out.
         on_fitted: told (done, total, name) after each fit.
         policies: the user's own; where the router may stop early, they may, too.
-
-    Raises:
-        InputError: no train query, none in `split`, no arms, no embeddings, a router made for
-            another tree, or a policy of the user's own that fails.
     """
     _require_enough(tree, split)
     taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
@@ -223,11 +222,7 @@ def _oracles(fold: RouteTree, alpha: float, sets: Sequence[str]) -> list[Entry]:
 
 
 def _require_enough(tree: RouteTree, split: str) -> None:
-    """Refuse what nothing can be fitted on, or shown of.
-
-    Raises:
-        InputError: with the reason.
-    """
+    """Refuse what nothing can be fitted on, or shown of; raises InputError: with the reason."""
     for fold, role in (("train", "to fit baselines on"), (split, "to compare them on")):
         if fold not in tree.splits:
             raise InputError(f"no query {role}: the {fold} fold is empty; collect more queries")

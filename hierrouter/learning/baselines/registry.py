@@ -56,8 +56,7 @@ BASELINES: Mapping[str, Baseline] = {typed(baseline.name): baseline for baseline
 def baselines(names: Sequence[str] | None = None) -> tuple[Baseline, ...]:
     """The baselines of these names, or the user's own classes at `module:Class`; None is all.
 
-    Raises:
-        InputError: nothing of such a name, a class that cannot be used, or two of one name.
+    Raises InputError: nothing of such a name, a class that cannot be used, or two of one name.
     """
     if names is None:
         return BUILT_IN
@@ -84,9 +83,8 @@ EXACT = 1e-6  # by how much probabilities may miss what they must add up to
 def own_baseline(path: str) -> Baseline:
     """An object of the class at an import path.
 
-    Raises:
-        InputError: the path is not `module:Class`, the module cannot be imported, has no such
-            class, or the class is no `Baseline`.
+    Raises InputError: the path is not `module:Class`, the module cannot be imported, has no such
+    class, or the class is no `Baseline`.
     """
     module_name, attribute = import_path(path, "--baselines module:Class")
     remedy = "it must be a class that can be imported from here, and made without arguments"
@@ -123,8 +121,7 @@ class OwnBaseline:
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """See `Baseline`.
 
-        Raises:
-            InputError: it failed, or gave something else; so does the router, when it plays.
+        Raises InputError: it failed, or gave something else; so does the router, when it plays.
         """
         tuned = self._called("fit", self.made.fit, train, validation, alpha, rng)
         if not isinstance(tuned, Tuned) or not callable(tuned.play):
