@@ -1,0 +1,208 @@
+"""Fail every call of the system that a command makes below its folder, one run for each call.
+
+    python benchmarks/faults.py [--how eio,short,enomem] [--every 1] [--commands collect,report]
+
+Each command is run once to count its calls: open, read, write, fsync, rename, unlink, mkdir, list,
+stat, map, lock, whoever makes them, Python, Arrow or DuckDB (`faults.c`, a library that is loaded
+first; it wants a C compiler and Linux). Then it is run again, and again, each time with another
+call that fails. It must end well with the result that it has without faults, or with one line and
+its exit code; and then the same command, without faults, must end well with that result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import measuring  # noqa: F401  makes `tests` importable
+
+from hierrouter.learning.run_folders import file_digest
+from hierrouter.replay.inspection import ask_cache
+from tests.cli.conftest import BRIEF, COMMAND
+from tests.conftest import SOURCES, environment
+from tests.warm import WarmProcess
+
+CACHE = "caches/default"
+ANSWERS = "SELECT query, route, call, response FROM nodes ORDER BY ALL"
+# What each command needs before it, and its words.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "collect": ("empty", "collect --datasets testbed --limit 6"),
+    "collect more": ("collected", "collect --datasets testbed --limit 7"),
+    "compact": ("collected", "cache compact"),
+    "repair": ("damaged", "cache repair"),
+    "verify": ("trained", "verify"),
+    "push": ("collected", "cache push mirror"),
+    "pull": ("mirrored", "cache pull mirror"),
+    "export": ("collected", "cache export --out all.jsonl"),
+    "import": ("exported", "cache import all.jsonl --cache caches/other"),
+    "train": ("collected", "train --algo exact --epochs 2 --out run"),
+    "train again": ("begun", "train --algo ppo --epochs 3 --out run"),
+    "sweep-alpha": ("collected", "sweep-alpha --alphas 0,0.5 --epochs 2 --out run"),
+    "report": ("trained", "report --format json --out page"),
+    "compare": ("trained", "compare --baselines best-static,ridge --format json --out page"),
+    "explain": ("trained", "explain --format json"),
+    "explore": ("trained", "explore --out page.html"),
+    "route": ("trained", "route --dry-run What_is_19_x_23?"),
+}
+
+FIGURES = ("verify", "report", "compare", "explain", "route")
+
+
+class Bench:
+    """Commands with and without faults, on copies of a few folders.
+
+    Args:
+        folder: for all of them.
+        library: `faults.c`, compiled.
+    """
+
+    def __init__(self, folder: Path, library: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.process = WarmProcess({**environment(), "LD_PRELOAD": str(library)}, SOURCES)
+        self.made: dict[str, Path] = {}
+
+    def run(self, words: str, place: Path, **faults: str) -> subprocess.CompletedProcess[str]:
+        env = {**environment(), **faults}
+        command = ("-c", BRIEF + COMMAND, *words.split())
+        done: subprocess.CompletedProcess[str] = self.process.warm.start(
+            *command, cwd=place, env=env
+        ).result()
+        return done
+
+    def state(self, name: str) -> Path:
+        """A folder as a command finds it."""
+        if name not in self.made:
+            self.made[name] = self.folder / f"state {name}"
+            self._make(name, self.made[name])
+        return self.made[name]
+
+    def _make(self, name: str, place: Path) -> None:
+        after: dict[str, tuple[str, Callable[[Path], object]]] = {
+            "collected": (
+                "empty",
+                lambda at: self.does("collect --datasets testbed --limit 6", at),
+            ),
+            "damaged": ("collected", _damage),
+            "mirrored": ("collected", self._mirror),
+            "exported": ("collected", lambda at: self.does("cache export --out all.jsonl", at)),
+            "trained": ("collected", self._train),
+            "begun": ("collected", lambda at: self._begin(at)),
+        }
+        if name == "empty":
+            place.mkdir()
+            return
+        before, then = after[name]
+        shutil.copytree(self.state(before), place)
+        then(place)
+
+    def does(self, words: str, place: Path) -> None:
+        done = self.run(words, place)
+        assert done.returncode == 0, done.stderr
+
+    def _mirror(self, place: Path) -> None:
+        self.does("cache push mirror", place)
+        shutil.rmtree(place / CACHE)
+        self.does("collect --datasets testbed --limit 1", place)
+
+    def _train(self, place: Path) -> None:
+        self.does("train --algo exact --epochs 2 --out runs/train", place)
+        self.does("sweep-alpha --alphas 0,0.5 --epochs 2 --out runs/sweep", place)
+
+    def _begin(self, place: Path) -> None:
+        self.does("train --algo ppo --epochs 3 --dry-run", place)
+
+    def copied(self, name: str) -> Path:
+        place = self.folder / "place"
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(self.state(name), place)
+        return place
+
+    def result(self, done: subprocess.CompletedProcess[str], place: Path) -> str:
+        """What a command has printed and left, without what is never the same."""
+        said = [done.stdout]
+        for root in (CACHE, "caches/other"):
+            if (place / root).exists():
+                said.append(str(ask_cache(place / root, ANSWERS).to_pylist()))
+        for file in sorted(place.rglob("*")):
+            if file.name in ("policy.safetensors", "report.json", "page.html", "compare.json"):
+                said.append(f"{file.relative_to(place)} {file_digest(file)}")
+        return "\n".join(said)
+
+
+def _damage(place: Path) -> None:
+    part = next((place / CACHE / "parts").glob("scores-*"))
+    part.write_bytes(part.read_bytes()[:-9])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--how", default="eio")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th call")
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        folder = Path(name).resolve()
+        library = folder / "faults.so"
+        source = Path(__file__).with_suffix(".c")
+        compiler = ("cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl")
+        subprocess.run(compiler, check=True)
+        bench = Bench(folder, library)
+        sites = wrong = 0
+        for command in asked.commands.split(","):
+            counts, faults = tried(bench, command, asked.how.split(","), asked.every)
+            sites += counts["calls"]
+            wrong += len(faults)
+            shown = ", ".join(f"{what} {n}" for what, n in counts.items())
+            print(f"{command:<14}{shown}", flush=True)
+            for line in faults:
+                print(f"  {line}", flush=True)
+        print(f"{sites} calls, {wrong} wrong")
+        bench.process.close()
+
+
+def tried(
+    bench: Bench, command: str, hows: list[str], every: int
+) -> tuple[Counter[str], list[str]]:
+    """(counts, what went wrong) of one command with each of its calls failing."""
+    state, words = COMMANDS[command]
+    place = bench.copied(state)
+    root = {"FAULT_ROOT": str(place)}
+    bench.log.unlink(missing_ok=True)
+    done = bench.run(words, place, FAULT_LOG=str(bench.log), **root)
+    assert done.returncode == 0, done.stderr
+    names = bench.log.read_text().split()
+    expected, stdout = bench.result(done, place), done.stdout
+    counts, faults = Counter({"calls": len(names)}), []
+    for how in hows:
+        for number in range(1, len(names) + 1, every):
+            if how == "short" and names[number - 1] not in ("Read", "Write"):
+                continue
+            place = bench.copied(state)
+            where = f"{how} at {number}, {names[number - 1]}"
+            done = bench.run(words, place, FAULT_AT=str(number), FAULT_HOW=how, **root)
+            if done.returncode == 0:
+                counts["finished"] += 1
+                if bench.result(done, place) != expected:
+                    faults.append(f"{where}: another result")
+                continue
+            counts[f"exit {done.returncode}"] += 1
+            if "Traceback" in done.stderr or "error: " not in done.stderr:
+                faults.append(f"{where}: {done.stderr.strip().splitlines()[-1:]}")
+            again = bench.run(words, place)
+            if command not in FIGURES:  # it says how much of it was done the second time
+                again.stdout = stdout
+            if again.returncode == 0 and bench.result(again, place) == expected:
+                continue
+            last = again.stderr.strip().splitlines()[-1:]
+            faults.append(f"{where}: then exit {again.returncode}, {last}")
+    return counts, faults
+
+
+if __name__ == "__main__":
+    main()
