@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import InitVar, dataclass
@@ -37,6 +39,8 @@ FIRST_PART = 32  # rows; each part may have twice as many as the one before
 LARGEST_PART = 2048
 SECONDS_PER_PART = 20.0
 ATTEMPTS = 3
+# Of a model's answers: from so many on, a share that is out of the ordinary.
+ENOUGH, ODD = 20, 0.5
 
 
 def fill_cache(
@@ -118,6 +122,7 @@ class _Collection:
         self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
         self.outages: dict[str, Outage] = {}
         self.lost: set[str] = set()
+        self.seen: Counter[tuple[str, str]] = Counter()
         self.part_rows = FIRST_PART
 
     def run(self) -> None:
@@ -220,10 +225,25 @@ class _Collection:
         self.writer.append("calls", plan.calls_table(model.name, part, seconds / len(part)))
         self.part_rows = min(2 * self.part_rows, LARGEST_PART)
         self.responses.update((call.key, answer.text) for call, answer in part)
+        self._look_at(model.name, [answer for _, answer in part])
         self.summary.calls += len(part)
         self.summary.tokens_in += sum(answer.tokens_in for _, answer in part)
         self.summary.tokens_out += sum(answer.tokens_out for _, answer in part)
         self.summary.seconds += seconds
+
+    def _look_at(self, name: str, answers: Sequence[Response]) -> None:
+        """Say at once, and once for each model, that its answers are empty or cut."""
+        seen = self.seen
+        seen[name, "all"] += len(answers)
+        for what, is_so in (("empty", lambda one: not one.text), ("cut at the cap", _is_cut)):
+            seen[name, what] += sum(map(is_so, answers))
+            share = seen[name, what] / seen[name, "all"]
+            if seen[name, "all"] >= ENOUGH and share >= ODD and not seen[name, f"said {what}"]:
+                seen[name, f"said {what}"] += 1
+                logging.getLogger(__name__).warning(
+                    "note: %.0f%% of the answers of %s are %s; look at its settings and template",
+                    *(100 * share, name, what),
+                )
 
     def _give_up(
         self, model: ModelSpec, failed: list[tuple[plan.Call, Failure]], attempts: int
@@ -255,6 +275,10 @@ class _Collection:
                 missing -= len(contexts)
             self.summary.missing += missing
             self.summary.incomplete += missing > 0
+
+
+def _is_cut(answer: Response) -> bool:
+    return answer.finish_reason == "length"
 
 
 @contextmanager

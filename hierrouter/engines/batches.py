@@ -26,6 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
 from hierrouter.engines.generator import Stop
+from hierrouter.engines.soundness import Finite
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import digest
@@ -143,10 +144,13 @@ class StaticBatches:
             mask[row, start:] = 1
         device = self._model.device
         seeds = [prompt.seed for prompt in prompts]
+        watch = Finite(device)
         output = self._model.generate(
             input_ids=tokens.to(device),
             attention_mask=mask.to(device),
-            logits_processor=processors(self._generation, seeds, device),
+            logits_processor=LogitsProcessorList(
+                [watch, *processors(self._generation, seeds, device)]
+            ),
             max_new_tokens=self._generation.max_new_tokens,
             do_sample=False,  # where sampling is on, the processors have drawn already
             num_beams=1,
@@ -156,6 +160,7 @@ class StaticBatches:
             pad_token_id=self._pad,
             streamer=follower,
         )
+        watch.require()
         rows: list[list[int]] = output[: len(prompts), shape.width :].tolist()
         return rows
 

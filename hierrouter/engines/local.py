@@ -21,6 +21,7 @@ from hierrouter.engines.generator import (
     prompt_tokens,
     split_by_window,
 )
+from hierrouter.engines.soundness import fault_of
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
 
@@ -69,8 +70,13 @@ class TransformersBackend:
         where = placement(spec, identity.weight_bytes(spec))
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left", **options)
-            model = AutoModelForCausalLM.from_pretrained(
-                source, dtype=spec.dtype, use_safetensors=True, device_map=where, **options
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                source,
+                dtype=spec.dtype,
+                use_safetensors=True,
+                device_map=where,
+                output_loading_info=True,
+                **options,
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = reason_of(error, 160)
@@ -79,7 +85,7 @@ class TransformersBackend:
             ) from error
         # Greedy decoding needs no random numbers; hashing large weights once more takes time.
         weights = identity.weights_of(spec) if spec.generation.temperature else ""
-        return TransformersGenerator(model.eval(), tokenizer, spec, weights)
+        return TransformersGenerator(model.eval(), tokenizer, spec, weights, loaded)
 
 
 class TransformersGenerator:
@@ -89,12 +95,20 @@ class TransformersGenerator:
         model, tokenizer: as loaded.
         spec: its name and decoding settings.
         weights: name of the content of the weights; models of a pool so draw independently.
+        loaded: what the loader says of the weights; nothing for a model that was made here.
 
     Raises:
-        WorldError: a model that cannot chat, or cannot be batched as the spec says.
+        WorldError: a model that cannot chat, is broken, or cannot be batched as the spec says.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, spec: ModelSpec, weights: str) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        spec: ModelSpec,
+        weights: str,
+        loaded: Mapping[str, Any] | None = None,
+    ) -> None:
         if tokenizer.chat_template is None:
             raise WorldError(
                 f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
@@ -108,6 +122,8 @@ class TransformersGenerator:
         if ends is None:
             ends = tokenizer.eos_token_id
         self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        if why := fault_of(model, tokenizer, loaded or {}, self._ends):
+            raise WorldError(f"model {spec.name} is broken: {why}: {spec.model}; give another one")
         pad = tokenizer.pad_token_id
         pad = min(self._ends) if pad is None else pad
         self._decoder: StaticBatches | ContinuousBatches
