@@ -23,6 +23,7 @@ import measuring  # noqa: F401  makes `tests` importable
 
 from hierrouter.learning.run_folders import file_digest
 from hierrouter.replay.inspection import ask_cache
+from hierrouter_cache.errors import HierRouterError
 from tests.cli.conftest import BRIEF, COMMAND
 from tests.conftest import SOURCES, environment
 from tests.warm import WarmProcess
@@ -128,7 +129,10 @@ class Bench:
         said = [done.stdout]
         for root in (CACHE, "caches/other"):
             if (place / root).exists():
-                said.append(str(ask_cache(place / root, ANSWERS).to_pylist()))
+                try:
+                    said.append(str(ask_cache(place / root, ANSWERS).to_pylist()))
+                except HierRouterError as error:
+                    said.append(str(error))
         for file in sorted(place.rglob("*")):
             if file.name in ("policy.safetensors", "report.json", "page.html", "compare.json"):
                 said.append(f"{file.relative_to(place)} {file_digest(file)}")

@@ -23,7 +23,7 @@ from hierrouter_cache.chain import TRIES
 from hierrouter_cache.errors import CacheError, DamagedPart, IncompleteTree, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH, digest
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.parts import file_sha16
+from hierrouter_cache.parts import file_sha16, require_damage
 from hierrouter_cache.reader import CacheReader, first_match
 from hierrouter_cache.writer import writable, write_derived
 
@@ -87,6 +87,7 @@ def _look(file: EmbeddingFile) -> NDArray[np.void] | str:
     except FileNotFoundError:
         raise
     except Exception as error:  # a damaged header takes numpy's parser of Python anywhere
+        require_damage(error, file.path)
         return f"not readable ({reason_of(error, 60)}), expected {file.rows} rows"
     if not _is_ours(rows.dtype) or rows.shape != (file.rows,):
         return f"expected {file.rows} rows of context and vector, found {rows.shape}"

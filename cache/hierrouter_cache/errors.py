@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class HierRouterError(Exception):
@@ -40,6 +43,22 @@ class Interrupted(HierRouterError):
 
 class WorldError(HierRouterError):
     """Disk, memory, model or server failed; what was committed is safe."""
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """All bytes of a file; of one that has an end, and not more than `limit` of them.
+
+    Raises InputError: it is no plain file, such as a pipe or a device, or it is larger; OSError: as
+    opening it.
+    """
+    # A pipe has perhaps nobody at its other end.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InputError(f"not a plain file: {path}; give one that is")
+        data: bytes = file.read(limit + 1)
+    if len(data) > limit:
+        raise InputError(f"larger than {limit:,} bytes: {path}; nothing of that kind is so large")
+    return data
 
 
 def reason_of(error: BaseException, limit: int = 120) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, NoCache, reason_of
+from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 
 FORMAT = 2  # parts of 1 name no predecessors
 METADATA_KEY = b"hierrouter"
@@ -287,7 +287,19 @@ def proof(part: Part, data: bytes | None = None) -> tuple[str | None, Link | Non
         # Not damage: moved aside, its answers would be paid for again.
         raise CacheError(f"no permission to read a part: {part.path}; ask its owner") from error
     except (OSError, pa.ArrowException) as error:
+        require_damage(error, part.path)
         return f"not readable ({reason_of(error, 80)})", None
+
+
+def require_damage(error: BaseException, path: Path) -> None:
+    """Tell bytes that are wrong from a system that did not give them: they may be sound.
+
+    Raises WorldError: the system's error has a number, such as that of a disk or of memory.
+    """
+    if isinstance(error, OSError) and error.errno:
+        raise WorldError(
+            f"cannot read: {path}: {os.strerror(error.errno)}; look at the disk, run it again"
+        ) from error
 
 
 def link_of(where: Path | pa.BufferReader) -> Link | None:

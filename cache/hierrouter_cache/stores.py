@@ -110,6 +110,8 @@ def store_at(url: str) -> Store:
     Raises InputError: no file system for it is known or installed; WorldError: it cannot be
     reached.
     """
+    if not url.strip():
+        raise InputError("no such place for a mirror: it has no name; name a folder, or s3://...")
     scheme, mark, _ = url.partition("://")
     if not mark:
         return FolderStore(Path(url))

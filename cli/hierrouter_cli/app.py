@@ -31,6 +31,7 @@ DEBUG_FLAG = "--debug"
 INTERRUPTED = 130
 # What the system says of a path that is merely looked at, where no file can be.
 NO_PATH = (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP)
+NO_OUTPUT = (errno.ENOSPC, errno.EBADF, errno.EIO)  # of stdout: a full disk, closed
 
 EXIT_CODES = """\
 0    done
@@ -113,10 +114,16 @@ def main() -> None:
     """Entry point of the installed command."""
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
+    if sys.stdout is None:  # closed: else the next file that is opened had its number
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     arguments = sys.argv[1:]
     debug = DEBUG_FLAG in arguments
     arguments = [argument for argument in arguments if argument != DEBUG_FLAG] or ["--help"]
     code = _run(arguments, debug)
+    try:
+        sys.stdout.flush()
+    except OSError:  # told already, or whoever read has gone
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  until the end
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no trace out of what cleans up
     sys.exit(code)
 
@@ -140,6 +147,9 @@ def _run(arguments: list[str], debug: bool) -> int:
         if isinstance(error, OSError) and error.errno in NO_PATH:
             say_error(f"{error.strerror}: {error.filename!s:.60}; give another path")
             return 2
+        if isinstance(error, OSError) and error.errno in NO_OUTPUT and error.filename is None:
+            say_error(f"cannot print: {error.strerror}; the result has no other place to go")
+            return 1
         text = f"{type(error).__name__}: {error}".splitlines()[0][: MAX_ERROR - 60]
         say_error(f"unexpected: {text}; run again with --debug for the trace")
         return 1

@@ -200,6 +200,7 @@ def collect(
     api_key_env: options.ApiKeyEnv = None,
     timeout: options.Timeout = None,
     insecure: options.Insecure = False,
+    allow_endpoint: options.AllowEndpoint = None,
     device: options.Device = None,
     shard: options.ShardOf = None,
     engine: options.Engine = "local",
@@ -235,7 +236,9 @@ def collect(
         "device": device,
     }
     names = options.split_names(datasets)
-    found = planned(names, pool, cache, limit, seed, data, called, console.say)
+    found = planned(
+        names, pool, cache, limit, seed, data, called, console.say, allow_endpoint or ()
+    )
     found = replace(found, **machines)
     if no_references:
         found = replace(found, pool=replace(found.pool, references=()))

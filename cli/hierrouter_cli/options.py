@@ -382,6 +382,10 @@ BaseUrl = Annotated[
 ApiKeyEnv = Annotated[
     str | None, calls("--api-key-env", "VAR", "Environment variable that holds its key.")
 ]
+AllowEndpoint = Annotated[
+    list[str] | None,
+    calls("--allow-endpoint", "HOST", "A stored pool may call this private host; repeatable."),
+]
 Timeout = Annotated[float | None, calls("--timeout", "S", "Seconds for one call of a server.")]
 Insecure = Annotated[
     bool, switch("--insecure", "Send the key over plain http to another machine.", CALLS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from hierrouter.serving.messages import Question
     from hierrouter.serving.router import Hop, RouteOptions, Router, RouteResult
 
+    Begin = Callable[..., AbstractAsyncContextManager[Router]]  # the rest of `_router`
+
 STDIN = "-"
 
 
@@ -40,6 +43,7 @@ def route(
     ] = None,
     checkpoint: options.Checkpoint = None,
     pool: options.AnyPool = None,
+    allow_endpoint: options.AllowEndpoint = None,
     alpha: options.ShownAlpha = None,
     max_cost: options.MaxCost = None,
     sample: options.Sample = False,
@@ -68,13 +72,14 @@ def route(
     given = load_pool(pool) if pool else None
     rng = np.random.default_rng(seed) if sample else None
     route_options = RouteOptions(alpha, max_cost, rng, reroute)
+    begin = partial(_router, run, given, allow_endpoint or (), route_options)
     if file is not None:
-        failed = anyio.run(_all, run, given, file, route_options)
+        failed = anyio.run(_all, begin, file, route_options)
         if failed:
             what = "1 question has" if failed == 1 else f"{failed} questions have"
             raise WorldError(f"{what} no answer; see error in the output")
     elif question is not None:
-        anyio.run(_first if dry_run else _one, run, given, question, route_options, format)
+        anyio.run(_first if dry_run else _one, begin, question, route_options, format)
 
 
 def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None:
@@ -92,12 +97,16 @@ def _check_asked(question: str | None, file: Path | None, dry_run: bool) -> None
 
 @asynccontextmanager
 async def _router(
-    run: Path, pool: Pool | None, route_options: RouteOptions, calls: bool = True
+    run: Path,
+    pool: Pool | None,
+    allowed: Collection[str],
+    route_options: RouteOptions,
+    calls: bool = True,
 ) -> AsyncIterator[Router]:
     """The router, and its models if it calls them, or counts their tokens for a limit on cost."""
     from hierrouter.serving.router import Router
 
-    router = Router(run, pool, load=False)
+    router = Router(run, pool, load=False, allow_endpoints=allowed)
     trained = router.policy.at(route_options.alpha, route_options.max_cost)
     if calls or trained.objective.max_cost is not None:
         router.load_models()
@@ -108,13 +117,11 @@ async def _router(
         await router.aclose()
 
 
-async def _one(
-    run: Path, pool: Pool | None, question: str, route_options: RouteOptions, format: str
-) -> None:
+async def _one(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
     """Answer one question; the text as it grows, or everything as JSON."""
     from hierrouter.tables import safe_text
 
-    async with _router(run, pool, route_options) as router:
+    async with begin() as router:
         if format == "json":
             console.put_json((await router.aroute(question, route_options)).as_object())
             return
@@ -136,10 +143,8 @@ async def _one(
         console.say(_summary(result))
 
 
-async def _first(
-    run: Path, pool: Pool | None, question: str, route_options: RouteOptions, format: str
-) -> None:
-    async with _router(run, pool, route_options, calls=False) as router:
+async def _first(begin: Begin, question: str, route_options: RouteOptions, format: str) -> None:
+    async with begin(calls=False) as router:
         decision = await router.first(question, route_options)
         names = router.policy.action_names
     chances = dict(zip(names, decision.chances.tolist(), strict=True))
@@ -150,7 +155,7 @@ async def _first(
         console.put(f"{chance:8.4f}  {name}\n")
 
 
-async def _all(run: Path, pool: Pool | None, file: Path, route_options: RouteOptions) -> int:
+async def _all(begin: Begin, file: Path, route_options: RouteOptions) -> int:
     """Answer every question of a file, a line each; how many have no answer.
 
     When nobody reads the lines any more, no more questions are asked.
@@ -161,7 +166,7 @@ async def _all(run: Path, pool: Pool | None, file: Path, route_options: RouteOpt
     ids: list[Any] = []
     stopped = Event()
     place = failed = 0
-    async with _router(run, pool, route_options) as router:
+    async with begin() as router:
         try:
             questions = _questions(file, ids, stopped)
             async with aclosing(route_all(router, questions, route_options)) as results:
@@ -230,6 +235,7 @@ LAST_SECONDS = 30  # for what is under way when the server is told to end
 def serve(
     checkpoint: options.Checkpoint = None,
     pool: options.AnyPool = None,
+    allow_endpoint: options.AllowEndpoint = None,
     alpha: options.ShownAlpha = None,
     name: Annotated[
         list[str] | None,
@@ -277,7 +283,8 @@ def serve(
 
         lines = RequestLog(log)
         run = checkpoint or live_run(alpha)
-        router = Router(run, load_pool(pool) if pool else None, load=False)
+        given = load_pool(pool) if pool else None
+        router = Router(run, given, load=False, allow_endpoints=allow_endpoint or ())
         names = ModelNames.of(router.policy, alpha, named)  # refused before the models are loaded
         router.load_models()
         rng_seed = seed if sample else None

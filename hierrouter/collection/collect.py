@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hierrouter.engines.encoders import require_encoder
 from hierrouter.engines.generator import Stop, never
 from hierrouter.paper import PAPER_SEED
 from hierrouter.pools.files import load_pool, overridden
-from hierrouter.pools.pool import Pool
+from hierrouter.pools.pool import Pool, reachable
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
 from hierrouter.questions.testbed import FAMILIES
@@ -77,6 +77,7 @@ def collect(
     api_key_env: str | None = None,
     timeout: float | None = None,
     insecure: bool = False,
+    allow_endpoints: Collection[str] = (),
     device: str | None = None,
     allow_large: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -98,6 +99,7 @@ def collect(
             that cannot be had embedding waits for the training.
         backend, base_url, api_key_env, timeout, insecure, device: for all models, instead of what
             the pool says; see `hierrouter.pools.files`.
+        allow_endpoints: hosts on this machine or a private network that a stored pool may call.
         allow_large: more than 100,000 calls, or than a day of them.
         progress: told (label of a model's level, calls done, calls of that level).
         on_note: told in a line what a person should know of the questions.
@@ -127,6 +129,7 @@ def collect(
             "device": device,
         },
         note,
+        allow_endpoints,
     )
     if not allow_large:
         require_consent(found.pool, found.own, found.cache)
@@ -162,6 +165,7 @@ def planned(
     data: Path,
     called: dict[str, Any],
     on_note: Note,
+    allow_endpoints: Collection[str] = (),
 ) -> Planned:
     """What to collect: as it is said, or what the cache was collected for last.
 
@@ -182,8 +186,11 @@ def planned(
         queries = tuple(drawn)
     if pool and (note := chosen.unit_note()):
         on_note(f"collect: {note}")
-    if not (pool or datasets or called.get("api_key_env") or called.get("base_url")):
-        refuse_stored_keys(chosen, cache)
+    if last and not pool:
+        if not (called.get("api_key_env") or called.get("base_url")):
+            refuse_stored_keys(chosen, cache)
+        allowed = None if called.get("base_url") else allow_endpoints
+        chosen = reachable(chosen, allowed, f"the stored plan of {cache}")
     return Planned(overridden(chosen, **called), queries, cache)
 
 

@@ -287,8 +287,12 @@ def _shards(contexts: Sequence[str], count: int) -> dict[str, Shard]:
 def parse_shard(text: str) -> Shard:
     """`i/n` as a shard; raises InputError: it is not a share like 2/8."""
     index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise InputError(f"not a shard: --shard {text}; i/n with i from 1 to n, e.g. --shard 1/4")
+    if not (
+        index.isdecimal() and count.isdecimal() and len(count) < 6 and 1 <= int(index) <= int(count)
+    ):
+        raise InputError(
+            f"not a shard: --shard {text:.40}; i/n with i from 1 to n below 100,000, e.g. 1/4"
+        )
     return Shard(int(index), int(count))
 
 

@@ -29,6 +29,7 @@ from openai import (
     Timeout,
 )
 
+from hierrouter.engines.addresses import Forbidden, judge_connections
 from hierrouter.engines.generator import Outage
 from hierrouter.pools.pool import Endpoint, is_loopback
 
@@ -112,6 +113,13 @@ class Client:
         # A word such as "none", for servers that want any key, is no secret and may be an answer.
         self._secret = key if key and len(key) >= SHORTEST_SECRET and not key.isalpha() else None
         timeout = Timeout(None, connect=min(CONNECT_S, endpoint.timeout_s))
+        http_client = DefaultAsyncHttpxClient(
+            follow_redirects=False,
+            timeout=timeout,
+            # No proxy leads back to this machine.
+            trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
+        )
+        judge_connections(http_client, endpoint.public_only)
         self._openai = AsyncOpenAI(
             api_key=key or "none",
             admin_api_key="",
@@ -119,12 +127,7 @@ class Client:
             max_retries=0,
             timeout=timeout,
             default_headers={"Authorization": f"Bearer {key or 'none'}"},
-            http_client=DefaultAsyncHttpxClient(
-                follow_redirects=False,
-                timeout=timeout,
-                # No proxy leads back to this machine.
-                trust_env=not is_loopback(urlsplit(endpoint.base_url).hostname or ""),
-            ),
+            http_client=http_client,
         )
         self._openai.organization = self._openai.project = None  # else from the environment
 
@@ -184,6 +187,8 @@ class Client:
                 yield
         except TimeoutError:
             raise Again(f"no answer from {self.address}: timed out after {timeout_s:g} s") from None
+        except Forbidden as error:
+            raise Outage(str(error)) from None
         except APIError as error:
             raise self._meaning(error) from None
         except TransportError as error:  # in the middle of an answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,19 @@ import numpy as np
 
 from hierrouter.engines.generator import Engines
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.learning.run_folders import LIVE, record_of, require_listed, sealed, unsealed
+from hierrouter.learning.run_folders import (
+    LIVE,
+    MAX_JSON,
+    record_of,
+    require_listed,
+    sealed,
+    unsealed,
+)
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
-from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent
+from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent, reachable
 from hierrouter.replay.stored_pool import opened_pool
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, read_small
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import write_atomically
@@ -92,7 +99,7 @@ def load_bundle(folder: Path) -> Bundle | None:
                 require_listed(place / LIVE)
         return None
     try:
-        data = file.read_bytes()
+        data = read_small(file, MAX_JSON)
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
@@ -105,7 +112,7 @@ def load_bundle(folder: Path) -> Bundle | None:
         found = unsealed(data)
         require_listed(file)
         pool, identities = stored_pool(data.decode(), str(file))
-        return Bundle(pool, identities, _ceilings(found["ceilings"]))
+        return Bundle(pool, identities, _ceilings(found["ceilings"], pool.routes.nodes))
     except (
         KeyError,
         TypeError,
@@ -142,6 +149,20 @@ def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
         )
 
 
+def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> Pool:
+    """The pool in `live.json`, to be called; a run may come from others.
+
+    Raises InputError: it wants a key from the environment, or a server on this machine or a private
+    network that is not among those that are allowed.
+
+    Args:
+        folder: of the run.
+        allowed: host names or addresses.
+    """
+    refuse_stored_keys(bundle, folder)
+    return reachable(bundle.pool, allowed, f"{LIVE} of {folder}")
+
+
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
     """Refuse models that are not those of the answers that a policy learned from.
 
@@ -162,10 +183,10 @@ def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:
             )
 
 
-def _ceilings(found: Any) -> Ceilings | None:
+def _ceilings(found: Any, nodes: int) -> Ceilings | None:
     if found is None:
         return None
     longest, growth = (np.array(found[name], dtype=np.int64) for name in ("longest", "growth"))
-    if longest.shape != growth.shape or longest.ndim != 1:
-        raise ValueError("ceilings of different lengths")
+    if not longest.shape == growth.shape == (nodes,):
+        raise ValueError("ceilings of another number of nodes")
     return Ceilings(longest, growth)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ UNFINISHED = "training.safetensors"
 FORMAT = 3
 SNAPSHOT_FORMAT = 3
 HEADER = "hierrouter"  # in a safetensors file: checksum and description; two keys have no order
+MAX_NUMBERS = 1 << 25  # the paper's network has 2 million, a resumed training ten times that
 HEX = 64  # characters of a checksum
 CEILINGS = ("ceilings.longest", "ceilings.growth")
 LFS_POINTER = b"version https://git-lfs"
@@ -422,6 +424,9 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
     try:
         with safe_open(file, framework="pt") as opened:
             held = (opened.metadata() or {}).get(HEADER)
+            shapes = (opened.get_slice(name).get_shape() for name in opened.keys())  # noqa: SIM118
+            if sum(map(prod, shapes)) > MAX_NUMBERS:
+                raise InputError(f"checkpoint has more numbers than any router: {file}; {RETRAIN}")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise InputError(

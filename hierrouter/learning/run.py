@@ -403,7 +403,7 @@ def sweep_run(
     over: bool = False,
 ) -> SweepRun:
     """A run of `sweep-alpha`, from its folder to its record; see `train_run`."""
-    objective = Objective(grid[0], allow_stop)
+    objective, *_ = [Objective(alpha, allow_stop) for alpha in grid]  # refuses what is no alpha
     named = training_named(Origin.of(tree, config, seeds[0]), objective, grid)
     with resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out, over) as begun:
         folder = begun.folder

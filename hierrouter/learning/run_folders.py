@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter_cache import CACHE
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError, read_small
 
 RUNS = Path("runs")
 RECORD = "run.json"  # what a run was asked for, and what it left; see `Record`
@@ -21,6 +21,7 @@ WEIGHTS = "policy.safetensors"
 LIVE = "live.json"
 CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
 RECORD_FORMAT = 2
+MAX_JSON = 1 << 24  # bytes of a file of JSON in a run
 SEAL = "sha256"  # key of the checksum in a JSON file of a run
 REPAIR = "remove the folder, or put the file back; or give --checkpoint"
 
@@ -91,7 +92,7 @@ def record_of(run: Path) -> Record | None:
     """
     file = run / RECORD
     try:
-        data = file.read_bytes()
+        data = read_small(file, MAX_JSON)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -27,7 +27,7 @@ from hierrouter.pools.pool import (
     require_distinct,
 )
 from hierrouter.pools.validation import unknown_key, validated
-from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.errors import InputError, read_small, suggestion
 from hierrouter_cache.tree import SEPARATOR, Rate
 
 POOL_FILE = "pool file"
@@ -361,6 +361,8 @@ def _price(name: str, sides: Sequence[tuple[str, Any]], where: str, source: str)
     return Price(Rate(rates[0], rates[-1]), source)
 
 
+MAX_TOML = 1 << 19  # bytes
+MAX_DOTS = 64  # tomllib's memory grows with the square of the parts of a key
 AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 TWICE = re.compile(r"Cannot overwrite a value|Cannot declare .* twice")
 KEY_OR_TABLE = re.compile(r"\s*(\[[^\]]*\]|[^=\s]+)")  # what a line names: a table or a key
@@ -372,7 +374,7 @@ def _read_text(name: str, what: str) -> str:
     Raises InputError: there is none, it cannot be read, or it is not UTF-8.
     """
     try:
-        return Path(name).read_text("utf-8")
+        return read_small(Path(name), MAX_TOML).decode("utf-8")
     except FileNotFoundError:
         raise InputError(f"{what} not found: {name}; give the path of a .toml file") from None
     except IsADirectoryError:
@@ -392,6 +394,8 @@ def _parse_toml(text: str, what: str, where: str) -> dict[str, Any]:
     """
     if not text.strip():
         raise InputError(f"{what} is empty: {where}; give one with tables in it")
+    if any(_dotted(line) > MAX_DOTS for line in text.splitlines()):
+        raise InputError(f"{what} has a key of more than {MAX_DOTS} parts: {where}; write it flat")
     try:
         tables = tomllib.loads(text)
         repr(tables)  # Python reads longer numbers in hexadecimal than it can show in a message
@@ -403,6 +407,15 @@ def _parse_toml(text: str, what: str, where: str) -> dict[str, Any]:
         raise InputError(f"{what} has a number of too many digits: {where}; mend it") from None
     except RecursionError:
         raise InputError(f"{what} is nested too deeply: {where}; write it flat") from None
+
+
+def _dotted(line: str) -> int:
+    """The most names in a row with nothing but a dot between them: the parts of a key."""
+    most = run = 0
+    for part in line.split("."):
+        run = run + 1 if len(part.split()) == 1 else 1
+        most = max(most, run)
+    return most
 
 
 def _fault(text: str, said: str) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import isfinite
@@ -142,6 +142,8 @@ class Endpoint:
         timeout_s: seconds for one call, from the connection to the last byte.
         attempts: how often one call is made before it has failed.
         insecure: send the key over plain http to another machine.
+        public_only: call neither this machine nor a private network; of stored pools, which may
+            come from others, see `reachable`. Not stored itself.
     """
 
     __pydantic_config__ = NO_MORE
@@ -157,6 +159,7 @@ class Endpoint:
     ] = 600.0
     attempts: Annotated[int, must_be("1 to 20", lambda attempts: 1 <= attempts <= 20)] = 5
     insecure: bool = False
+    public_only: bool = False
 
     @property
     def address(self) -> str:
@@ -380,7 +383,11 @@ class Pool:
 
     def to_json(self, identities: Mapping[str, Identity]) -> str:
         """The pool and what its models resolved to, as stored with a plan."""
-        return json.dumps({"pool": asdict(self), "identities": dict(identities)}, sort_keys=True)
+        found = asdict(self)
+        for model in (*found["models"], *found["references"]):
+            if model["endpoint"]:
+                del model["endpoint"]["public_only"]
+        return json.dumps({"pool": found, "identities": dict(identities)}, sort_keys=True)
 
 
 def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
@@ -390,6 +397,34 @@ def pool_from_json(text: str) -> tuple[Pool, dict[str, Identity]]:
     groups = {key: tuple(map(_stored_model, raw[key])) for key in ("models", "references")}
     pool = Pool(**{**raw, **groups, "stage_prompts": tuple(raw["stage_prompts"])})
     return pool, stored["identities"]
+
+
+def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
+    """A stored pool that calls the open network, and beside it the hosts that the user allows.
+
+    Raises InputError: a model is on this machine or on a private network.
+
+    Args:
+        allowed: host names or addresses; None is all.
+        where: names the pool in messages.
+    """
+
+    def told(model: ModelSpec) -> ModelSpec:
+        end = model.endpoint
+        if end is None or not end.base_url:
+            return model
+        host = urlsplit(end.base_url).hostname or ""
+        is_allowed = allowed is None or host in allowed
+        address = _ip_address(host)
+        if not is_allowed and (host == "localhost" or (address and not address.is_global)):
+            raise InputError(
+                f"{where} would call {end.address}, on this machine or a private network; "
+                f"give --allow-endpoint {host}, or --pool"
+            )
+        return replace(model, endpoint=replace(end, public_only=not is_allowed))
+
+    models, references = (tuple(map(told, group)) for group in (pool.models, pool.references))
+    return replace(pool, models=models, references=references)
 
 
 def require_distinct(names: Sequence[str], where: str) -> None:

@@ -74,7 +74,14 @@ def _id(row: Row, where: str, number: int) -> str:
     value = row.get("id", number)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InputError(f"id must be a text or a number, got {value!r:.40}: {where}")
+    if _is_blank(str(value)):
+        raise InputError(f"id is empty: {where}; {REMEDY}")
     return storable(str(value))
+
+
+def _is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: white space, and characters of no width."""
+    return not any(letter.isprintable() and not letter.isspace() for letter in text)
 
 
 def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
@@ -83,7 +90,7 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
     if key not in row:
         raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
     value = row[key]
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or _is_blank(value):
         raise InputError(f"{key} is empty or not a text: {where}; {REMEDY}")
     return value
 

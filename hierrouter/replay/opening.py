@@ -281,7 +281,9 @@ def open_trees(
     currency = currency_of(pool, prices)
     forest = walk.walk(reader, spec, _chosen(reader, plan.queries, selection))
     whole = _whole(forest, root, opened, selection)
-    named, encoder, unembedded = selection.encoder or default_encoder(pool), None, ""
+    named, encoder, unembedded = selection.encoder, None, ""
+    if named is None:
+        named = default_encoder(pool)
     try:
         encoder = load_encoder(named)
     except WorldError as error:

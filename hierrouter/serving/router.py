@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,7 @@ class Router:
             sweep.
         pool: call these models instead of those in the run's `live.json`; same names and order.
         engines: the backend of a name.
+        allow_endpoints: hosts on this machine or a private network that `live.json` may name.
         load: whether to load the models now; until `load_models` it can only tell what it would do
             first.
 
@@ -74,13 +75,13 @@ class Router:
         engines: Engines = backend,
         *,
         load: bool = True,
+        allow_endpoints: Collection[str] = (),
     ) -> None:
         folder = Path(run)
         checkpoint = load_checkpoint(folder)
         self._bundle = bundle.load_bundle(folder if folder.is_dir() else folder.parent)
         if self._bundle and pool is None:
-            bundle.refuse_stored_keys(self._bundle, folder)
-            pool = self._bundle.pool
+            pool = bundle.called_pool(self._bundle, folder, allow_endpoints)
         if pool is None:
             raise InputError(f"no live.json, so no pool: {folder}; give the pool it learned with")
         bundle.require_pool(checkpoint.origin, pool)

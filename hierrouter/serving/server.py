@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import secrets
 import time
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+import anyio
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -43,6 +45,7 @@ from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import text_digest
 
 MOST_BYTES = 8_000_000  # of a request
+BODY_S = 5.0  # in which the body of a request must have come: it holds a place meanwhile
 TOO_LARGE = f"a request may have {MOST_BYTES:,} bytes at most"
 OPEN = "/health"  # to everybody
 COUNTED = "/v1/"
@@ -271,12 +274,18 @@ def _is_here(host: str) -> bool:
 
 
 def _limited(receive: Receive) -> Receive:
-    """The same, for bodies that do not say how long they are."""
-    read = 0
+    """The same, for bodies that do not say how long they are, or do not come."""
+    read, ends = 0, time.monotonic() + BODY_S
 
     async def limited() -> Message:
-        nonlocal read
-        message = await receive()
+        nonlocal read, ends
+        try:
+            with anyio.fail_after(ends - time.monotonic()):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not come within {BODY_S:g} s") from None
+        if not message.get("more_body"):
+            ends = math.inf  # who listens now waits for the client to leave
         read += len(message.get("body", b""))
         if read > MOST_BYTES:
             raise HTTPException(413, TOO_LARGE)

@@ -1,6 +1,8 @@
 """Errors that are more than a row of `tests/acceptance/bad_inputs.toml`."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,16 @@ def test_ctrl_c_after_the_last_word_leaves_no_trace(tmp_path: Path, warm: Warm) 
     done = warm.start("-c", code, cwd=tmp_path, env=environment()).result()
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert "testbed" in done.stdout
+
+
+def test_a_stdout_that_takes_nothing_is_one_line(home: Place) -> None:
+    """Cold: the streams are looked at while Python starts."""
+    command = f"{sys.executable} -m hierrouter_cli cache info"
+    for stream, said in (("> /dev/full", "No space left"), (">&-", "Bad file descriptor")):
+        shell = ["sh", "-c", f"{command} {stream}"]
+        done = subprocess.run(
+            shell, cwd=home.folder, env=environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"error: cannot print: {said}")

@@ -83,6 +83,8 @@ def test_a_stored_plan_does_not_decide_where_a_key_goes(
     refused = place.asks("collect")
     assert refused.returncode == 2
     assert "the stored plan would send SOME_KEY to 127.0.0.1:9" in refused.stderr
-    for said in ("--pool p.toml", "--api-key-env SOME_KEY"):
+    for said in ("--pool p.toml", "--api-key-env SOME_KEY --allow-endpoint 127.0.0.1"):
         assert place.asks(f"collect {said}").returncode == 1
+    local = place.refuses("collect --api-key-env SOME_KEY")
+    assert "would call 127.0.0.1:9, on this machine or a private network; give --allow-end" in local
     assert "CANARY" not in first.stderr + refused.stderr

@@ -58,7 +58,8 @@ def test_what_is_shut_stays_shut(trees: dict[str, ast.AST]) -> None:
             assert isinstance(node.value, ast.Constant) and node.value.value is False, name
     for name, node in nodes(trees, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value in SHUT:
+            is_flag = isinstance(key, ast.Constant) and key.value in SHUT
+            if is_flag and not isinstance(value, ast.Tuple):  # a command is called verify
                 found += 1
                 assert isinstance(value, ast.Constant) and value.value is False, name
     assert found >= 6

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from hierrouter.engines.generator import Failure, Response
 from hierrouter.learning.checkpoint import router_at
 from hierrouter.replay.opening import open_tree
 from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.serving import server
 from hierrouter.serving.router import Hop, Router
 from tests.conftest import Run, as_json, works
 from tests.engines import Scripted, told
@@ -489,3 +490,19 @@ def test_off_policy_reads_the_log(live_run: Path, tmp_path: Path, hierrouter: Ru
     done = works(hierrouter("off-policy", *flags, cwd=tmp_path))
     assert as_json(done)["episodes"] == len(answered)
     assert f"{12 - len(answered)} lines are left out" in done.stderr
+
+
+def test_bodies_that_do_not_come_hold_no_place_for_long(
+    live_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "BODY_S", 0.5)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += b"Content-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
+    with served(Router(live_run)) as url, ExitStack() as stack:
+        port = urlsplit(url).port
+        for _ in range(64):
+            held = stack.enter_context(socket.create_connection(("localhost", port)))
+            held.sendall(head)
+        time.sleep(1.5)
+        assert ask(url).status_code == 200
+        assert b"408" in held.recv(100)

@@ -1,0 +1,106 @@
+"""Servers are judged by the address that is connected to, however it is written."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+import anyio
+import pytest
+
+from hierrouter.engines.addresses import Forbidden, JudgedBackend, is_metadata, is_public
+from hierrouter.engines.endpoint_client import Client
+from hierrouter.engines.generator import Outage
+from hierrouter.pools.pool import Endpoint
+from tests.servers import Server, serving
+
+METADATA = "169.254.169.254"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        METADATA,
+        "::ffff:169.254.169.254",
+        "::ffff:a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "64:ff9b::a9fe:a9fe",
+        "169.254.0.1",
+        "fe80::1",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "192.0.0.192",
+    ],
+)
+def test_metadata_and_link_local_addresses_in_any_spelling(text: str) -> None:
+    assert is_metadata(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("127.0.0.1", False),
+        ("::1", False),
+        ("::ffff:127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("192.168.0.9", False),
+        ("172.16.0.1", False),
+        ("fd12::1", False),
+        ("0.0.0.0", False),
+        ("100.64.0.1", False),
+    ],
+)
+def test_what_is_of_the_open_network(text: str, public: bool) -> None:
+    assert is_public(ip_address(text)) == public
+    assert not is_metadata(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "::ffff:169.254.169.254"],
+)
+def test_other_spellings_are_judged_by_what_the_system_makes_of_them(host: str) -> None:
+    with pytest.raises(Forbidden, match="link-local or metadata"):
+        anyio.run(JudgedBackend(False).connect_tcp, host, 80, 1.0)
+
+
+def client_of(server: Server, host: str, public_only: bool = False) -> Client:
+    url = f"http://{host}:{server.port}/v1"
+    return Client(Endpoint(base_url=url, public_only=public_only), None)
+
+
+async def listed(client: Client) -> object:
+    try:
+        return await client.list_models()
+    finally:
+        await client.close()
+
+
+def test_a_name_that_leads_to_metadata_gets_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a name server of others may answer; also where another address stands beside it."""
+    real = socket.getaddrinfo
+
+    def resolved(host: Any, port: Any, *more: Any, **named: Any) -> Any:
+        if host in (b"models.example", "models.example"):
+            found = ("127.0.0.1", METADATA)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in found]
+        return real(host, port, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    with serving(Server()) as server:
+        with pytest.raises(Outage, match=r"models\.example is 169\.254\.169\.254, a link-local"):
+            anyio.run(listed, client_of(server, "models.example"))
+        assert server.seen == []
+
+
+def test_a_stored_pool_reaches_this_machine_under_no_name() -> None:
+    with serving(Server()) as server:
+        for host in ("127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]"):
+            with pytest.raises(Outage, match=r"on this machine or a private network.*--allow-end"):
+                anyio.run(listed, client_of(server, host, public_only=True))
+        assert server.seen == []
+        anyio.run(listed, client_of(server, "127.0.0.1"))
+        assert len(server.seen) == 1

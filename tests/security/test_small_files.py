@@ -1,0 +1,138 @@
+"""No small file takes the machine: a little memory and time, one line, the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hierrouter.learning.run_folders import record_of
+from tests.conftest import environment
+from tests.warm import Warm
+
+MEASURED = """
+import resource, sys
+from hierrouter_cli.__main__ import main
+before = resource.getrusage(resource.RUSAGE_SELF)
+try:
+    main()
+finally:
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
+    print(f"used {(now.ru_maxrss - before.ru_maxrss) // 1024} MB {cpu:.2f} s", file=sys.stderr)
+"""
+POOL = '[pool]\nhops = 1\n[[models]]\nname = "a"\nmodel = "testbed:calc"\nbase_rate = 1\n'
+ROW = '{"question": "q", "answer": "a"}\n'
+MB, SECONDS = 200, 5.0
+
+
+def text(name: str, content: str) -> Callable[[Path], object]:
+    return lambda place: (place / name).write_text(content)
+
+
+def sparse(place: Path, name: str, size: int) -> None:
+    (place / name).touch()
+    os.truncate(place / name, size)
+
+
+def huge_checkpoint(place: Path) -> None:
+    """Two gigabytes of zeros that take no room on the disk, under a header that is right."""
+    save_file({"x": torch.zeros(1)}, place / "run/policy.safetensors")
+    shape = {"dtype": "F32", "shape": [1 << 29], "data_offsets": [0, 1 << 31]}
+    header = json.dumps({"x": shape, "__metadata__": {"hierrouter": "x"}}).encode()
+    file = place / "run/policy.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(file, 8 + len(header) + (1 << 31))
+
+
+def many_asked(place: Path) -> None:
+    found = record_of(place / "run")
+    assert found
+    file = place / "run/run.json"
+    file.write_text(file.read_text().replace('"asked"', f'"more": {"[" * 1000}, "asked"', 1))
+    sparse(place, "run/run.json", 1 << 33)
+
+
+COLLECT = "collect --dry-run --pool pool.toml --datasets d.jsonl"
+TRAINED = "route --dry-run --checkpoint run x"
+HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "dotted keys": (COLLECT, text("pool.toml", "a." * 50_000 + "a = 1\n"), "more than 64 parts"),
+    "dotted tables": (COLLECT, text("pool.toml", f"[{'a.' * 9000}a]\n" * 9), "more than 64 parts"),
+    "a pool without end": (COLLECT, lambda at: sparse(at, "pool.toml", 1 << 34), "larger than"),
+    "a pool that is a pipe": (
+        COLLECT,
+        lambda at: ((at / "pool.toml").unlink(), os.mkfifo(at / "pool.toml")),
+        "not a plain file",
+    ),
+    "deep lists": (COLLECT, text("pool.toml", "a = " + "[" * 200_000), "nested too deeply"),
+    "a data set that is a pipe": (
+        COLLECT,
+        lambda at: ((at / "d.jsonl").unlink(), os.mkfifo(at / "d.jsonl")),
+        "not a plain file: d.jsonl",
+    ),
+    "a data set that is a device": (
+        COLLECT,
+        lambda at: ((at / "d.jsonl").unlink(), (at / "d.jsonl").symlink_to("/dev/zero")),
+        "not a plain file: d.jsonl",
+    ),
+    "a line without end": (COLLECT, lambda at: sparse(at, "d.jsonl", 1 << 34), "line longer than"),
+    "deep JSON": (COLLECT, text("d.jsonl", "[" * 5_000_000), "not JSON"),
+    "many brackets": (COLLECT, text("d.jsonl", "[" + "[]," * 2_000_000 + "[]]"), "not a JSON obj"),
+    "an id of no width": (COLLECT, text("d.jsonl", ROW[:-2] + ', "id": "\u200b"}'), "id is empty"),
+    "a question of no width": (COLLECT, text("d.jsonl", ROW.replace('"q"', '"\u200b "')), "empty"),
+    "a great many shards": (f"{COLLECT} --shard 1/99999999999999", lambda at: None, "not a shard"),
+    "a checkpoint of gigabytes": (TRAINED, huge_checkpoint, "more numbers than any router"),
+    "a record without end": (TRAINED, many_asked, "larger than"),
+    "a live file without end": (
+        TRAINED,
+        lambda at: sparse(at, "run/live.json", 1 << 34),
+        "larger than",
+    ),
+    "alphas beyond measure": (
+        "sweep-alpha --alphas 0,1e308,1e-300",
+        lambda at: None,
+        "alpha must be",
+    ),
+    "an encoder without a name": ("train --encoder ''", lambda at: None, "encoder"),
+    "a mirror without a name": ("cache push ''", lambda at: None, "mirror"),
+    "SQL that writes": (
+        "cache sql 'WITH x AS (INSERT INTO nodes VALUES (1) RETURNING 1) SELECT * FROM x'",
+        lambda at: None,
+        "SQL refused",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "make", "said"), HOSTILE.values(), ids=HOSTILE)
+def test_a_small_hostile_file_is_refused_at_once(
+    words: str,
+    make: Callable[[Path], object],
+    said: str,
+    live_run: Path,
+    testbed_cache: Path,
+    tmp_path: Path,
+    warm: Warm,
+) -> None:
+    (tmp_path / "pool.toml").write_text(POOL)
+    (tmp_path / "d.jsonl").write_text(ROW)
+    shutil.copytree(live_run, tmp_path / "run")
+    (tmp_path / "caches").mkdir()
+    (tmp_path / "caches/default").symlink_to(testbed_cache)
+    from hierrouter.learning.run_folders import Record
+
+    Record(tmp_path / "run", "train", {}).write()
+    make(tmp_path)
+    given = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", words)]
+    done = warm.start("-c", MEASURED, *given, cwd=tmp_path, env=environment()).result(timeout=60)
+    *_, error, used = done.stderr.strip().splitlines()
+    assert done.returncode == 2, done.stderr
+    assert error.startswith("error: ") and said in error, error
+    memory, cpu = re.fullmatch(r"used (\d+) MB (\S+) s", used).groups()  # type: ignore[union-attr]
+    assert int(memory) <= MB and float(cpu) <= SECONDS, used
