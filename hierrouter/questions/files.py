@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import InputError, reason_of
 
-MAX_LINE = 1 << 23  # bytes; parsed, eight million brackets take twenty times as much
+MAX_LINE = 1 << 24  # bytes
+MAX_VALUES = 1_000_000  # on a line; an empty list takes 56 bytes of memory, two on the line
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -59,6 +60,8 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
 
     Raises InputError: not UTF-8, not JSON, or no object.
     """
+    if sum(map(line.count, (b"[", b"{", b","))) > MAX_VALUES:
+        raise InputError(f"more than {MAX_VALUES:,} values: {where}; write one question per line")
     try:
         row = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError:
