@@ -44,7 +44,7 @@ FIGURES = ("svg", "pdf", "png")
 FORMATS = ("text", "json", "md", "latex", "csv")
 STATES = ("context", "query+answer", "query", "stage")
 PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "exact")
+ALGORITHMS = ("ppo", "dqn", "exact")
 FOLDS = ("train", "validation", "test")
 ALL_FOLDS = "all"
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
-from tianshou.algorithm import A2C, DQN, PPO, DiscreteSAC, Reinforce
+from tianshou.algorithm import DQN, PPO
 from tianshou.algorithm.algorithm_base import Algorithm, OnPolicyAlgorithm
-from tianshou.algorithm.modelfree.discrete_sac import DiscreteSACPolicy
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import OptimizerFactory, ParamsType
@@ -26,12 +24,8 @@ from torch.distributions import Categorical
 from hierrouter.learning import loop
 from hierrouter.learning.collector import TreeCollector
 from hierrouter.learning.config import (
-    A2CConfig,
     DQNConfig,
-    OffPolicyConfig,
     PPOConfig,
-    ReinforceConfig,
-    SACConfig,
     SampledConfig,
 )
 from hierrouter.learning.network import NoisyTable, Router, States, noisy
@@ -118,14 +112,6 @@ class Critic(nn.Module):
         return value
 
 
-class ActionCritic(Actor):
-    """State numbers to the values of all actions, as discrete SAC asks for them."""
-
-    def forward(self, obs: NDArray[np.int64]) -> Tensor:  # type: ignore[override]
-        """float32[n, A]."""
-        return super().forward(obs)[0]
-
-
 class NothingCompiled:
     """Before a class of Tianshou's: made without starting its compiler, which takes seconds."""
 
@@ -140,10 +126,6 @@ class ActorPolicy(NothingCompiled, DiscreteActorPolicy):  # type: ignore[misc]
 
 class QPolicy(NothingCompiled, DiscreteQLearningPolicy):  # type: ignore[misc]
     """Tianshou's epsilon-greedy policy."""
-
-
-class SoftPolicy(NothingCompiled, DiscreteSACPolicy):  # type: ignore[misc]
-    """Tianshou's policy of discrete SAC."""
 
 
 def uncompiled(function: Any, **names: Any) -> Any:
@@ -197,15 +179,11 @@ def build_algorithm(router: Router, eyes: Eyes, config: SampledConfig, adam: Ada
     algorithm = _algorithm(router, eyes, config, adam)
     for name in ("compute_episodic_return", "compute_nstep_return"):
         setattr(algorithm, name, uncompiled(getattr(Algorithm, name)))
-    if isinstance(algorithm, Reinforce):
-        returns = algorithm.discounted_return_computation
-        plain = uncompiled(type(returns).add_discounted_returns, Algorithm=algorithm)
-        returns.add_discounted_returns = MethodType(plain, returns)
     return algorithm
 
 
 def _algorithm(router: Router, eyes: Eyes, config: SampledConfig, adam: AdamFactory) -> Any:
-    space, critic = Discrete(router.shape.actions), isinstance(config, A2CConfig)
+    space, critic = Discrete(router.shape.actions), isinstance(config, PPOConfig)
     trunk = Trunk(router, eyes, shares=critic)
     actor: Any = Actor(trunk)  # it has what Tianshou calls, but not its base class
     if isinstance(config, DQNConfig):
@@ -215,30 +193,14 @@ def _algorithm(router: Router, eyes: Eyes, config: SampledConfig, adam: AdamFact
             gamma=config.gamma,
             target_update_freq=config.target_every,
         )
-    if isinstance(config, SACConfig):
-        second, third = (ActionCritic(Trunk(Router(router.shape), eyes)) for _ in range(2))
-        return DiscreteSAC(
-            policy=SoftPolicy(actor=actor, action_space=space),
-            policy_optim=adam,
-            critic=second,
-            critic_optim=adam,
-            critic2=third,
-            critic2_optim=adam,
-            tau=config.tau,
-            gamma=config.gamma,
-            alpha=config.entropy_coefficient,
-        )
-    policy = ActorPolicy(
-        actor=actor,
-        action_space=space,
-        dist_fn=lambda logits: Categorical(logits=logits, validate_args=False),
-    )
-    if isinstance(config, ReinforceConfig):
-        return Reinforce(policy=policy, optim=adam, gamma=config.gamma)
-    assert isinstance(config, A2CConfig)
-    kind: Any = partial(PPO, eps_clip=config.clip) if isinstance(config, PPOConfig) else A2C
-    return kind(
-        policy=policy,
+    assert isinstance(config, PPOConfig)
+    return PPO(
+        policy=ActorPolicy(
+            actor=actor,
+            action_space=space,
+            dist_fn=lambda logits: Categorical(logits=logits, validate_args=False),
+        ),
+        eps_clip=config.clip,
         critic=Critic(trunk),
         optim=adam,
         vf_coef=config.value_coefficient,
@@ -284,7 +246,7 @@ class SampledLearner:
         self._optim = AdamFactory(config, self._steps)
         self.algorithm = build_algorithm(router, self._eyes, config, self._optim)
         self._rows = config.rollouts * fold.tree.hops
-        kept = config.kept if isinstance(config, OffPolicyConfig) else 1
+        kept = config.kept if isinstance(config, DQNConfig) else 1
         # Its rows are drawn from numpy's global generator, like everything else of Tianshou's.
         source = cast(int, np.random.get_bit_generator())  # type: ignore[attr-defined]
         self.collector = TreeCollector(
@@ -318,7 +280,7 @@ class SampledLearner:
         """Update on what was collected, seen as it was then, and drop it."""
         config, algorithm, buffer = self._config, self.algorithm, self.collector.buffer
         self._eyes.look = self._seen.rows
-        if isinstance(config, A2CConfig):
+        if isinstance(config, PPOConfig):
             done = loop.steps_made(self._optim.made[0]) / self._steps
             start, end = config.entropy_coefficient, config.entropy_end
             algorithm.ent_coef = (1 - done) * start + done * end

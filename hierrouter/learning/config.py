@@ -115,17 +115,11 @@ class SampledConfig(TrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReinforceConfig(SampledConfig):
-    """Settings of Reinforce: the policy gradient with returns, and without a critic."""
-
-    algo: ClassVar[str] = "reinforce"
-
-
-@dataclass(frozen=True, kw_only=True)
-class A2CConfig(SampledConfig):
-    """Settings of advantage actor-critic (arXiv:1602.01783).
+class PPOConfig(SampledConfig):
+    """Settings of PPO (paper appendix B).
 
     Attributes:
+        clip: the probability ratio is clipped to 1 +- `clip`.
         gae_lambda: lambda of generalised advantage estimation.
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus at the start.
@@ -133,73 +127,36 @@ class A2CConfig(SampledConfig):
         max_grad_norm: gradients are cut to this length.
     """
 
-    algo: ClassVar[str] = "a2c"
+    algo: ClassVar[str] = "ppo"
 
+    patience: int = 7
+    min_gain: float = 0.0005
+    clip: float = 0.2
     gae_lambda: float = 0.95
     value_coefficient: float = 0.1
-    entropy_coefficient: float = 0.1
+    entropy_coefficient: float = 0.2
     entropy_end: float = 0.0
     max_grad_norm: float = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(A2CConfig):
-    """Settings of PPO (paper appendix B).
+class DQNConfig(SampledConfig):
+    """Settings of double Q-learning (arXiv:1509.06461); the router's logits are action values.
 
-    Attributes:
-        clip: the probability ratio is clipped to 1 +- `clip`.
-    """
-
-    algo: ClassVar[str] = "ppo"
-
-    patience: int = 7
-    min_gain: float = 0.0005
-    entropy_coefficient: float = 0.2
-    clip: float = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(SampledConfig):
-    """Settings of what also learns from episodes of before.
-
-    A gradient step is made on as many random transitions as a mini-batch of the others has, and as
-    many steps are made.
+    It learns from episodes of before, too: a gradient step is made on as many random transitions as
+    a mini-batch of PPO has, and as many steps are made.
 
     Attributes:
         kept: iterations whose transitions are kept.
-    """
-
-    kept: int = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class DQNConfig(OffPolicyConfig):
-    """Settings of double Q-learning (arXiv:1509.06461); the router's logits are action values.
-
-    Attributes:
         exploration: share of actions taken at random.
         target_every: gradient steps after which the target network is copied.
     """
 
     algo: ClassVar[str] = "dqn"
 
+    kept: int = 8
     exploration: float = 0.2
     target_every: int = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class SACConfig(OffPolicyConfig):
-    """Settings of discrete soft actor-critic (arXiv:1910.07207).
-
-    Attributes:
-        entropy_coefficient: weight of the entropy in the value.
-        tau: share of the critics that goes into the target networks at a gradient step.
-    """
-
-    algo: ClassVar[str] = "sac"
-
-    entropy_coefficient: float = 0.05
-    tau: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,13 +182,7 @@ class ExactConfig(TrainConfig):
     return_weight: float = 1.0
 
 
-SAMPLED: tuple[type[SampledConfig], ...] = (
-    PPOConfig,
-    A2CConfig,
-    ReinforceConfig,
-    DQNConfig,
-    SACConfig,
-)
+SAMPLED: tuple[type[SampledConfig], ...] = (PPOConfig, DQNConfig)
 PRESETS: dict[tuple[str, str], TrainConfig] = {
     **{("default", kind.algo): kind() for kind in SAMPLED},
     ("default", "exact"): ExactConfig(),
