@@ -8,19 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hierrouter.learning import run_folders
 from hierrouter.learning.bundle import load_bundle
 from hierrouter.learning.checkpoint import UNFINISHED, load_checkpoint, read_tensors
-from hierrouter.learning.run_folders import (
-    CONTENTS,
-    LIVE,
-    RECORD,
-    RUNS,
-    WEIGHTS,
-    file_digest,
-    record_of,
-    require_listed,
-    unsealed,
-)
 from hierrouter.learning.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
@@ -79,7 +69,7 @@ class Looked:
         self.files["stranger"] += strangers
 
 
-def look_over(cache: Path, runs: Path = RUNS) -> Looked:
+def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
     """Hash every byte of a cache, its embeddings and all runs; rows are not looked at.
 
     Raises CacheError: the cache is of a newer version, or does not come to rest.
@@ -111,34 +101,42 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     """(kind, file, what is wrong) of each file of a run or a report."""
     record, why = None, None
     try:
-        record = record_of(run)
-        if record is None and any(run.rglob(WEIGHTS)):
+        record = run_folders.record_of(run)
+        if record is None and any(run.rglob(run_folders.WEIGHTS)):
             why = "is gone"
     except HierRouterError as error:
         why = str(error)
     if record or why:
-        yield "record", run / RECORD, why
+        yield "record", run / run_folders.RECORD, why
     listed = {run / name for name in record.files} if record else set()
-    for kind, name in (("checkpoint", WEIGHTS), ("live file", LIVE), ("resume file", UNFINISHED)):
+    for kind, name in (
+        ("checkpoint", run_folders.WEIGHTS),
+        ("live file", run_folders.LIVE),
+        ("resume file", UNFINISHED),
+    ):
         there = {file for file in listed if file.name == name} | set(run.rglob(name))
         for file in sorted(there):
             yield kind, file, _fault(file, file in listed)
     for log in sorted(run.rglob(LOG)):
         torn = looks_in(log.read_bytes()).count(None)
         yield "looks", log, f"{torn} lines are not as they were written" if torn else None
-    if (run / CONTENTS).is_file():
+    if (run / run_folders.CONTENTS).is_file():
         yield from _report_files(run)
     elif not record and any(run.glob("*.html")):
-        yield "contents", run / CONTENTS, "is gone, or the report is of an earlier version"
+        yield (
+            "contents",
+            run / run_folders.CONTENTS,
+            "is gone, or the report is of an earlier version",
+        )
 
 
 def _fault(file: Path, is_listed: bool) -> str | None:
     try:
         if is_listed:
-            require_listed(file)
-        if file.name == WEIGHTS:
+            run_folders.require_listed(file)
+        if file.name == run_folders.WEIGHTS:
             load_checkpoint(file)
-        elif file.name == LIVE:
+        elif file.name == run_folders.LIVE:
             load_bundle(file.parent)
         else:
             read_tensors(file)
@@ -149,14 +147,18 @@ def _fault(file: Path, is_listed: bool) -> str | None:
 
 def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
     try:
-        listed = unsealed((folder / CONTENTS).read_bytes())
+        listed = run_folders.unsealed((folder / run_folders.CONTENTS).read_bytes())
     except (OSError, ValueError):
-        yield "contents", folder / CONTENTS, "checksum mismatch"
+        yield "contents", folder / run_folders.CONTENTS, "checksum mismatch"
         return
-    yield "contents", folder / CONTENTS, None
+    yield "contents", folder / run_folders.CONTENTS, None
     for name, known in listed.items():
         file = folder / name
         if not file.is_file():
             yield "report", file, "is gone"
         else:
-            yield "report", file, None if file_digest(file) == known else "checksum mismatch"
+            yield (
+                "report",
+                file,
+                None if run_folders.file_digest(file) == known else "checksum mismatch",
+            )
