@@ -56,7 +56,9 @@ def main() -> None:
             if asked.kinds and kind not in asked.kinds.split(","):
                 continue
             found: dict[str, Counter[str]] = {}
-            others = cycle([name for name in COMMANDS if name != "verify"])
+            others = cycle([name for name in COMMANDS if name not in ("verify", "resume")])
+            if kind == "resume file":
+                others = cycle(["resume"])
             for name, damage in bench.damages(kind, files, asked.flips, asked.cuts):
                 few = ["verify", next(others)]
                 for command in few if name in ("flip", "cut") else COMMANDS:

@@ -33,6 +33,7 @@ COMMANDS = {
     "train": "train --algo exact --epochs 2 --out new",
     "route": "route --dry-run What_is_19_x_23?",
     "explore": "explore --texts 3 --out new/page.html",
+    "resume": "train --epochs 30 --out runs/interrupted",
 }
 
 
@@ -57,8 +58,7 @@ def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | No
     failed = [call_key(step, context), step, context, "calc", "filtered", "no words", 3]
     columns = [[value] for value in failed]
     PartWriter(folder / CACHE).append("failures", pa.table(columns, names=FAILURES.names))
-    words = "train --epochs 400 --out runs/interrupted"
-    process = start(*words.split(), cwd=folder)
+    process = start(*COMMANDS["resume"].split(), cwd=folder)
     while not (folder / "runs/interrupted/training.safetensors").exists():
         assert process.poll() is None, process.said()
         time.sleep(0.02)
@@ -132,6 +132,7 @@ class Bench:
         (place / "new").mkdir(exist_ok=True)
         done = self.run(*COMMANDS[command].split(), cwd=place)
         made = [file for file in sorted((place / "new").glob("*")) if file.suffix != ".lock"]
+        made += sorted(place.glob("runs/interrupted/policy.safetensors"))
         # These two print no figure; the doctor's memory and disk are never the same.
         result = "" if command in ("doctor", "verify") else done.stdout
         result += "".join(file_digest(file) for file in made if file.name != "run.json")

@@ -24,6 +24,7 @@ READERS = {
     "live file": "route",
     "plans part": "train",
     "queries part": "train",
+    "resume file": "resume",
     "record": "report",
     "scores part": "train",
 }
