@@ -32,8 +32,7 @@ def json_text(found: Mapping[str, Any], what: str) -> str:
 
     Raises InputError: it holds what JSON cannot say.
 
-    Args:
-        what: it is, for the error.
+    `what`: it is, for the error.
     """
     try:
         text = json.dumps(_plain(found), sort_keys=True, indent=2, allow_nan=False)

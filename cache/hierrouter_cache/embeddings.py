@@ -249,9 +249,7 @@ class EmbeddingStore:
 
         Raises WorldError: a vector is not finite, or the disk is full or failed.
 
-        Args:
-            contexts: digests.
-            vectors: one row a context.
+        `contexts`: digests; `vectors`: one row a context.
         """
         if not np.isfinite(vectors).all():
             raise WorldError(

@@ -75,8 +75,7 @@ def named_reason(error: BaseException, limit: int = 120) -> str:
 def suggestion(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """`did you mean x? ` where something known is close, else `known: a, b; `.
 
-    Args:
-        otherwise: takes the place of the list, where that would be long.
+    `otherwise`: takes the place of the list, where that would be long.
     """
     candidates = list(known)
     close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)

@@ -86,9 +86,7 @@ def plan_key(pool: str, queries: Sequence[str]) -> str:
 def row_fault(kind: str, row: Row) -> str | None:
     """What is wrong with a row of this kind, or None.
 
-    Args:
-        kind: one of `parts.KINDS`.
-        row: has all its columns, and perhaps others.
+    `kind`: one of `parts.KINDS`; `row`: has all its columns, and perhaps others.
     """
     for field in KINDS[kind]:
         value = row[field.name]

@@ -35,8 +35,7 @@ def folder_lock(folder: Path, who: str) -> contextlib.AbstractContextManager[Non
     Raises CacheLocked: another process is at work there; CacheError, WorldError: as
     `collector_lock`.
 
-    Args:
-        who: what another process at work there is called in the message.
+    `who`: what another process at work there is called in the message.
     """
     return _locked(folder / "run.lock", fcntl.LOCK_EX, who)
 

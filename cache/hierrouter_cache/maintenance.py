@@ -145,9 +145,7 @@ def _seal_all(
 ) -> None:
     """Commit what all parts are now, so that nobody need look behind this commit.
 
-    Args:
-        chain: what was there.
-        gone: what goes, with its fate.
+    `chain`: what was there; `gone`: what goes, with its fate.
     """
     fates = {name: fate for name, fate in chain.fates.items() if fate in (DAMAGED, MISSING)}
     fates |= {part.path.name: HERE for part in listing(root).parts}

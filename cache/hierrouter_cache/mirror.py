@@ -97,9 +97,7 @@ def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], li
 
     Raises DamagedPart: a part is damaged.
 
-    Args:
-        root: the cache's folder.
-        copied: names of parts that were not here before.
+    `root`: the cache's folder; `copied`: names of parts that were not here before.
 
     Returns:
         Names of the rivals, and of all that was removed, scores included.
@@ -125,9 +123,8 @@ def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], li
 def _rivals(rows: Iterable[Mapping[str, str]], copied: Collection[str]) -> list[str]:
     """The copied parts that contradict what is here, or one with a smaller name that stays.
 
-    Args:
-        rows: name of the part, key and outcome of every answer to a call that has several.
-        copied: names of parts that were not here before.
+    `rows`: name of the part, key and outcome of every answer to a call that has several; `copied`:
+    names of parts that were not here before.
     """
     by_part: dict[str, list[tuple[str, str]]] = {}
     for row in rows:

@@ -264,8 +264,7 @@ def proof(part: Part, data: bytes | None = None) -> tuple[str | None, Link | Non
     The fault is `GONE` where it is not there any more, None where it is sound; a part of format 1
     says nothing of itself. Raises CacheError: the part is sound but was written by a newer version.
 
-    Args:
-        data: its bytes, where it is not there yet.
+    `data`: its bytes, where it is not there yet.
     """
     try:
         if part.rows > MAX_ROWS:

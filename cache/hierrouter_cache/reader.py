@@ -86,9 +86,7 @@ def winners_of(root: Path, parts: Sequence[Part]) -> Winners:
     What does not fit into `MEMORY` waits in the cache's tmp/. Raises WorldError: there is no room
     for it; CacheError: rows cannot be read, or DuckDB names a file otherwise than it was given.
 
-    Args:
-        root: the cache's folder.
-        parts: all parts of one kind, in name order, their bytes proven.
+    `root`: the cache's folder; `parts`: all parts of one kind, in name order, their bytes proven.
     """
     if not parts:
         return {}
@@ -302,9 +300,8 @@ class CacheReader:
     def texts(self, calls: NDArray[np.uint64], with_prompt: bool = False) -> dict[int, StoredCall]:
         """The texts of some calls, by the hash of their key.
 
-        Args:
-            calls: hashes of the keys of committed calls.
-            with_prompt: also what the model was shown, and its name.
+        `calls`: hashes of the keys of committed calls; `with_prompt`: also what the model was
+        shown, and its name.
         """
         wanted = pa.table({"h": np.unique(calls)})
         more = ", prompt, model" if with_prompt else ""
@@ -319,8 +316,7 @@ class CacheReader:
     def answers(self, calls: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """uint64[*calls.shape]: hash of the digest of each call's response, see `text_digest`.
 
-        Args:
-            calls: hashes of the keys of committed calls.
+        `calls`: hashes of the keys of committed calls.
         """
         wanted = pa.table({"h": np.unique(calls)})
         rows = self.columns(
@@ -348,8 +344,7 @@ def reader_of(root: Path) -> CacheReader | None:
 def _database(process: int) -> duckdb.DuckDBPyConnection:
     """The database of this process: to make one takes longer than to read a small cache.
 
-    Args:
-        process: its number; a fork cannot use that of its parent.
+    `process`: its number; a fork cannot use that of its parent.
     """
     # What it reads it would keep as long as it lives itself.
     return duckdb.connect(config={"enable_external_file_cache": False})

@@ -149,9 +149,8 @@ def without_secrets(url: str) -> str:
 def unreachable(place: object, error: BaseException, url: str) -> WorldError:
     """The error to raise where a store fails; no secret of its `url` is in it.
 
-    Args:
-        place: the store, or its URL without secrets.
-        error: what a library raised; it may repeat the URL, or a part of it.
+    `place`: the store, or its URL without secrets; `error`: what a library raised; it may repeat
+    the URL, or a part of it.
     """
     return WorldError(
         f"cannot use the mirror: {place}: {_reason(error, url)}; "

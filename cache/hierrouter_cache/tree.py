@@ -395,9 +395,8 @@ AnyTree = TypeVar("AnyTree", bound=RouteTree)
 def repriced(tree: AnyTree, prices: Mapping[str, Rate]) -> AnyTree:
     """The same tree under other prices, as if it had been opened with them.
 
-    Args:
-        tree: nothing of it is computed again but costs and the fingerprint.
-        prices: rate of every model of the tree, direct ones included.
+    `tree`: nothing of it is computed again but costs and the fingerprint; `prices`: rate of every
+    model of the tree, direct ones included.
     """
     direct = replace(tree.direct, rate=rate_table(tree.direct.models, prices))
     return replace(tree, rate=rate_table(tree.models, prices), direct=direct)
@@ -409,8 +408,7 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
     Direct calls of models that are left out go too, those of reference models stay. Raises
     InputError: no name, one twice, or one that the tree does not have.
 
-    Args:
-        models: distinct names among `tree.models`, at least one.
+    `models`: distinct names among `tree.models`, at least one.
     """
     if not models or len(set(models)) < len(models) or not set(models) <= set(tree.models):
         raise InputError(
@@ -440,9 +438,8 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
 def kept_nodes(routes: Routes, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[nodes of the sub-pool]: the number that each of its nodes has in the whole tree.
 
-    Args:
-        routes: shape of the whole tree.
-        chosen: int64[models of the sub-pool], their numbers in the whole pool.
+    `routes`: shape of the whole tree; `chosen`: int64[models of the sub-pool], their numbers in the
+    whole pool.
     """
     levels = [np.zeros(1, dtype=np.int64)]
     for _ in range(routes.hops):

@@ -257,8 +257,7 @@ def stored_scores(reader: CacheReader, forest: Forest, scorer: str) -> Scores:
 
     Raises CacheError: a value is not in [0, 1].
 
-    Args:
-        scorer: the scorer's key, name and version.
+    `scorer`: the scorer's key, name and version.
     """
     columns = reader.columns(
         'SELECT hash(call) AS call, hash("references") AS refs, value FROM scores_rows '

@@ -74,9 +74,8 @@ def placing(
 
     Raises WorldError: the disk is full or failed; `target` is untouched then.
 
-    Args:
-        on_step: told `before write`, `before rename`, `after rename`, `after folder fsync`.
-        then: done between the last two, in the same folder: one fsync is for both.
+    `on_step`: told `before write`, `before rename`, `after rename`, `after folder fsync`; `then`:
+    done between the last two, in the same folder: one fsync is for both.
     """
     try:
         on_step("before write")
@@ -164,9 +163,8 @@ def append_part(
 ) -> tuple[str, memoryview]:
     """Commit one part behind all open ends of the chain; returns its name and its bytes.
 
-    Args:
-        seq: its number; 0 for one more than any that is there.
-        packing: as `encode`, which raises what this does, and `commit`.
+    `seq`: its number; 0 for one more than any that is there; `packing`: as `encode`, which raises
+    what this does, and `commit`.
     """
     seen = listing(root)
     cache = min(seen.caches, default=NOBODY)
@@ -303,8 +301,7 @@ def write_derived(root: Path, path: Path, pieces: Iterable[bytes]) -> None:
 
     Raises WorldError: the disk is full or failed.
 
-    Args:
-        pieces: its bytes, one after the other.
+    `pieces`: its bytes, one after the other.
     """
     (root / "tmp").mkdir(exist_ok=True)
     with placing(draft_path(root, path.name), path) as file:

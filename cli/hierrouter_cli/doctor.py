@@ -58,9 +58,8 @@ class Finding:
 def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
     """Look at everything, each thing when the one before was told.
 
-    Args:
-        cache: its folder, there or not.
-        pool: name or file of a pool, whose models are looked for too.
+    `cache`: its folder, there or not; `pool`: name or file of a pool, whose models are looked for
+    too.
     """
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "packages": packages,
@@ -360,8 +359,7 @@ def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
 def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
     """The weights of all-mpnet-base-v2, whose file is named by what its bytes hash to.
 
-    Args:
-        hub_cache: where the hub's files lie; None is where its library looks.
+    `hub_cache`: where the hub's files lie; None is where its library looks.
     """
     from huggingface_hub import try_to_load_from_cache
 

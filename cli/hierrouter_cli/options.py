@@ -82,8 +82,7 @@ def choice(
 ) -> Any:
     """A flag with one of a few words, which the shell offers.
 
-    Args:
-        what: is named, so that another word is refused here; else the command refuses it.
+    `what`: is named, so that another word is refused here; else the command refuses it.
     """
     parser = known_word(what, names) if what else None
     return value(flag, "|".join(names), help, group, offer=names, parser=parser)
@@ -118,8 +117,7 @@ def some_of(names: Sequence[str]) -> Callable[[str], list[str]]:
 def known_word(what: str, names: Sequence[str]) -> Callable[[str], str]:
     """A parser that refuses all words but these.
 
-    Args:
-        what: the word is, such as "format".
+    `what`: the word is, such as "format".
     """
 
     def parse(name: str) -> str:
@@ -190,8 +188,7 @@ def parse_share(text: str | None, defer_to: str | None) -> float | None:
 
     Raises InputError: anything else, or no model to hand over to.
 
-    Args:
-        defer_to: the model that the share is for.
+    `defer_to`: the model that the share is for.
     """
     if text is None:
         return None

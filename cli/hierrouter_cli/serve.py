@@ -189,8 +189,7 @@ async def _all(begin: Begin, file: Path, route_options: RouteOptions) -> int:
 def _questions(file: Path, ids: list[Any], stopped: Event) -> Iterator[Question]:
     """The question on each line; its id, or None, goes into `ids`.
 
-    Args:
-        stopped: set to end a read from stdin that waits.
+    `stopped`: set to end a read from stdin that waits.
     """
     from hierrouter.questions.files import parse_object, raw_lines
     from hierrouter.serving.messages import piped_lines, question_in
@@ -350,9 +349,8 @@ def _address(listener: socket.socket) -> str:
 def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[str]) -> None:
     """Serve until the process is told to end; what is under way is finished first.
 
-    Args:
-        address: where people reach it; said, with the names, once they do.
-        names: of the models that they may ask for.
+    `address`: where people reach it; said, with the names, once they do; `names`: of the models
+    that they may ask for.
     """
     import uvicorn
 

@@ -103,10 +103,9 @@ def cluster_at(address: str | None, workers: int | None) -> Iterator[Any]:
     ray is not installed, or no cluster is at `address`; WorldError: a cluster of our own does not
     start.
 
-    Args:
-        address: of a running cluster; None starts one on this machine, which nobody reaches from
-            another machine unless ray was imported before.
-        workers: how many run at a time on one that is started; None is one for each core.
+    `address`: of a running cluster; None starts one on this machine, which nobody reaches from
+    another machine unless ray was imported before; `workers`: how many run at a time on one that is
+    started; None is one for each core.
     """
     imported = sys.modules.get("ray")
     if imported and imported.is_initialized():

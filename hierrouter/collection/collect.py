@@ -207,8 +207,7 @@ def noted_queries(
 def make_calls(found: Planned, progress: Progress, on_note: Note, stop: Stop = never) -> Summary:
     """Make every missing call of the plan, or of the shard; see `scheduler.fill_cache`.
 
-    Args:
-        on_note: told what the mirror, or the cluster, has to say.
+    `on_note`: told what the mirror, or the cluster, has to say.
     """
     if found.on_ray:
         # Ray is an extra, and slow to import.

@@ -49,8 +49,7 @@ def require_free(out: Path, flag: str = "--out") -> None:
 
     Raises InputError: it exists, or its folder does not or cannot be written to.
 
-    Args:
-        flag: that gave the path, for the error.
+    `flag`: that gave the path, for the error.
     """
     if not out.parent.is_dir():
         raise InputError(f"output folder does not exist: {out.parent}; make it first")

@@ -196,9 +196,8 @@ def cost_unit(largest: float) -> float:
 def _frame_answers(path: Path, unit: float, listed: set[str]) -> Iterator[Answer]:
     """The answers of every row.
 
-    Args:
-        unit: what one unit of `tokens_out` costs, see `cost_unit`.
-        listed: columns in which every text is written as a Python list of texts.
+    `unit`: what one unit of `tokens_out` costs, see `cost_unit`; `listed`: columns in which every
+    text is written as a Python list of texts.
     """
 
     def text(row: Row, name: str) -> str:

@@ -176,9 +176,8 @@ def pool_of(answers: Answers, hops: int | None) -> Pool:
 
     Raises InputError: more hops than the chains have, or trees that are too large.
 
-    Args:
-        answers: what the file holds.
-        hops: depth of the trees; None is 2 for independent answers, else the longest chain.
+    `answers`: what the file holds; `hops`: depth of the trees; None is 2 for independent answers,
+    else the longest chain.
     """
     context_free = answers.hops == 1
     depth = hops or (CONTEXT_FREE_HOPS if context_free else answers.hops)

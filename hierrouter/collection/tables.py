@@ -91,9 +91,7 @@ def gather(answers: Iterable[Answer], seed: int) -> Answers:
     Raises InputError: two answers at one place, one whose earlier hop is missing, a query with two
     questions, or a question in both train and test.
 
-    Args:
-        answers: in any order.
-        seed: of the folds.
+    `answers`: in any order; `seed`: of the folds.
     """
     first: dict[tuple[str, str], Answer] = {}
     found: dict[tuple[str, str], dict[Route, Answer]] = {}
@@ -132,8 +130,7 @@ def read_table(path: Path) -> Iterator[Answer]:
     Beside `COLUMNS` it may have dataset, final_answer, prompt, split, score, latency_s, hop, path.
     Raises InputError: a column is missing, or the first bad row.
 
-    Args:
-        path: a .parquet, .csv or .jsonl file; the dataset is named by it where no column does.
+    `path`: a .parquet, .csv or .jsonl file; the dataset is named by it where no column does.
     """
     hops = [row.count("hop") for row in read_rows(path) if row.values.get("hop") is not None]
     base = min(hops, default=0)  # the number that the table gives to the first hop

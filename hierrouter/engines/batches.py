@@ -193,9 +193,7 @@ class _Follower(BaseStreamer):  # type: ignore[misc]
 def limits_for(model: Any, new_tokens: int) -> Limits:
     """What fits the free memory beside the weights.
 
-    Args:
-        model: loaded already.
-        new_tokens: the longest response.
+    `model`: loaded already; `new_tokens`: the longest response.
     """
     free, _ = memory({parameter.device for parameter in model.parameters()})
     config = model.config.get_text_config()
@@ -255,9 +253,7 @@ class Limits:
 def batches(lengths: Mapping[int, int], limits: Limits) -> list[tuple[Shape, list[int]]]:
     """Shape and rows of each batch, widest first: out of memory then shows at once.
 
-    Args:
-        lengths: of the prompts in tokens, by row.
-        limits: of each batch.
+    `lengths`: of the prompts in tokens, by row; `limits`: of each batch.
     """
     by_shape: dict[Shape, list[int]] = {}
     for row, length in lengths.items():

@@ -315,9 +315,8 @@ class Caller:
         Raises ValueError: a piece that is none; RuntimeError: another model answers; nothing of
         that is told.
 
-        Args:
-            pieces: `openai.types.chat.ChatCompletionChunk`s, which nobody has checked.
-            on_text: told what each piece adds to the text.
+        `pieces`: `openai.types.chat.ChatCompletionChunk`s, which nobody has checked; `on_text`:
+        told what each piece adds to the text.
         """
         texts: list[str] = []
         body: dict[str, Any] = {}

@@ -151,9 +151,8 @@ class Client:
         Raises Again, Busy, Refused, Outage: as `complete`; perhaps after a part of the answer;
         ValueError, RuntimeError: what `gather` raises.
 
-        Args:
-            gather: puts the body together from all pieces; the text is told on the way.
-            on_text: told what comes next of the answer.
+        `gather`: puts the body together from all pieces; the text is told on the way; `on_text`:
+        told what comes next of the answer.
         """
         whole = {**request, "stream": True, "stream_options": {"include_usage": True}}
         with self._guarded(self._timeout_s):

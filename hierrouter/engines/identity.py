@@ -167,8 +167,7 @@ def saved_folder(spec: ModelSpec, commit: str | None = None) -> Path | None:
 
     Raises InputError: as `local_folder`.
 
-    Args:
-        commit: of a hub id; None is that of its revision when it was last asked for.
+    `commit`: of a hub id; None is that of its revision when it was last asked for.
     """
     if folder := local_folder(spec):
         return folder

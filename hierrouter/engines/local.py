@@ -149,8 +149,7 @@ class TransformersGenerator:
 
         Raises RuntimeError: as `generate`.
 
-        Args:
-            follow: by place, told what comes next of its answer; all of it together is the text.
+        `follow`: by place, told what comes next of its answer; all of it together is the text.
         """
         fitting, failures = self._fitting(prompts)
         yield from failures.items()

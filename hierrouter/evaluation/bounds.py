@@ -27,9 +27,7 @@ ONE_HOP = "one-hop oracle"
 def cheapest_best(reward: Floats, cost: Floats) -> Integers:
     """Column of the highest reward in each row; ties: lower cost, then lower column.
 
-    Args:
-        reward: float64[rows, columns].
-        cost: float64[rows, columns].
+    `reward`: float64[rows, columns]; `cost`: float64[rows, columns].
 
     Returns:
         int64[rows].

@@ -49,9 +49,7 @@ class Hulls:
     def of(cls, cost: Floats, quality: Floats) -> Hulls:
         """The hulls of some points; -inf as quality and inf as cost leave a point out.
 
-        Args:
-            cost: float64[queries, points].
-            quality: float64[queries, points].
+        `cost`: float64[queries, points]; `quality`: float64[queries, points].
         """
         cheapest = cost == cost.min(axis=1, keepdims=True)
         start = np.where(cheapest, quality, -np.inf).argmax(axis=1)
@@ -87,8 +85,7 @@ def exact_frontier(tree: RouteTree, allow_stop: bool = False) -> tuple[Floats, F
 def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     """The alphas at which the tree oracle takes another route on some query, ascending.
 
-    Args:
-        allow_stop: whether the oracle may take routes of fewer than L calls.
+    `allow_stop`: whether the oracle may take routes of fewer than L calls.
 
     Returns:
         float64[changes], one entry for each change of each query.
@@ -112,8 +109,7 @@ def _climb(cost: Floats, quality: Floats, start: Integers) -> tuple[Integers, In
 def _next(cost: Floats, quality: Floats, here: Integers) -> tuple[Integers, Booleans]:
     """The next point up the hull of each query, int64[queries], and whether there is one.
 
-    Args:
-        here: int64[queries], points on the hulls.
+    `here`: int64[queries], points on the hulls.
     """
     rows = np.arange(len(here))
     more_cost = cost - cost[rows, here][:, None]
@@ -146,9 +142,8 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     part. No policy does better, because this one knows all answers. Raises InputError: not even the
     cheapest route of every query is within the budget.
 
-    Args:
-        budget: greatest mean of C over the queries, in money.
-        allow_stop: whether an episode may end before L calls.
+    `budget`: greatest mean of C over the queries, in money; `allow_stop`: whether an episode may
+    end before L calls.
 
     Returns:
         What it does on each query; at most one query mixes two routes.
@@ -313,9 +308,7 @@ def _ahead(
 ) -> Floats:
     """Ceiling of the actions that lead to a level and of what must follow; inf: illegal.
 
-    Args:
-        rate: float64[M, 2].
-        prompt: int64[queries, M^level], tokens, known or bounded.
+    `rate`: float64[M, 2]; `prompt`: int64[queries, M^level], tokens, known or bounded.
 
     Returns:
         float64[queries, M^(level - 1), A].

@@ -55,8 +55,7 @@ def by_depth(tree: RouteTree, endings: Floats) -> list[Depth]:
     Quality and cost of a depth are means over the queries that the policy stops there, so depths
     differ by the queries they are given as well as by their calls.
 
-    Args:
-        endings: float64[queries, nodes], rows sum to 1.
+    `endings`: float64[queries, nodes], rows sum to 1.
     """
     found = []
     for calls in range(1, tree.hops + 1):
@@ -74,8 +73,7 @@ def by_depth(tree: RouteTree, endings: Floats) -> list[Depth]:
 def depth_curve(tree: RouteTree, endings: Mapping[float, Floats]) -> list[DepthPoint]:
     """One point for each policy of a sweep, by rising share of queries with more than one call.
 
-    Args:
-        endings: float64[queries, nodes] for each alpha, rows sum to 1.
+    `endings`: float64[queries, nodes] for each alpha, rows sum to 1.
     """
     depth = tree.routes.depth()
     points = [
@@ -217,9 +215,8 @@ def _histories(routes: Routes, observation: Integers) -> list[Integers]:
 def _best_endings(tree: RouteTree, alpha: float, choices: Integers, group: Integers) -> Integers:
     """int64[queries, nodes of a level]: where the choice that is best for its group ends.
 
-    Args:
-        choices: int64[queries, nodes of a level, choices], the node where each choice ends.
-        group: int64[queries, nodes of a level], numbers of equal histories.
+    `choices`: int64[queries, nodes of a level, choices], the node where each choice ends; `group`:
+    int64[queries, nodes of a level], numbers of equal histories.
     """
     member = group.ravel()
     rows = np.arange(len(tree))[:, None, None]

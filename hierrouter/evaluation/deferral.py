@@ -90,8 +90,7 @@ class Deferrable:
     def point(self, threshold: float, alpha: float, gained: Gained | None = None) -> DeferralPoint:
         """What one threshold gives, in means of R at this alpha.
 
-        Args:
-            gained: of this alpha, where it is known.
+        `gained`: of this alpha, where it is known.
         """
         outcome, share = self.outcome(threshold), self.share(threshold)
         kept = float((self.endings * self.tree.node_reward(alpha)).sum() / len(self.tree))
@@ -138,9 +137,7 @@ class Deferrable:
 def in_doubt(probabilities: Floats, threshold: float) -> Booleans:
     """bool[...]: whether a query is handed over where a policy has these probabilities.
 
-    Args:
-        probabilities: float64[..., A].
-        threshold: for the largest of them, in [0, 1].
+    `probabilities`: float64[..., A]; `threshold`: for the largest of them, in [0, 1].
     """
     doubtful: Booleans = probabilities.max(axis=-1) < threshold
     return doubtful

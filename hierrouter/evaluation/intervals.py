@@ -68,8 +68,7 @@ def interval(
 ) -> tuple[float, float]:
     """Interval of the mean of one policy, or of a difference that is paired by query.
 
-    Args:
-        values: float64[queries].
+    `values`: float64[queries].
     """
     means = resampled_means(values[None], n, rng)[0]
     low, high = percentile_interval(means, len(values), level)
@@ -82,8 +81,7 @@ def _means(values: Floats, drawn: Integers) -> Floats:
     How often each query was drawn, times its values: four times faster than looking up the values
     of every draw, and the same to rounding.
 
-    Args:
-        drawn: int64[resamples, queries].
+    `drawn`: int64[resamples, queries].
     """
     resamples, queries = drawn.shape
     places = drawn + np.arange(resamples)[:, None] * queries  # in all resamples, one after another
@@ -101,9 +99,7 @@ def crossed_interval(values: Floats, level: float = 0.95) -> tuple[Floats, Float
     queries alone make visible. Degrees of freedom are Satterthwaite's (Searle, Casella and
     McCulloch, Variance Components, 1992, chapter 4).
 
-    Args:
-        values: float64[..., seeds, queries], at least 2 of each.
-        level: in (0, 1).
+    `values`: float64[..., seeds, queries], at least 2 of each; `level`: in (0, 1).
 
     Returns:
         low and high, float64[...] each.
@@ -187,9 +183,7 @@ def queries_needed(
 ) -> int:
     """The fewest queries whose `smallest_difference` is at most this one; at least 2.
 
-    Args:
-        difference: above 0.
-        deviation: as for `smallest_difference`.
+    `difference`: above 0; `deviation`: as for `smallest_difference`.
     """
     normal = float(stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power))
     queries = max(math.floor((normal * deviation / difference) ** 2), 2)

@@ -16,9 +16,7 @@ def frontier(cost: Floats, quality: Floats) -> Integers:
     Of points on the same spot the first is kept; points on an edge, which are nowhere the only
     best ones, are left out.
 
-    Args:
-        cost: float64[points].
-        quality: float64[points].
+    `cost`: float64[points]; `quality`: float64[points].
 
     Returns:
         int64[hull], cost and quality both strictly rising, slopes strictly falling.
@@ -51,9 +49,8 @@ def area_under(cost: Floats, quality: Floats, low: float, high: float) -> float:
     range far beyond the dearest point measures the best quality, and little else. Raises
     ValueError: the range is empty.
 
-    Args:
-        cost: float64[corners], of the `frontier` of the points: cost and quality rise.
-        quality: float64[corners].
+    `cost`: float64[corners], of the `frontier` of the points: cost and quality rise; `quality`:
+    float64[corners].
     """
     if not low < high:
         raise ValueError(f"an area needs a range of costs, got {low:g} to {high:g}")
@@ -78,9 +75,8 @@ def cost_save(
     chosen on the train fold. The points of a sweep are many tries at one number: the best of them
     on this fold is not the best of them on the next.
 
-    Args:
-        cost: float64[corners], of the `frontier` of one method's policies: cost and quality rise.
-        quality: float64[corners].
+    `cost`: float64[corners], of the `frontier` of one method's policies: cost and quality rise;
+    `quality`: float64[corners].
     """
     if static_cost <= 0 or quality[-1] < static_quality:
         return None
@@ -98,9 +94,7 @@ def perf_gain(
 
     Trap: as of `cost_save`; and the gain of a dear static arm is bounded by 1 - static_quality.
 
-    Args:
-        cost: float64[corners], as of `cost_save`.
-        quality: float64[corners].
+    `cost`: float64[corners], as of `cost_save`; `quality`: float64[corners].
     """
     if cost[0] > static_cost:
         return None
@@ -146,8 +140,7 @@ def call_mix(routes: Routes, endings: Floats) -> Floats:
     Trap: hops sum to 1 only where nobody stops; and a model with half of the calls can have
     nearly all of the cost.
 
-    Args:
-        endings: float64[queries, nodes], rows sum to 1.
+    `endings`: float64[queries, nodes], rows sum to 1.
 
     Returns:
         float64[queries, L, M].
@@ -163,9 +156,8 @@ def call_mix(routes: Routes, endings: Floats) -> Floats:
 def gap_recovered(quality: Floats) -> Floats | None:
     """Performance gap recovered, PGR: (Q - Q(weak)) / (Q(strong) - Q(weak)).
 
-    Args:
-        quality: float64[points], mean Q of a router at every threshold, by rising share of queries
-            that the strong model answers; the first is the weak model's, the last the strong one's.
+    `quality`: float64[points], mean Q of a router at every threshold, by rising share of queries
+    that the strong model answers; the first is the weak model's, the last the strong one's.
 
     Returns:
         float64[points], 0 first and 1 last, above 1 where a mixture beats the strong model; None
@@ -181,9 +173,8 @@ def apgr(share: Floats, quality: Floats) -> float | None:
     RouteLLM takes the mean of ten thresholds, this is the limit of many: straight between points.
     Chance has 0.5. None where PGR is.
 
-    Args:
-        share: float64[points], of the queries that the strong model answers, rising from 0 to 1.
-        quality: float64[points], as of `gap_recovered`.
+    `share`: float64[points], of the queries that the strong model answers, rising from 0 to 1;
+    `quality`: float64[points], as of `gap_recovered`.
     """
     recovered = gap_recovered(quality)
     return None if recovered is None else float(trapezoid(recovered, share))

@@ -112,8 +112,7 @@ class Outcome:
 def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) -> Outcome:
     """The outcome of ending at each node with a given probability.
 
-    Args:
-        probability: float64[queries, nodes], rows sum to 1.
+    `probability`: float64[queries, nodes], rows sum to 1.
     """
 
     measured = (tree.score, tree.accuracy, tree.cost)
@@ -123,8 +122,7 @@ def from_endings(tree: RouteTree, probability: Floats, name: str, kind: Kind) ->
 def at_nodes(tree: RouteTree, node: Integers, name: str, kind: Kind) -> Outcome:
     """The outcome of ending at one given node on each query.
 
-    Args:
-        node: int64[queries], node numbers.
+    `node`: int64[queries], node numbers.
     """
     rows = np.arange(len(tree))
     return Outcome(
@@ -179,9 +177,8 @@ def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
 def ending(actions: Actions, probabilities: Floats) -> Floats:
     """Probability of ending at each node: the product of the decisions on the way.
 
-    Args:
-        actions: what may be chosen.
-        probabilities: float64[queries, states, A], rows sum to 1; the root is state 0.
+    `actions`: what may be chosen; `probabilities`: float64[queries, states, A], rows sum to 1; the
+    root is state 0.
 
     Returns:
         float64[queries, nodes], rows sum to 1; 0 at nodes where no episode can end.
@@ -204,9 +201,8 @@ def greedy(probabilities: Floats, base_rate: Floats) -> Floats:
     Ties go to the cheaper model per token, then to stopping, then to the lower action. The price
     of a token is known before the call; its number is not, and a policy must not look ahead.
 
-    Args:
-        probabilities: float64[..., A], A = M or 2M; see `Actions`.
-        base_rate: float64[M], cost per token.
+    `probabilities`: float64[..., A], A = M or 2M; see `Actions`; `base_rate`: float64[M], cost per
+    token.
 
     Returns:
         float64[..., A], one-hot.
@@ -225,9 +221,8 @@ def policy_outcome(
 ) -> Outcome:
     """The exact outcome of a policy given as a table.
 
-    Args:
-        actions: what the columns of the table mean.
-        probabilities: float64[queries, states, A]; see `greedy` for a deterministic policy.
+    `actions`: what the columns of the table mean; `probabilities`: float64[queries, states, A]; see
+    `greedy` for a deterministic policy.
     """
     return from_endings(tree, ending(actions, probabilities), name, kind)
 
@@ -235,8 +230,7 @@ def policy_outcome(
 def going_on(routes: Routes, endings: Floats) -> Floats:
     """Probability that an episode comes to each state and does not end there.
 
-    Args:
-        endings: float64[queries, nodes], rows sum to 1.
+    `endings`: float64[queries, nodes], rows sum to 1.
 
     Returns:
         float64[queries, states]; 1 at the root.
@@ -253,8 +247,7 @@ def going_on(routes: Routes, endings: Floats) -> Floats:
 def called(routes: Routes, endings: Floats) -> Floats:
     """Probability that the call of each node is made, whether or not the episode goes on.
 
-    Args:
-        endings: float64[queries, nodes], rows sum to 1.
+    `endings`: float64[queries, nodes], rows sum to 1.
 
     Returns:
         float64[queries, nodes]; 1 at the root, which is no call.

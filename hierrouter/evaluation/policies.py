@@ -304,9 +304,8 @@ def own_policy(given: Any, name: str | None = None) -> OwnPolicy:
     Raises InputError: the path is not `module:object`, the module cannot be imported or has no such
     object, or the object is no policy that can be asked.
 
-    Args:
-        given: what can be asked; or its import path, where a class is made without arguments.
-        name: how tables call it; None is its own name.
+    `given`: what can be asked; or its import path, where a class is made without arguments; `name`:
+    how tables call it; None is its own name.
     """
     made, path, version = given, name or policy_name(given), ""
     if isinstance(given, str):

@@ -135,8 +135,7 @@ def uncompiled(function: Any, **names: Any) -> Any:
     than a training. Nothing else in the process is changed: this is the same code with other names
     in sight.
 
-    Args:
-        names: what it shall see under these names instead.
+    `names`: what it shall see under these names instead.
     """
     seen = {
         name: getattr(function.__globals__[name], "py_func", function.__globals__[name])

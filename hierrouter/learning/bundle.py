@@ -155,9 +155,7 @@ def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> 
     Raises InputError: it wants a key from the environment, or a server on this machine or a private
     network that is not among those that are allowed.
 
-    Args:
-        folder: of the run.
-        allowed: host names or addresses.
+    `folder`: of the run; `allowed`: host names or addresses.
     """
     refuse_stored_keys(bundle, folder)
     return reachable(bundle.pool, allowed, f"{LIVE} of {folder}")

@@ -67,8 +67,7 @@ def load_checkpoint(path: Path) -> Policy:
     `save_checkpoint` or by that of another format, its checksum or that of its run is another, or
     its weights are not finite.
 
-    Args:
-        path: the folder, or its `policy.safetensors` under any name.
+    `path`: the folder, or its `policy.safetensors` under any name.
     """
     file = path / WEIGHTS if path.is_dir() else path
     if not file.exists() and is_sweep(path):
@@ -91,8 +90,7 @@ def router_at(path: Path, alpha: float | None) -> TrainedRouter:
 
     Raises InputError: see `load_checkpoint`.
 
-    Args:
-        alpha: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
+    `alpha`: None is the alpha it was trained for; of a sweep's, the smallest of its grid.
     """
     found = load_checkpoint(path)
     if isinstance(found, TrainedRouter):
@@ -361,8 +359,7 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
 
     Raises InputError: it is damaged, or another training was interrupted there.
 
-    Args:
-        named: what is to be trained, see `training_named`.
+    `named`: what is to be trained, see `training_named`.
     """
     file = folder / UNFINISHED
     if not file.is_file():

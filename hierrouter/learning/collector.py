@@ -72,9 +72,7 @@ class TianshouEnv:
     ) -> tuple[Any, ...]:
         """Observation, reward, terminated, truncated and an empty dictionary of each episode asked.
 
-        Args:
-            action: int64[n].
-            id: int64[n], which episodes; all of them by default.
+        `action`: int64[n]; `id`: int64[n], which episodes; all of them by default.
         """
         ids, everyone = np.arange(len(self)) if id is None else id, np.zeros(len(self), np.int64)
         everyone[ids] = action

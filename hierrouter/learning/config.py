@@ -214,9 +214,8 @@ def algorithm(name: str | None, budget: object, max_cost: object, alpha: object)
 
     Raises InputError: a budget with what contradicts it.
 
-    Args:
-        name: as asked for; None where nobody said.
-        budget, max_cost, alpha: as asked for; None where nobody said.
+    `name`: as asked for; None where nobody said; `budget`, `max_cost`, `alpha`: as asked for; None
+    where nobody said.
     """
     if budget is None:
         return name or "ppo"

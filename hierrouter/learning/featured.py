@@ -153,9 +153,7 @@ class TrainedFeatured:
         Raises InputError: another view, encoder or number of hops than it was trained on,
         `examples` are of another pool, or nothing is known of the models.
 
-        Args:
-            tree: of any pool.
-            examples: the train fold of the same pool.
+        `tree`: of any pool; `examples`: the train fold of the same pool.
         """
         if examples.models != tree.models:
             raise InputError(
@@ -285,8 +283,7 @@ def _probabilities(
 ) -> NDArray[np.float64]:
     """float64[queries, states, A].
 
-    Args:
-        itself: the tree's queries are those of `examples`.
+    `itself`: the tree's queries are those of `examples`.
     """
     table = state_table(tree, objective)
     logits = [

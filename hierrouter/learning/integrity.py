@@ -74,9 +74,7 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
 
     Raises CacheError: the cache is of a newer version, or does not come to rest.
 
-    Args:
-        cache: its folder; nothing is looked at where there is none.
-        runs: the folder of all runs.
+    `cache`: its folder; nothing is looked at where there is none; `runs`: the folder of all runs.
     """
     found = Looked()
     try:

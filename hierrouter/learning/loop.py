@@ -270,9 +270,8 @@ class TrainingFold:
     def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
         """float64[queries, nodes]: what an episode pays that ends at a node.
 
-        Args:
-            standardise: take from each reward the mean of its query over all nodes at which an
-                episode can end, and divide by the standard deviation over all of them.
+        `standardise`: take from each reward the mean of its query over all nodes at which an
+        episode can end, and divide by the standard deviation over all of them.
         """
         reward = self.tree.node_reward(alpha)
         if not standardise:

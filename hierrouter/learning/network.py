@@ -83,10 +83,8 @@ def state_table(
 
     Raises ValueError: ceilings are needed, and are not given.
 
-    Args:
-        objective: what may be done.
-        ceilings: what calls may cost at most, needed where the objective limits the cost of a
-            query.
+    `objective`: what may be done; `ceilings`: what calls may cost at most, needed where the
+    objective limits the cost of a query.
     """
     states, queries = tree.routes.states, len(tree)
     actions = Actions(tree.routes, objective.allow_stop)
@@ -327,8 +325,7 @@ def in_chunks(
 ) -> Tensor:
     """What a network makes of some states of the table, int64[n], or of all of them.
 
-    Args:
-        network: gives a row for each state.
+    `network`: gives a row for each state.
     """
     states = torch.arange(len(table)) if state is None else state
     parts = states.split(CHUNK)  # type: ignore[no-untyped-call]
@@ -359,9 +356,7 @@ def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Te
 def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
     """Q(s, a) where the best action is always taken afterwards, and where random ones are.
 
-    Args:
-        actions: what may be done.
-        reward: float32[queries, nodes], paid where an episode ends.
+    `actions`: what may be done; `reward`: float32[queries, nodes], paid where an episode ends.
 
     Returns:
         float32[queries, states, A, 2]; before the last call the two are the same.
@@ -395,8 +390,7 @@ def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> 
 def _backed_up(actions: Actions, reward: Tensor, state_value: StateValue) -> Tensor:
     """Backward induction: Q of every action, where a state is worth what `state_value` says.
 
-    Args:
-        reward: float32[queries, nodes, ...], several kinds of reward side by side or one.
+    `reward`: float32[queries, nodes, ...], several kinds of reward side by side or one.
     """
     routes, queries = actions.routes, len(reward)
     levels: list[Tensor] = []

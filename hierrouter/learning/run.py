@@ -144,8 +144,7 @@ class Run:
 
         Raises InputError: there is none, or it is not for this tree.
 
-        Args:
-            tree: that it learned from, to say what it reaches.
+        `tree`: that it learned from, to say what it reaches.
         """
         trained = checkpoint.router_at(Path(folder), None)
         return cls(Path(folder), trained, Reached.by(trained, tree) if tree else None)
@@ -366,8 +365,7 @@ def train_seeds(
 ) -> Run:
     """The best on validation of several runs of `train`, made the newest; see `train_run`.
 
-    Args:
-        places: the folder of each seed.
+    `places`: the folder of each seed.
     """
     runs = []
     for seed, place in places.items():

@@ -114,8 +114,7 @@ def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Re
 
     Raises InputError: a `run.json` is damaged; WorldError: the disk is full or failed.
 
-    Args:
-        result, heads: as in `Record`.
+    `result`, `heads`: as in `Record`.
     """
     found = record_of(run)
     assert found, "a run is begun before it is finished"
@@ -141,8 +140,7 @@ def make_newest(record: Record) -> Record:
 def finished_runs(command: str) -> list[Record]:
     """The finished runs of a command below `RUNS`, the newest first.
 
-    Args:
-        command: "train" or "sweep-alpha".
+    `command`: "train" or "sweep-alpha".
 
     Raises:
         InputError: a `run.json` is damaged or gone, so that nobody knows which run is the newest.
@@ -232,9 +230,8 @@ def new_run(command: str, out: Path | None) -> Path:
     Raises InputError: `out` holds something already, or its parent does not exist; WorldError: the
     folder cannot be made.
 
-    Args:
-        command: the last part of the folder's name.
-        out: a folder the user chose; it must not hold anything yet.
+    `command`: the last part of the folder's name; `out`: a folder the user chose; it must not hold
+    anything yet.
     """
     check_out(out)
     try:
@@ -255,8 +252,7 @@ def drafted(folder: Path) -> Iterator[Path]:
     Whatever ends it early, the same command can be given again. Raises WorldError: the disk is full
     or failed.
 
-    Args:
-        folder: empty, as `new_run` makes it, or with results that make way.
+    `folder`: empty, as `new_run` makes it, or with results that make way.
     """
     from hierrouter_cache.writer import fsync_folder, write_atomically
 
@@ -323,9 +319,7 @@ def timed(command: str) -> Path:
 def seed_folders(base: Path, seeds: Iterable[int]) -> dict[int, Path]:
     """A folder for each of several trainings, side by side, found as those of single ones are.
 
-    Args:
-        base: what their names begin with.
-        seeds: of the trainings.
+    `base`: what their names begin with; `seeds`: of the trainings.
     """
     return {seed: base.with_name(f"{base.name}-seed-{seed}") for seed in seeds}
 
@@ -369,8 +363,7 @@ def check_out(out: Path | None, command: str = "") -> None:
     Raises InputError: it holds something else already, or a record that is damaged; or its parent
     does not exist.
 
-    Args:
-        command: a run of it may be there, to be gone on with.
+    `command`: a run of it may be there, to be gone on with.
     """
     if out is None:
         return

@@ -131,9 +131,7 @@ def training_remarks(
 ) -> tuple[str, ...]:
     """How a router is shown otherwise than it was trained.
 
-    Args:
-        alpha: that it is shown at.
-        tree: that it is shown on; None where there is none.
+    `alpha`: that it is shown at; `tree`: that it is shown on; None where there is none.
     """
     found = []
     fingerprint = trained.origin.fingerprint
@@ -172,9 +170,8 @@ def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Pat
 
     Where there is none, the newest one that learned from it under other prices.
 
-    Args:
-        command: "train" or "sweep-alpha".
-        alpha: runs for this alpha come before newer ones for another.
+    `command`: "train" or "sweep-alpha"; `alpha`: runs for this alpha come before newer ones for
+    another.
     """
     fits = (run for run in _runs(tree, command, alpha) if run.same_tree and run.sees(tree))
     return next((run.folder for run in fits), None)
@@ -196,8 +193,7 @@ def overlooked_run(tree: RouteTree, command: str, alpha: float | None = None) ->
 def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
     """The newest finished run of `train --algo exact` that is otherwise as `trained` is.
 
-    Args:
-        tree: its view and encoder are those wanted.
+    `tree`: its view and encoder are those wanted.
     """
     wanted = {
         "algo": "exact",
@@ -266,9 +262,8 @@ def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -
 def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     """Different looks at the test fold that were logged.
 
-    Args:
-        tree: runs that learned from it, under whichever prices, are counted.
-        run: of the router shown, or its checkpoint; None where there is none.
+    `tree`: runs that learned from it, under whichever prices, are counted; `run`: of the router
+    shown, or its checkpoint; None where there is none.
 
     Returns:
         this_router: looks at the routers in `run`; all_routers: at these and those of every

@@ -54,9 +54,8 @@ class AlphaRouter(nn.Module):
     def forward(self, states: States, alpha: Tensor) -> Tensor:
         """Logits of whole trees at several alphas each; what does not depend on alpha, once.
 
-        Args:
-            states: the S states of one query after those of another, n = queries * S.
-            alpha: float32[queries, K].
+        `states`: the S states of one query after those of another, n = queries * S; `alpha`:
+        float32[queries, K].
 
         Returns:
             float32[queries, K, S, A].
@@ -315,8 +314,7 @@ class Sweep:
     def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
         """The first seed's router for one alpha that may do what `trained` may, or also stop early.
 
-        Args:
-            trained: None is anything.
+        `trained`: None is anything.
 
         Returns:
             None without one.

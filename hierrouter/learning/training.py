@@ -132,8 +132,7 @@ class Origin:
 
         Raises InputError: other models, hops, view, encoder or length of embedding.
 
-        Args:
-            dim: length of the embeddings that it reads.
+        `dim`: length of the embeddings that it reads.
         """
         remedy = "train again on this cache, or give the checkpoint that belongs to it"
         if self.models != tree.models:
@@ -322,8 +321,7 @@ class UnderLimit:
 def under_limit(trained: TrainedRouter, fold: RouteTree) -> UnderLimit:
     """Value a limited router on a fold, exactly.
 
-    Args:
-        trained: its objective has a `max_cost`.
+    `trained`: its objective has a `max_cost`.
     """
     objective, actions, ceilings = trained.objective, trained.actions, trained.ceilings
     if objective.max_cost is None or ceilings is None:

@@ -77,9 +77,7 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
 
     Raises InputError: with the key and what is expected there.
 
-    Args:
-        text: the JSON of a plan.
-        where: names it in messages.
+    `text`: the JSON of a plan; `where`: names it in messages.
     """
     try:
         stored = json.loads(text)
@@ -228,9 +226,8 @@ def price_lists(files: Sequence[Path], items: Sequence[str]) -> dict[str, dict[s
     Models that a list does not name keep the pool's price. Raises InputError: a file or an item
     that cannot be used, or two files of one name.
 
-    Args:
-        files: TOML files; a list is called like its file, without folder and ending.
-        items: texts `model=rate` or `model=in:out`.
+    `files`: TOML files; a list is called like its file, without folder and ending; `items`: texts
+    `model=rate` or `model=in:out`.
     """
     flags = _from_flags(items)
     lists: dict[str, dict[str, Price]] = {}
@@ -246,8 +243,7 @@ def given_prices(given: str | Path | Mapping[str, Any] | None) -> dict[str, Pric
 
     Raises InputError: a file or a rate that cannot be used.
 
-    Args:
-        given: of a mapping each value is a rate in the pool's unit, or {"in": ..., "out": ...}.
+    `given`: of a mapping each value is a rate in the pool's unit, or {"in": ..., "out": ...}.
     """
     if given is None:
         return {}
@@ -283,9 +279,8 @@ def currency_of(pool: Pool, price_lists: Sequence[Mapping[str, Price]]) -> str:
 
     Raises InputError: there are several.
 
-    Args:
-        pool: prices that name no currency are in the pool's.
-        price_lists: of every model, see `prices_of`.
+    `pool`: prices that name no currency are in the pool's; `price_lists`: of every model, see
+    `prices_of`.
     """
     sources: dict[str, str] = {}
     for table in price_lists:

@@ -174,8 +174,7 @@ class Endpoint:
 
         Raises InputError: with the field and what is expected there; never with a secret.
 
-        Args:
-            place: where the endpoint stands, for messages.
+        `place`: where the endpoint stands, for messages.
         """
         validated(Endpoint, asdict(self), place)
         parts = urlsplit(self.base_url)
@@ -240,8 +239,7 @@ class ModelSpec:
         It is the price of the pool's `per_tokens` tokens; `Pool.prices` has it per token. Raises
         InputError: there is neither.
 
-        Args:
-            place: where the model stands, for the message.
+        `place`: where the model stands, for the message.
         """
         if self.base_rate is not None:
             return Price(Rate.base(self.base_rate), POOL)
@@ -313,8 +311,7 @@ class Pool:
     def tree_spec(self, identities: Mapping[str, Identity]) -> TreeSpec:
         """The pool as content keys.
 
-        Args:
-            identities: what each model resolved to, by name.
+        `identities`: what each model resolved to, by name.
         """
 
         def step(model: ModelSpec, instruction: str) -> str:
@@ -404,9 +401,7 @@ def reachable(pool: Pool, allowed: Collection[str] | None, where: str) -> Pool:
 
     Raises InputError: a model is on this machine or on a private network.
 
-    Args:
-        allowed: host names or addresses; None is all.
-        where: names the pool in messages.
+    `allowed`: host names or addresses; None is all; `where`: names the pool in messages.
     """
 
     def told(model: ModelSpec) -> ModelSpec:
@@ -459,8 +454,7 @@ def key_in(variable: str, place: str) -> str:
 
     Raises InputError: no variable has this name, it is not set, or it holds what no header takes.
 
-    Args:
-        place: what wants it, for messages.
+    `place`: what wants it, for messages.
     """
     validated(Variable, variable, place, "api_key_env")
     value = os.environ.get(variable, "").strip()
@@ -537,8 +531,7 @@ def price_by_size(parameters: float) -> Price:
 
     It is of the pool's `per_tokens` tokens; the paper's are 1,000.
 
-    Args:
-        parameters: how many the model has.
+    `parameters`: how many the model has.
     """
     rate = float(f"{RATE_PER_BILLION * parameters / BILLION:.12g}")  # 0.003, no 0.00300000001
     unit, scale = ("B", BILLION) if parameters >= BILLION else ("M", UNITS["m"])

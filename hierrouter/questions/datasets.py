@@ -49,8 +49,7 @@ def known_datasets(data: Path) -> list[KnownDataset]:
 
     Raises InputError: a file there cannot be read.
 
-    Args:
-        data: folder of the paper's datasets as files.
+    `data`: folder of the paper's datasets as files.
     """
     known = [KnownDataset(name, "testbed", "", None) for name in testbed.FAMILIES]
     for name, source in sources.HUB.items():

@@ -18,8 +18,7 @@ def import_path(path: str, usage: str) -> tuple[str, str]:
 
     Raises InputError: one of them is missing, or the module is given as a file.
 
-    Args:
-        usage: how to write it, for the error.
+    `usage`: how to write it, for the error.
     """
     module, _, attribute = path.partition(":")
     if not module or not attribute:

@@ -303,9 +303,7 @@ def hub_queries(name: str, file: str) -> tuple[list[Query], str]:
     not downloaded before; WorldError: the hub cannot be reached, or holds something else than
     expected.
 
-    Args:
-        name: a key of `HUB`.
-        file: the local file that would be read instead, for messages.
+    `name`: a key of `HUB`; `file`: the local file that would be read instead, for messages.
     """
     source = HUB[name]
     tables, commit = _tables(source, file)

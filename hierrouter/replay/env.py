@@ -352,8 +352,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         Raises gymnasium.error.ResetNeeded: `reset` has not been called;
         gymnasium.error.InvalidAction: there is no such action.
 
-        Args:
-            actions: int64[num_envs].
+        `actions`: int64[num_envs].
         """
         if self._queries is None:
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")

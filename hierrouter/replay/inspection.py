@@ -56,9 +56,7 @@ def data_notes(tree: RouteTree) -> list[str]:
 def cost_notes(tree: RouteTree, alpha: float) -> list[str]:
     """Whether alpha is so small for these prices that cost decides nothing.
 
-    Args:
-        tree: the queries that a router learns from, or is shown on.
-        alpha: of R = Q - alpha * C.
+    `tree`: the queries that a router learns from, or is shown on; `alpha`: of R = Q - alpha * C.
     """
     cost = tree.cost[:, tree.routes.leaves]
     spread = float(np.mean(cost.max(axis=1) - cost.min(axis=1)))

@@ -345,8 +345,7 @@ def _add_models(
 ) -> None:
     """What each model adds to the oracle's R and frontier, and the prices that it bears.
 
-    Args:
-        arms: give the range of costs of the frontier's area; None leaves it out.
+    `arms`: give the range of costs of the frontier's area; None leaves it out.
     """
     reward, area = _contributions(fold, contribution.oracle_reward(alpha, stop)), None
     if arms and arms.width > 0:

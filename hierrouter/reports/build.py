@@ -233,9 +233,7 @@ FEWEST = 10  # queries: the deviation of fewer is hardly known
 def at_once(differences: Values, found: Estimates) -> list[Estimate]:
     """Means over all queries with intervals that hold for all of them together.
 
-    Args:
-        differences: float64[rows, queries], at least 2 queries.
-        found: says how intervals are made.
+    `differences`: float64[rows, queries], at least 2 queries; `found`: says how intervals are made.
     """
     bootstrap = found.bootstrap
     rng = bootstrap.draws(found.every)
@@ -343,8 +341,7 @@ def add_depths(
 def _depth_ends(means: NDArray[np.float64], tail: float) -> list[tuple[float | None, float | None]]:
     """Low and high of the share, and of Q, C and R over it; None where they have none.
 
-    Args:
-        means: float64[4, resamples], of the share and of Q, C and R times it.
+    `means`: float64[4, resamples], of the share and of Q, C and R times it.
     """
     share = means[0]
     figures = np.full_like(means, np.nan)
@@ -364,9 +361,8 @@ def _best_of_kind(
 ) -> Outcome | None:
     """The policy of a kind with the highest mean R, the cheaper on a tie; None without one.
 
-    Args:
-        alpha: weight of cost in R.
-        queries: int64[n], positions of the queries that count; all if not given.
+    `alpha`: weight of cost in R; `queries`: int64[n], positions of the queries that count; all if
+    not given.
     """
 
     def worth(one: Outcome) -> tuple[float, float]:

@@ -231,8 +231,7 @@ def standings(
 def _add_entries(found: Estimates, contest: Contest, reward: Values) -> None:
     """Figures of each entry, and R(HierRouter) - R(baseline), all intervals at once.
 
-    Args:
-        reward: float64[entries, queries].
+    `reward`: float64[entries, queries].
     """
     router, members = contest.router, _baselines(contest, reading=True)
     together: dict[int, Estimate] = {}
@@ -320,8 +319,7 @@ def _baselines(contest: Contest, reading: bool) -> list[int]:
 def _worth(contest: Contest, fold: str, shown: Values) -> dict[int, tuple[float, float]]:
     """Mean R of each entry on a fold, and what it costs less; those unknown there are left out.
 
-    Args:
-        shown: float64[entries, queries], R on the fold shown.
+    `shown`: float64[entries, queries], R on the fold shown.
     """
     figures = [(one.validation, one.validation_cost) for one in contest.entries]
     if fold == contest.split:

@@ -70,9 +70,7 @@ class Drawing:
 def settings(salt: str = "", letters: float = 10) -> Iterator[None]:
     """Draw and write inside this: default settings whatever the user's matplotlibrc says.
 
-    Args:
-        salt: keeps the ids of two figures on one page apart.
-        letters: their size, in points.
+    `salt`: keeps the ids of two figures on one page apart; `letters`: their size, in points.
     """
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
@@ -104,8 +102,7 @@ def panels(width: float, height: float, count: int) -> tuple[Figure, list[Axes]]
 def legend(figure: Figure, key: float = LEGEND_KEY_INCHES) -> None:
     """A legend above the axes, as many entries a row as fit.
 
-    Args:
-        key: inches of what stands before a name.
+    `key`: inches of what stands before a name.
     """
     labels = figure.axes[0].get_legend_handles_labels()[1]
     if labels:
@@ -128,9 +125,8 @@ def label(name: str) -> str:
 def as_svg(drawing: Drawing, ink: str = "currentColor", salt: str = "") -> str:
     """The drawing as one `<svg>` element; title and description are read out to the blind.
 
-    Args:
-        ink: colour of text and axes.
-        salt: keeps its ids apart from those of the same drawing elsewhere on the page.
+    `ink`: colour of text and axes; `salt`: keeps its ids apart from those of the same drawing
+    elsewhere on the page.
     """
     figure, sink = drawing.figure, io.StringIO()
     with settings(salt + drawing.name):

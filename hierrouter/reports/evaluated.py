@@ -198,8 +198,7 @@ class Valued:
     def outcomes(self, deferral: Deferral | None) -> list[Outcome]:
         """All of them, in the order of a report.
 
-        Args:
-            deferral: one more baseline.
+        `deferral`: one more baseline.
         """
         found = list(self.bounds)
         if deferral:
@@ -272,8 +271,7 @@ def _handing_over(
 def pair_figures(curve: Sequence[DeferralPoint]) -> results.PairFigures:
     """APGR and CPT of a router and the stronger model behind it (Ong et al. 2024).
 
-    Args:
-        curve: by rising share, from handing over nothing to handing over all.
+    `curve`: by rising share, from handing over nothing to handing over all.
     """
     share = np.array([point.share for point in curve])
     quality = np.array([point.quality for point in curve])

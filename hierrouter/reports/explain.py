@@ -226,9 +226,8 @@ def worst_queries(
 
     Raises InputError: a router made for another tree.
 
-    Args:
-        split: the fold to look at.
-        count: at most so many; queries on which nothing is lost are left out.
+    `split`: the fold to look at; `count`: at most so many; queries on which nothing is lost are
+    left out.
 
     Returns:
         the largest regret first; of equal ones the first query.

@@ -156,9 +156,7 @@ def of_sweep(
 
     Raises InputError: a sweep of another tree.
 
-    Args:
-        alphas: those that the sweep has a router for.
-        on_done: told (done, total) after each alpha.
+    `alphas`: those that the sweep has a router for; `on_done`: told (done, total) after each alpha.
     """
 
     def endings() -> Iterator[Integers]:

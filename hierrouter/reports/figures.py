@@ -304,8 +304,7 @@ def reward_figure(report: Report, inches: float | None = None) -> Drawing:
 def latex_figure(drawing: Drawing, file: str) -> str:
     """A `figure` environment with the drawing at its column's width; needs the package graphicx.
 
-    Args:
-        file: the drawing's, without the ending.
+    `file`: the drawing's, without the ending.
     """
     caption = latex_text(drawing.caption)
     lines = (
@@ -358,8 +357,7 @@ def _bars(axes: Axes, rows: Sequence[Row], at: int, policies: int, fill: Fill) -
 def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
     """Mean R over the share of queries handed over, between chance and the oracle.
 
-    Args:
-        handing: of the report.
+    `handing`: of the report.
     """
     curve = handing.curve
     share = [point.share for point in curve]

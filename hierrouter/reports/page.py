@@ -50,9 +50,8 @@ def as_html(report: Report, others: Mapping[str, Report] | None = None) -> str:
 def _under(number: int, name: str, report: Report) -> dict[str, Any]:
     """All that depends on prices, under one price list.
 
-    Args:
-        number: from 1, for the switch and for ids.
-        name: of the price list; empty where there is but one.
+    `number`: from 1, for the switch and for ids; `name`: of the price list; empty where there is
+    but one.
     """
     every = report_tables(report, analysis=True)
     own = len(report_tables(report))  # those of the analysis come after these

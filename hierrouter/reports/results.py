@@ -132,9 +132,7 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> Learni
     The bounds are left out where `tree` is not the one that the router learned on: under other
     prices or on other data R would be another.
 
-    Args:
-        tree: all folds.
-        fold: name of the one that chose the weights.
+    `tree`: all folds; `fold`: name of the one that chose the weights.
     """
     if not trained.history:
         return None

@@ -27,9 +27,8 @@ def report_tables(
 ) -> tuple[Table, ...]:
     """The tables of a report, with names and numbers.
 
-    Args:
-        routes: how many fixed routes to show, the best ones first; None for all.
-        analysis: those of `analysis_tables`, too; the ladder is always there.
+    `routes`: how many fixed routes to show, the best ones first; None for all; `analysis`: those of
+    `analysis_tables`, too; the ladder is always there.
     """
     return numbered(named_tables(report, routes, analysis))
 
@@ -292,8 +291,7 @@ TRAINING = {
 def training_sentence(source: Mapping[str, Any]) -> str:
     """How the router was trained; empty where nothing was, or nobody says.
 
-    Args:
-        source: the provenance of a report.
+    `source`: the provenance of a report.
     """
     if not source.get("algo"):
         return ""
@@ -378,8 +376,7 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 def deferral_table(report: Report, handing: HandingOver) -> Table:
     """Share handed over, Q, C and R, and R of chance and of the oracle at the same share.
 
-    Args:
-        handing: of the report.
+    `handing`: of the report.
     """
     points = _nearest(handing)
     columns = (

@@ -77,8 +77,7 @@ class Bootstrap:
     def draws(self, stream: int) -> np.random.Generator:
         """What resamples of a dataset are drawn from: the same for all its figures.
 
-        Args:
-            stream: number of the dataset, which keeps the resamples of datasets apart.
+        `stream`: number of the dataset, which keeps the resamples of datasets apart.
         """
         return np.random.default_rng([self.seed, stream])
 

@@ -52,9 +52,8 @@ class ModelNames:
 
         Raises InputError: an alpha that the policy does not answer.
 
-        Args:
-            alpha: of the plain name; None is the policy's own.
-            named: alphas by name, without what stands before the colon.
+        `alpha`: of the plain name; None is the policy's own; `named`: alphas by name, without what
+        stands before the colon.
         """
         grid = policy.alphas
         own = {"best": grid[0], "balanced": grid[len(grid) // 2], "cheap": grid[-1]}
@@ -144,9 +143,7 @@ def _asks_for_nothing(value: Any) -> bool:
 def completion(name: str, model: str, result: RouteResult) -> dict[str, Any]:
     """The whole answer.
 
-    Args:
-        name: id of the completion.
-        model: name that the client asked for.
+    `name`: id of the completion; `model`: name that the client asked for.
     """
     choice = {
         "index": 0,
@@ -208,9 +205,7 @@ def error_object(
 ) -> dict[str, Any]:
     """The object that a client reads.
 
-    Args:
-        message: what is wrong.
-        kind, code, param: as OpenAI's, where there is one.
+    `message`: what is wrong; `kind`, `code`, `param`: as OpenAI's, where there is one.
     """
     return {
         "error": {

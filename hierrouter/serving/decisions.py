@@ -136,9 +136,7 @@ class LivePolicy:
 
         It is the greedy one, or one that is drawn where the state has a generator.
 
-        Args:
-            states: any number.
-            embedded: float32[n, dim], see `embed`.
+        `states`: any number; `embedded`: float32[n, dim], see `embed`.
         """
         decisions: dict[int, Decision] = {}
         for trained in {id(state.trained): state.trained for state in states}.values():

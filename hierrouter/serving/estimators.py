@@ -258,8 +258,7 @@ def ips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
     for Off-Policy Policy Evaluation (ICML 2000). Unbiased where the log takes everything that the
     policy takes, and the propensities are right.
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
+    `reward`: float64[episodes, L], see `Log.reward`.
     """
     return clustered_mean(weights.whole * reward.sum(axis=1), log.query)
 
@@ -269,8 +268,7 @@ def ips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) ->
 
     It differs from `ips` by the cost of earlier calls; Q comes last, after all of them.
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
+    `reward`: float64[episodes, L], see `Log.reward`.
     """
     return clustered_mean((weights.so_far * reward).sum(axis=1), log.query)
 
@@ -282,8 +280,7 @@ def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
     2015). Biased by about -E[w^2 (R - V)] / n, and steadier than `ips`: no estimate is larger than
     the largest R.
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
+    `reward`: float64[episodes, L], see `Log.reward`.
     """
     return _self_normalised(weights.whole[:, None], reward.sum(axis=1, keepdims=True), log.query)
 
@@ -291,8 +288,7 @@ def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
 def snips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
     """Self-normalised hop by hop: the weighted per-decision estimator of Precup et al. (2000).
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
+    `reward`: float64[episodes, L], see `Log.reward`.
     """
     return _self_normalised(weights.so_far, reward, log.query)
 
@@ -336,10 +332,8 @@ def doubly_robust(
     equation 10, written as a sum. Unbiased where the propensities are right, whatever `expected`
     is, and where `expected` is right, whatever the propensities are.
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        expected: float64[episodes, L, A], expected return of each action; it must not have been
-            fitted on the episode's own question.
+    `reward`: float64[episodes, L], see `Log.reward`; `expected`: float64[episodes, L, A], expected
+    return of each action; it must not have been fitted on the episode's own question.
     """
     state_value = (states.chances * expected).sum(axis=2)
     call_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
@@ -372,9 +366,7 @@ def clustered_mean(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> C
 
     Cochran, Sampling Techniques (1977), chapter 9A.
 
-    Args:
-        values: float64[n].
-        cluster: int64[n], of each value; at least 2 distinct ones.
+    `values`: float64[n]; `cluster`: int64[n], of each value; at least 2 distinct ones.
     """
     mean = float(values.mean())
     _, place = np.unique(cluster, return_inverse=True)
@@ -389,9 +381,7 @@ def jackknife(value: float, replicates: NDArray[np.float64]) -> Clustered:
 
     Kott, The Delete-a-Group Jackknife, Journal of Official Statistics 17(4), 2001.
 
-    Args:
-        value: from all groups.
-        replicates: float64[K], each without one group.
+    `value`: from all groups; `replicates`: float64[K], each without one group.
     """
     groups = len(replicates)
     variance = (groups - 1) / groups * float(np.square(replicates - replicates.mean()).sum())
@@ -423,9 +413,8 @@ def fitted_values(
 ) -> FittedValues:
     """Fit on all episodes, and without each of at most `FOLDS` folds of questions.
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        make: a new regression; it is fitted once a hop, action and fold.
+    `reward`: float64[episodes, L], see `Log.reward`; `make`: a new regression; it is fitted once a
+    hop, action and fold.
     """
     fold = question_folds(log.query)
     everyone = np.ones(len(log), dtype=bool)
@@ -441,8 +430,7 @@ def fitted_values(
 def question_folds(query: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64[episodes]: a fold for each, the same for all episodes of a question.
 
-    Args:
-        query: int64[episodes], at least 2 distinct ones.
+    `query`: int64[episodes], at least 2 distinct ones.
     """
     fold = np.zeros(len(query), dtype=np.int64)
     splitter = GroupKFold(min(FOLDS, len(np.unique(query))))
@@ -464,9 +452,7 @@ def fit(
     in its form for a finite horizon: the target of a call is what it earned plus the value of the
     state after it, which the hop after it has fitted already.
 
-    Args:
-        reward: float64[episodes, L], see `Log.reward`.
-        learn_from: bool[episodes].
+    `reward`: float64[episodes, L], see `Log.reward`; `learn_from`: bool[episodes].
     """
     values = np.zeros((*log.action.shape, log.actions.count))
     chances = states.chances

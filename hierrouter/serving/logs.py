@@ -90,9 +90,8 @@ def read_log(
     Raises InputError: the file cannot be read or has no episodes, its first bad line, or lines with
     texts beside lines without.
 
-    Args:
-        on_left_out: told how many lines of a server are none: questions without an answer, and
-            routes that went on with another model than the policy chose.
+    `on_left_out`: told how many lines of a server are none: questions without an answer, and routes
+    that went on with another model than the policy chose.
     """
     episodes, left_out = [], 0
     for number, line in json_lines(path):
@@ -259,9 +258,8 @@ def _position(episode: Episode, places: Mapping[str, Mapping[str, int]]) -> int:
 def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> LoggedStates:
     """What was seen at the states of a log.
 
-    Args:
-        log: episodes on the questions of `tree`, by their positions there.
-        target: float64[queries, states, A'], the policy to be valued at every state.
+    `log`: episodes on the questions of `tree`, by their positions there; `target`: float64[queries,
+    states, A'], the policy to be valued at every state.
     """
     states = tree.routes.states
     number = log.query[:, None] * states + log.node
@@ -278,8 +276,7 @@ def from_texts(
 
     Raises InputError: the router's limit on cost asks for what no log has.
 
-    Args:
-        encoder: the one whose embeddings the router reads.
+    `encoder`: the one whose embeddings the router reads.
     """
     if trained.objective.max_cost is not None:
         raise InputError(
@@ -319,10 +316,8 @@ def _embedded(episodes: Sequence[Episode], view: str, encoder: Encoder) -> NDArr
 def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[np.int64]) -> Log:
     """The episodes as arrays.
 
-    Args:
-        trained: the router to be valued; where it never stops early and the log does, the log's
-            actions have stops all the same.
-        query: int64[episodes], number of each question.
+    `trained`: the router to be valued; where it never stops early and the log does, the log's
+    actions have stops all the same; `query`: int64[episodes], number of each question.
     """
     routes = trained.origin.routes
     stops = trained.objective.allow_stop or any(e.steps[-1].stop for e in episodes)

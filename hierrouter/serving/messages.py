@@ -91,8 +91,7 @@ def question_in(row: dict[str, Any], where: str) -> Question:
     Raises InputError: neither question nor messages, or both, or nothing that can be asked; or an
     id that is neither a text nor a whole number.
 
-    Args:
-        where: file and line, for messages.
+    `where`: file and line, for messages.
     """
     given = [name for name in ("question", "messages") if row.get(name) is not None]
     if len(given) != 1:
@@ -119,9 +118,8 @@ def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, by
 
     Raises InputError: it cannot be read, or a line is too long.
 
-    Args:
-        pipe: read past Python's own buffers; whoever reads there as well takes lines away.
-        where: its name, for messages.
+    `pipe`: read past Python's own buffers; whoever reads there as well takes lines away; `where`:
+    its name, for messages.
     """
     number, begun = 0, bytearray()
     while chunk := _next_bytes(pipe, stopped, where):

@@ -27,9 +27,8 @@ class LiveModel(Protocol):
 
         Raises CallFailed: there is none; perhaps after a part of it was told.
 
-        Args:
-            on_text: told the text as it grows; all that it is told is the answer's text, but for
-                white space at both ends.
+        `on_text`: told the text as it grows; all that it is told is the answer's text, but for
+        white space at both ends.
         """
         ...
 

@@ -115,9 +115,8 @@ class Router:
         a limit, and nobody counts tokens; CallFailed: a model gave no answer, or, where others may
         be taken, none of them did: the last failure, with those before it.
 
-        Args:
-            question: its text, or messages as OpenAI's chat completions have them.
-            options: how it is to be routed, and who is told on the way.
+        `question`: its text, or messages as OpenAI's chat completions have them; `options`: how it
+        is to be routed, and who is told on the way.
         """
         return await self._routing(question, options).run()
 
@@ -433,9 +432,8 @@ async def route_all(
     At most `WIDTH` are under way. Who ends early closes it, and takes along what is. Raises
     InputError: a question that cannot be asked, after those before it.
 
-    Args:
-        questions: read as they are needed, in a thread that is waited for: who calls this off has
-            to end a read that waits for somebody, see `piped_lines`.
+    `questions`: read as they are needed, in a thread that is waited for: who calls this off has to
+    end a read that waits for somebody, see `piped_lines`.
     """
     under_way: deque[asyncio.Task[RouteResult | CallFailed]] = deque()
     coming = iter(questions)
@@ -483,8 +481,7 @@ def live_run(alpha: float | None = None) -> Path:
 
     Raises InputError: there is none that can answer live questions.
 
-    Args:
-        alpha: None takes the newest run of `train`, whatever its alpha.
+    `alpha`: None takes the newest run of `train`, whatever its alpha.
     """
     for run in finished_runs("train"):
         its_alpha = run.result["objective"]["alpha"]

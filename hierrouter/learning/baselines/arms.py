@@ -255,9 +255,8 @@ class Baseline(Protocol):
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         """Learn from `train`; choose settings by mean R on `validation`.
 
-        Args:
-            alpha: of R = Q - alpha * C, which the router is to make as high as it can.
-            rng: the only source of chance.
+        `alpha`: of R = Q - alpha * C, which the router is to make as high as it can; `rng`: the
+        only source of chance.
         """
 
 
@@ -295,8 +294,7 @@ class GridSearch(ABC):
 def best_of(candidates: Candidates, validation: Arms, alpha: float) -> Tuned:
     """The candidate with the highest mean R on the validation fold; of equals the first.
 
-    Args:
-        candidates: settings and router, at least one.
+    `candidates`: settings and router, at least one.
     """
     fitted, best = list(candidates), 0
     if len(validation):
@@ -386,9 +384,7 @@ def strongest(
 ) -> Play:
     """The strongest arm for each question; of equals the cheapest.
 
-    Args:
-        strength: float[queries, arms].
-        cost: float64[arms], of an arm in general.
+    `strength`: float[queries, arms]; `cost`: float64[arms], of an arm in general.
     """
     value = strength.astype(np.float64).round(DIGITS)
     return Play.of(seen, cheapest_best(value, np.broadcast_to(cost, value.shape)))
@@ -405,9 +401,8 @@ def targets(arms: Arms) -> NDArray[np.float64]:
 def best_predicted(predict: Predict, train: Arms, alpha: float) -> Fitted:
     """The arm with the highest predicted R = Q - alpha * C; ties: lower predicted cost.
 
-    Args:
-        predict: float32[queries, dim] to float64[queries, 2 * arms], laid out as `targets`.
-        train: what it was fitted on; what is the same on all of its queries is predicted as such.
+    `predict`: float32[queries, dim] to float64[queries, 2 * arms], laid out as `targets`; `train`:
+    what it was fitted on; what is the same on all of its queries is predicted as such.
     """
     learned = targets(train)
     always = learned.min(axis=0) == learned.max(axis=0)

@@ -100,8 +100,7 @@ class MajorityVote:
 def vote(group: Sequence[int], seen: Seen) -> Play:
     """What most of a group of arms say.
 
-    Args:
-        group: arms, of which the first stands for those that say the same, and wins a tie.
+    `group`: arms, of which the first stands for those that say the same, and wins a tie.
     """
     said = read_answers(seen).group[:, group]
     votes = (said[:, :, None] == said[:, None, :]).sum(axis=2)
@@ -169,8 +168,7 @@ def _longer(
 ) -> Iterator[tuple[float, Chain]]:
     """With each arm added at the end, at its best threshold, where that makes R higher.
 
-    Args:
-        value: mean R of the chain on the fold.
+    `value`: mean R of the chain on the fold.
     """
     _, read, query = _follow(chain, judge)
     last, read = chain.arms[-1], read[query]
@@ -318,9 +316,8 @@ def reservation(
     `trust` of what is lacking, else less. With z in hand, the gain of asking is
     max(0, quality * (right - z), quality - z), which equals the price at the value returned.
 
-    Args:
-        quality: float64[...], expected quality, above 0.
-        price: float64[...], alpha times the cost still to pay.
+    `quality`: float64[...], expected quality, above 0; `price`: float64[...], alpha times the cost
+    still to pay.
     """
     right = quality + trust * (1 - quality)
     return np.maximum(right - price / quality, quality - price)

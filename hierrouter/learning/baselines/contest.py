@@ -156,8 +156,7 @@ def _fitted(
 ) -> Entry:
     """A baseline on one set of arms; its draws depend on nothing but seed, name and set.
 
-    Args:
-        folds: to fit on, to tune on and to value on.
+    `folds`: to fit on, to tune on and to value on.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{one.name} {name}".encode())])
     train, tried, shown = folds if one.reads_answers else (fold.blind() for fold in folds)

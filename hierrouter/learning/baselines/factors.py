@@ -73,9 +73,7 @@ def arm_loss(likeness: Tensor, reward: Tensor, positives: int) -> Tensor:
 def question_loss(place: Tensor, group: Tensor) -> Tensor:
     """Contrast of questions of the same group with all others.
 
-    Args:
-        place: float32[queries, rank], of length 1.
-        group: int[queries].
+    `place`: float32[queries, rank], of length 1; `group`: int[queries].
     """
     likeness = (place @ place.T).fill_diagonal_(-torch.inf)
     same = (group[:, None] == group[None, :]).fill_diagonal_(False)

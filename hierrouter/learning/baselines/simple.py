@@ -130,9 +130,7 @@ class Elo(GridSearch):
 def wins(reward: NDArray[np.float64], draw: float) -> NDArray[np.float64]:
     """float64[queries, arms]: how many other arms each one beats, and half of those it draws with.
 
-    Args:
-        reward: float64[queries, arms].
-        draw: differences up to this one are draws.
+    `reward`: float64[queries, arms]; `draw`: differences up to this one are draws.
     """
     leads = (reward[:, [arm]] - reward for arm in range(reward.shape[1]))
     points = [(lead > draw).sum(axis=1) + (abs(lead) <= draw).sum(axis=1) / 2 for lead in leads]
@@ -204,9 +202,7 @@ def principal_axes(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean float64[dim] and axes float64[dim, count] on which the vectors have unit variance.
 
-    Args:
-        vectors: float32[n, dim].
-        most: axes at most; those without variance are left out.
+    `vectors`: float32[n, dim]; `most`: axes at most; those without variance are left out.
     """
     mean = vectors.mean(axis=0, dtype=np.float64)
     _, size, axes = np.linalg.svd(vectors - mean, full_matrices=False)
