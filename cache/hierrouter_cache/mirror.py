@@ -57,15 +57,13 @@ def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str
     """Take back the rivals among what was noted and is here, and strike it out.
 
     Whoever calls this holds `pull_lock`, or the whole cache. Raises DamagedPart: a part is damaged;
-    what was noted stays noted; CacheError: what was noted cannot be read.
+    what was noted stays noted; CacheError: what was noted cannot be read. Returns as
+    `take_back_rivals`.
 
     Args:
         root: the cache's folder.
         whole: whether all came that will come. If not, the scores go too: the other answer that
             they belong to may be on its way still.
-
-    Returns:
-        As `take_back_rivals`.
     """
     here = {name for name in arrivals(root) if (parts_folder(root) / name).exists()}
     early = set() if whole else {name for name in here if name.startswith("scores-")}
@@ -97,10 +95,8 @@ def take_back_rivals(root: Path, copied: Collection[str]) -> tuple[list[str], li
 
     Raises DamagedPart: a part is damaged.
 
-    `root`: the cache's folder; `copied`: names of parts that were not here before.
-
-    Returns:
-        Names of the rivals, and of all that was removed, scores included.
+    `root`: the cache's folder; `copied`: names of parts that were not here before. Returns names of
+    the rivals, and of all that was removed, scores included.
     """
     if not any(name.startswith("calls-") for name in copied):
         return [], []

@@ -177,8 +177,7 @@ def store_plan(
 ) -> bool:
     """Write the queries that are not there, then the plan, unless the last plan is the same.
 
-    Returns:
-        Whether there is now another latest plan.
+    Returns whether there is now another latest plan.
     """
     keys = [query.key for query in queries]
     text = pool.to_json(identities)

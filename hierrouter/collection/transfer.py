@@ -168,10 +168,8 @@ def agreement(
     """How often `accuracy` says right or wrong as the file does, by dataset.
 
     A score is a verdict in a dataset where every score is 0 or 1. At most `COMPARED` answers of a
-    dataset are looked at, evenly over its queries.
-
-    Returns:
-        Share of those looked at, and how many they are.
+    dataset are looked at, evenly over its queries. Returns share of those looked at, and how many
+    they are.
     """
     verdicts: dict[str, list[tuple[Query, tables.Answer]]] = {}
     for query, found in zip(answers.queries, answers.at, strict=True):

@@ -27,10 +27,7 @@ ONE_HOP = "one-hop oracle"
 def cheapest_best(reward: Floats, cost: Floats) -> Integers:
     """Column of the highest reward in each row; ties: lower cost, then lower column.
 
-    `reward`: float64[rows, columns]; `cost`: float64[rows, columns].
-
-    Returns:
-        int64[rows].
+    `reward`: float64[rows, columns]; `cost`: float64[rows, columns]. Returns int64[rows].
     """
     best = reward.max(axis=1, keepdims=True)
     column: Integers = np.where(reward == best, cost, np.inf).argmin(axis=1)
@@ -123,14 +120,13 @@ def random_policy(tree: RouteTree, allow_stop: bool = False) -> Outcome:
 def gap_closed(router: float, fixed: float, best: float) -> float | None:
     """(R(router) - R(best fixed route)) / (R(oracle) - R(best fixed route)).
 
+    Returns 1 where the router is as good as the oracle, below 0 where it is worse than the fixed
+    route, None where the gap is below `SMALLEST_GAP`.
+
     Args:
         router: mean reward of the router.
         fixed: mean reward of the best fixed route.
         best: mean reward of the tree oracle.
-
-    Returns:
-        1 where the router is as good as the oracle, below 0 where it is worse than the fixed
-        route, None where the gap is below `SMALLEST_GAP`.
     """
     gap = best - fixed
     return (router - fixed) / gap if gap >= SMALLEST_GAP else None

@@ -65,11 +65,9 @@ class Hulls:
 def exact_frontier(tree: RouteTree, allow_stop: bool = False) -> tuple[Floats, Floats]:
     """Where the tree oracle goes over all alphas: the best mean Q at every mean cost.
 
-    Between two of these points lie mixtures, which `budget.optimum_at_mean_cost` describes.
-
-    Returns:
-        Mean cost and mean quality, float64[points] each, from the cheapest to the best; slopes
-        fall, up to equal ones.
+    Between two of these points lie mixtures, which `budget.optimum_at_mean_cost` describes. Returns
+    mean cost and mean quality, float64[points] each, from the cheapest to the best; slopes fall, up
+    to equal ones.
     """
     endings = Actions(tree.routes, allow_stop).endings
     cost, quality = tree.cost[:, endings], tree.score[:, endings]
@@ -85,10 +83,8 @@ def exact_frontier(tree: RouteTree, allow_stop: bool = False) -> tuple[Floats, F
 def oracle_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     """The alphas at which the tree oracle takes another route on some query, ascending.
 
-    `allow_stop`: whether the oracle may take routes of fewer than L calls.
-
-    Returns:
-        float64[changes], one entry for each change of each query.
+    `allow_stop`: whether the oracle may take routes of fewer than L calls. Returns
+    float64[changes], one entry for each change of each query.
     """
     endings = Actions(tree.routes, allow_stop).endings
     return Hulls.of(tree.cost[:, endings], tree.score[:, endings]).slope[::-1]
@@ -143,10 +139,7 @@ def optimum_at_mean_cost(tree: RouteTree, budget: float, allow_stop: bool = Fals
     cheapest route of every query is within the budget.
 
     `budget`: greatest mean of C over the queries, in money; `allow_stop`: whether an episode may
-    end before L calls.
-
-    Returns:
-        What it does on each query; at most one query mixes two routes.
+    end before L calls. Returns what it does on each query; at most one query mixes two routes.
     """
     endings = Actions(tree.routes, allow_stop).endings
     step = Hulls.of(tree.cost[:, endings], tree.score[:, endings])
@@ -247,16 +240,14 @@ def affordable(ceilings: Ceilings, tree: RouteTree, budget: float, actions: Acti
     """What may be called at each state so that the cost of a query stays within a budget.
 
     Where nothing is affordable, the action with the lowest ceiling stays: an answer is owed, even
-    to a query whose bare question costs more than the budget.
+    to a query whose bare question costs more than the budget. Returns bool[queries, states, A], at
+    least one True in each row.
 
     Args:
         ceilings: of the training fold.
         tree: queries of any fold, with the same pool and hops.
         budget: greatest C of a query, in money.
         actions: what may be chosen at all.
-
-    Returns:
-        bool[queries, states, A], at least one True in each row.
     """
     routes = tree.routes
     ahead = [
@@ -278,7 +269,7 @@ def affordable_at(
 ) -> Booleans:
     """What may be called at one live state: what `affordable` says of that state.
 
-    Raises ValueError: not M prompts.
+    Raises ValueError: not M prompts. Returns bool[A], at least one True.
 
     Args:
         ceilings: of the training fold.
@@ -288,9 +279,6 @@ def affordable_at(
         path: the models called so far, by number; fewer than L.
         prompts: int64[M], tokens of the prompt that each model would be asked with next.
         cost: C so far, in money.
-
-    Returns:
-        bool[A], at least one True.
     """
     routes, level = actions.routes, len(path) + 1
     if prompts.shape != (routes.models,):
@@ -308,10 +296,8 @@ def _ahead(
 ) -> Floats:
     """Ceiling of the actions that lead to a level and of what must follow; inf: illegal.
 
-    `rate`: float64[M, 2]; `prompt`: int64[queries, M^level], tokens, known or bounded.
-
-    Returns:
-        float64[queries, M^(level - 1), A].
+    `rate`: float64[M, 2]; `prompt`: int64[queries, M^level], tokens, known or bounded. Returns
+    float64[queries, M^(level - 1), A].
     """
     routes = actions.routes
     rates = np.tile(rate, (routes.models ** (level - 1), 1))
@@ -356,8 +342,7 @@ class PriceMix:
     def last_at(self, share: float) -> float:
         """The price factor beyond which the model has less than this share of the calls.
 
-        Returns:
-            0 where it has less even if it is nearly free, inf where it never has less.
+        Returns 0 where it has less even if it is nearly free, inf where it never has less.
         """
         return self._end_of(self.share >= share)
 

@@ -155,19 +155,16 @@ def measurable_optimum(
     less, so this is an upper bound for it too. Ties in reward are broken by cost.
 
     It is meant for planted trees and for views with few distinct observations, where many queries
-    share one. With all observations distinct at the root, as with the embeddings of real
-    questions, every query is its own group and this is the tree oracle. The cost of a state tells
-    queries apart as well. What a view of real data is worth for new queries takes a policy that
-    is trained on some and valued on others.
+    share one. With all observations distinct at the root, as with the embeddings of real questions,
+    every query is its own group and this is the tree oracle. The cost of a state tells queries
+    apart as well. What a view of real data is worth for new queries takes a policy that is trained
+    on some and valued on others. Returns an outcome of kind "oracle".
 
     Args:
         observation: int64[queries, states]; what a policy sees, equal numbers look the same. See
             `observations`.
         allow_stop: whether an episode may end before L calls. Stopping is decided with the call,
             before its answer is seen (paper appendix A).
-
-    Returns:
-        An outcome of kind "oracle".
     """
     routes, queries = tree.routes, len(tree)
     history = _histories(routes, observation)
@@ -185,10 +182,8 @@ def measurable_optimum(
 def observations(tree: RouteTree) -> Integers:
     """Numbers of the distinct states as the tree's view shows them: embedding, stage and cost.
 
-    Costs are compared in float32 and embeddings bit by bit, as a router reads them.
-
-    Returns:
-        int64[queries, states], from 0.
+    Costs are compared in float32 and embeddings bit by bit, as a router reads them. Returns
+    int64[queries, states], from 0.
     """
     states = tree.routes.states
     number = _distinct(tree.cost[:, :states].astype(np.float32))

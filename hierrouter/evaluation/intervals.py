@@ -19,13 +19,12 @@ DRAWS = 1 << 17
 def resampled_means(values: Floats, n: int, rng: np.random.Generator) -> Floats:
     """Means of n resamples of the queries, the same resamples for every row.
 
+    Returns float64[policies, n].
+
     Args:
         values: float64[policies, queries].
         n: number of resamples.
         rng: source of the draws; equal states give equal resamples.
-
-    Returns:
-        float64[policies, n].
     """
     queries = values.shape[1]
     if queries == 0:
@@ -39,17 +38,15 @@ def resampled_means(values: Floats, n: int, rng: np.random.Generator) -> Floats:
 def percentile_interval(means: Floats, queries: int, level: float = 0.95) -> tuple[Floats, Floats]:
     """Expanded percentiles of the resampled means, over the last axis.
 
-    Plain percentiles are too narrow for few queries: like a normal interval with n in place of
-    n - 1. These lie as much further out as Student's interval is wider (Hesterberg 2015, What
-    Teachers Should Know About the Bootstrap, The American Statistician 69(4), section 5.3.2).
+    Plain percentiles are too narrow for few queries: like a normal interval with n in place of n -
+    1. These lie as much further out as Student's interval is wider (Hesterberg 2015, What Teachers
+    Should Know About the Bootstrap, The American Statistician 69(4), section 5.3.2). Returns low
+    and high, float64[...] each.
 
     Args:
         means: float64[..., n].
         queries: how many each resample is made of.
         level: in (0, 1).
-
-    Returns:
-        low and high, float64[...] each.
     """
     tail = expanded_tail(queries, level)
     low, high = np.quantile(means, [tail, 1 - tail], axis=-1)
@@ -99,10 +96,8 @@ def crossed_interval(values: Floats, level: float = 0.95) -> tuple[Floats, Float
     queries alone make visible. Degrees of freedom are Satterthwaite's (Searle, Casella and
     McCulloch, Variance Components, 1992, chapter 4).
 
-    `values`: float64[..., seeds, queries], at least 2 of each; `level`: in (0, 1).
-
-    Returns:
-        low and high, float64[...] each.
+    `values`: float64[..., seeds, queries], at least 2 of each; `level`: in (0, 1). Returns low and
+    high, float64[...] each.
     """
     seeds, queries = values.shape[-2:]
     mean = values.mean(axis=(-2, -1), keepdims=True)
@@ -129,17 +124,15 @@ def gap_closed_interval(
     The fixed route is the same in every resample. The best of several is chosen on the queries it
     is judged on, so its mean is too high, and the share too low. Choosing it anew in each resample
     would not cover that choice but repeat the mistake: the best route of a resample is better still
-    (see docs/decisions.md). So this is for the share against that very route.
+    (see docs/decisions.md). So this is for the share against that very route. Returns low and high;
+    None where the resamples do not bound the share, because the gap is below `SMALLEST_GAP` in too
+    many of them.
 
     Args:
         router, fixed, oracle: float64[queries], rewards on the same queries.
         n: number of resamples.
         level: in (0, 1).
         rng: source of the draws.
-
-    Returns:
-        low and high; None where the resamples do not bound the share, because the gap is below
-        `SMALLEST_GAP` in too many of them.
     """
     means = resampled_means(np.array([router, fixed, oracle]), n, rng)
     gap = means[2] - means[1]
@@ -203,17 +196,14 @@ def simultaneous_intervals(
 
     c is the `level` quantile over resamples of max |mean* - mean| / error, no less than that of one
     difference, taken as a normal deviate and replaced by Student's for the same probability, which
-    few queries need.
+    few queries need. Returns low and high, float64[comparisons] each; equal where a difference is
+    the same on every query.
 
     Args:
         differences: float64[comparisons, queries], paired by query; at least 2 queries.
         n: number of resamples.
         level: probability that all intervals hold, in (0, 1).
         rng: source of the draws.
-
-    Returns:
-        low and high, float64[comparisons] each; equal where a difference is the same on every
-        query.
     """
     queries = differences.shape[1]
     mean = differences.mean(axis=1)

@@ -16,10 +16,8 @@ def frontier(cost: Floats, quality: Floats) -> Integers:
     Of points on the same spot the first is kept; points on an edge, which are nowhere the only
     best ones, are left out.
 
-    `cost`: float64[points]; `quality`: float64[points].
-
-    Returns:
-        int64[hull], cost and quality both strictly rising, slopes strictly falling.
+    `cost`: float64[points]; `quality`: float64[points]. Returns int64[hull], cost and quality both
+    strictly rising, slopes strictly falling.
     """
     hull: list[int] = []
     for point in np.lexsort((-quality, cost)).tolist():
@@ -140,10 +138,7 @@ def call_mix(routes: Routes, endings: Floats) -> Floats:
     Trap: hops sum to 1 only where nobody stops; and a model with half of the calls can have
     nearly all of the cost.
 
-    `endings`: float64[queries, nodes], rows sum to 1.
-
-    Returns:
-        float64[queries, L, M].
+    `endings`: float64[queries, nodes], rows sum to 1. Returns float64[queries, L, M].
     """
     calls = called(routes, endings)
     levels = [
@@ -157,11 +152,9 @@ def gap_recovered(quality: Floats) -> Floats | None:
     """Performance gap recovered, PGR: (Q - Q(weak)) / (Q(strong) - Q(weak)).
 
     `quality`: float64[points], mean Q of a router at every threshold, by rising share of queries
-    that the strong model answers; the first is the weak model's, the last the strong one's.
-
-    Returns:
-        float64[points], 0 first and 1 last, above 1 where a mixture beats the strong model; None
-        where the gap is below `SMALLEST_GAP` or the weak model is the better one.
+    that the strong model answers; the first is the weak model's, the last the strong one's. Returns
+    float64[points], 0 first and 1 last, above 1 where a mixture beats the strong model; None where
+    the gap is below `SMALLEST_GAP` or the weak model is the better one.
     """
     gap = quality[-1] - quality[0]
     return (quality - quality[0]) / gap if gap >= SMALLEST_GAP else None

@@ -178,10 +178,8 @@ def ending(actions: Actions, probabilities: Floats) -> Floats:
     """Probability of ending at each node: the product of the decisions on the way.
 
     `actions`: what may be chosen; `probabilities`: float64[queries, states, A], rows sum to 1; the
-    root is state 0.
-
-    Returns:
-        float64[queries, nodes], rows sum to 1; 0 at nodes where no episode can end.
+    root is state 0. Returns float64[queries, nodes], rows sum to 1; 0 at nodes where no episode can
+    end.
     """
     routes, queries = actions.routes, len(probabilities)
     ends = np.zeros((queries, routes.nodes))
@@ -202,10 +200,7 @@ def greedy(probabilities: Floats, base_rate: Floats) -> Floats:
     of a token is known before the call; its number is not, and a policy must not look ahead.
 
     `probabilities`: float64[..., A], A = M or 2M; see `Actions`; `base_rate`: float64[M], cost per
-    token.
-
-    Returns:
-        float64[..., A], one-hot.
+    token. Returns float64[..., A], one-hot.
     """
     count = probabilities.shape[-1]
     stopping_first = np.roll(np.arange(count), len(base_rate))
@@ -230,10 +225,8 @@ def policy_outcome(
 def going_on(routes: Routes, endings: Floats) -> Floats:
     """Probability that an episode comes to each state and does not end there.
 
-    `endings`: float64[queries, nodes], rows sum to 1.
-
-    Returns:
-        float64[queries, states]; 1 at the root.
+    `endings`: float64[queries, nodes], rows sum to 1. Returns float64[queries, states]; 1 at the
+    root.
     """
     reached = endings.copy()
     deciding = np.empty((len(endings), routes.states))
@@ -247,10 +240,8 @@ def going_on(routes: Routes, endings: Floats) -> Floats:
 def called(routes: Routes, endings: Floats) -> Floats:
     """Probability that the call of each node is made, whether or not the episode goes on.
 
-    `endings`: float64[queries, nodes], rows sum to 1.
-
-    Returns:
-        float64[queries, nodes]; 1 at the root, which is no call.
+    `endings`: float64[queries, nodes], rows sum to 1. Returns float64[queries, nodes]; 1 at the
+    root, which is no call.
     """
     reached = endings.copy()
     reached[:, : routes.states] += going_on(routes, endings)

@@ -339,13 +339,12 @@ StateValue = Callable[[int, Tensor], Tensor]
 def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
     """Q(s, a) of every action at every state: the expected reward after it, exactly.
 
+    Returns float32[queries, states, A].
+
     Args:
         actions: what may be done.
         probabilities: float32[queries, states, A], the policy that is followed afterwards.
         reward: float32[queries, nodes], paid where an episode ends.
-
-    Returns:
-        float32[queries, states, A].
     """
     level = actions.routes.level
     return _backed_up(
@@ -357,9 +356,7 @@ def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
     """Q(s, a) where the best action is always taken afterwards, and where random ones are.
 
     `actions`: what may be done; `reward`: float32[queries, nodes], paid where an episode ends.
-
-    Returns:
-        float32[queries, states, A, 2]; before the last call the two are the same.
+    Returns float32[queries, states, A, 2]; before the last call the two are the same.
     """
 
     def state_value(_: int, values: Tensor) -> Tensor:

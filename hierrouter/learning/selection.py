@@ -235,13 +235,12 @@ SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK
 def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -> list[str]:
     """Write a look into the log of each run that was looked at, where it is not there yet.
 
+    Returns what could not be written, in words; a log that fails stops no command.
+
     Args:
         runs: folders of runs, or checkpoints in them.
         command: that looks.
         look: what is looked at, JSON values; equal ones are the same look.
-
-    Returns:
-        What could not be written, in words; a log that fails stops no command.
     """
     folders = sorted({_folder(run) for run in runs})
     seen = {"command": command, "routers": [_name(folder) for folder in folders], **look}

@@ -55,10 +55,7 @@ class AlphaRouter(nn.Module):
         """Logits of whole trees at several alphas each; what does not depend on alpha, once.
 
         `states`: the S states of one query after those of another, n = queries * S; `alpha`:
-        float32[queries, K].
-
-        Returns:
-            float32[queries, K, S, A].
+        float32[queries, K]. Returns float32[queries, K, S, A].
         """
         queries, alphas = alpha.shape
         rows = self._modulation(alpha.reshape(-1))
@@ -314,10 +311,7 @@ class Sweep:
     def like(self, trained: TrainedRouter | None, alpha: float) -> TrainedRouter | None:
         """The first seed's router for one alpha that may do what `trained` may, or also stop early.
 
-        `trained`: None is anything.
-
-        Returns:
-            None without one.
+        `trained`: None is anything. Returns None without one.
         """
         for router in self._each(alpha):
             stop = router.objective.allow_stop or (trained and trained.objective.allow_stop)
@@ -346,15 +340,12 @@ def alpha_grid(tree: RouteTree, count: int = POINTS, allow_stop: bool = False) -
 
     0 (quality alone), the paper's alpha, and quantiles of the exact break-points at which the tree
     oracle takes another route on some query of the train fold, rounded for reading. Raises
-    InputError: `count` is below 2 or the train fold is empty.
+    InputError: `count` is below 2 or the train fold is empty. Returns ascending.
 
     Args:
         tree: all folds; only "train" is looked at.
         count: number of alphas, at least 2; there are fewer where they coincide.
         allow_stop: whether the oracle may take routes of fewer than L calls.
-
-    Returns:
-        ascending.
     """
     if count < 2:
         raise InputError(f"a grid needs at least 2 alphas, got {count}")

@@ -79,19 +79,16 @@ def cache_info(
     """Counts for the queries of the last collection, and its pool or another one.
 
     Raises CacheError: nothing there, or damaged; InputError: an unknown pool, model or number of
-    hops.
+    hops. Returns format, queries, nodes (found of the trees, root excluded), direct (single-model
+    calls found), complete_queries, missing_nodes, missing_direct, failed_calls (by status), calls
+    (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops saw no
+    answer), a fingerprint of pool and queries; with `incomplete` under that name a list of {query,
+    missing_nodes, missing_direct}.
 
     Args:
         root: the cache's folder.
         pool, models, hops: what the trees are counted for, see `opened_pool`.
         incomplete: name the queries that lack something.
-
-    Returns:
-        format, queries, nodes (found of the trees, root excluded), direct (single-model calls
-        found), complete_queries, missing_nodes, missing_direct, failed_calls (by status), calls
-        (distinct model calls stored), parts, bytes, models, datasets, context_free (later hops
-        saw no answer), a fingerprint of pool and queries; with `incomplete` under that name a
-        list of {query, missing_nodes, missing_direct}.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -156,15 +153,13 @@ def verify_cache(
     """Check every file of a cache, and what its rows mean.
 
     Raises DamagedPart: a damaged file, see `damaged_files` for all of them; or values that no
-    collection writes; CacheError: nothing there, or changed meanwhile.
+    collection writes; CacheError: nothing there, or changed meanwhile. Returns what was checked and
+    found, a line each.
 
     Args:
         root: the cache's folder.
         rescore: compute every score again.
         on_rows: told (rows just checked, rows of all parts).
-
-    Returns:
-        What was checked and found, a line each.
     """
     reader = CacheReader(root)
     vectors = embedding_files(root)

@@ -52,7 +52,8 @@ def add_analysis(
 ) -> CostRange | None:
     """The ladder, the router's regret and calls, repairs, and what each model is worth.
 
-    Raises InputError: a router made for another tree.
+    Raises InputError: a router made for another tree. Returns the costs between which frontiers are
+    compared; None without a train fold.
 
     Args:
         found: the table, of the queries of the fold.
@@ -64,9 +65,6 @@ def add_analysis(
             one.
         swept: the routers of a sweep on this fold, where there is one.
         swept_stop: whether these may stop early.
-
-    Returns:
-        The costs between which frontiers are compared; None without a train fold.
     """
     fold, train = tree.split(split), tree.split("train")
     stop = trained is not None and trained.objective.allow_stop

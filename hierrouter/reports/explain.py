@@ -227,10 +227,7 @@ def worst_queries(
     Raises InputError: a router made for another tree.
 
     `split`: the fold to look at; `count`: at most so many; queries on which nothing is lost are
-    left out.
-
-    Returns:
-        the largest regret first; of equal ones the first query.
+    left out. Returns the largest regret first; of equal ones the first query.
     """
     rows = tree.rows(split)
     fold = tree.select(rows)

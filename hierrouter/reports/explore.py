@@ -62,14 +62,13 @@ def positions(
 ) -> tuple[float, ...]:
     """0, the paper's alpha, those of sweep and router, and the range in which best routes change.
 
+    Returns ascending.
+
     Args:
         tree: all folds; the range is that of the train fold, of the fold shown where it is empty.
         split: the fold that is shown.
         sweep: where it has a router for each alpha of its grid only, these are all positions.
         trained: the router of a single run.
-
-    Returns:
-        ascending.
     """
     asked = {0.0, PAPER_ALPHA} | ({trained.alpha} if trained else set())
     wanted = asked | set(sweep.alphas if sweep else ()) | _between(tree, split, trained)
@@ -413,8 +412,7 @@ def _absent(explored: Explored) -> set[str]:
 def whole_numbers(values: Integers) -> dict[str, str]:
     """Numbers >= 0 in the smallest type; those of 2**32 and more as float64, exact up to 2**53.
 
-    Returns:
-        `type` and `data`, the values in C order.
+    Returns `type` and `data`, the values in C order.
     """
     largest = int(values.max(initial=0))
     kind = TYPES[sum(largest >= limit for limit in (2**8, 2**16, 2**32))]
@@ -424,8 +422,7 @@ def whole_numbers(values: Integers) -> dict[str, str]:
 def numbers(values: Floats) -> dict[str, Any]:
     """Floats, each to the last bit: the distinct ones, and for each value which of them it is.
 
-    Returns:
-        `values` and `code`, both packed.
+    Returns `values` and `code`, both packed.
     """
     distinct, code = np.unique(values, return_inverse=True)
     return {"values": _packed(distinct, "<f8"), "code": whole_numbers(code.reshape(values.shape))}

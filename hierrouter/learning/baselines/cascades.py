@@ -195,9 +195,8 @@ def _follow(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """What a cascade does.
 
-    Returns:
-        int64[queries], the arm whose answer is given; bool[queries, arms], which were asked; and
-        the positions of the queries that reach the last arm.
+    Returns int64[queries], the arm whose answer is given; bool[queries, arms], which were asked;
+    and the positions of the queries that reach the last arm.
     """
     queries = len(judge.seen)
     answer = np.full(queries, chain.arms[-1])
