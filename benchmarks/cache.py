@@ -9,8 +9,6 @@ tokens and score and nothing else: no texts, no keys, no hash, so they cannot te
 another model's answer or another price from the right one.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -8,8 +8,6 @@ in one process; medians. `--dir` says which disk is measured; the second line of
 cache that holds 500 parts already.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

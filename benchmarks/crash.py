@@ -7,8 +7,6 @@ two batches; each run goes on where the last one was killed. After each kill eve
 acknowledged is compared with what a reader is served, row by row; see `tests/cache/crash.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import random

@@ -8,8 +8,6 @@ on the sound files, and has another result. "same": the command ended well with 
 it does not read the file. See `tests/cli/damaging.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import tempfile

@@ -9,8 +9,6 @@ which also chose the threshold; the test fold is not looked at. Without --cache:
 a model outside the pool that answers four questions in five.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace

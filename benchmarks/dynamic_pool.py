@@ -9,8 +9,6 @@ on the validation fold; the test fold is not looked at. Without --cache: planted
 models.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ time, without attempts, checks or counts. Then the same calls again with every f
 (429 with Retry-After, 500, cut streams). Prints ratios.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

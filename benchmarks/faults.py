@@ -9,8 +9,6 @@ call that fails. It must end well with the result that it has without faults, or
 its exit code; and then the same command, without faults, must end well with that result.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

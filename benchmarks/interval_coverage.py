@@ -16,8 +16,6 @@ score) of models that answered the same questions, each alone and every two. Wit
 seconds and memory of the 10,000 resamples of a report, ours and by scipy alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import resource

@@ -11,8 +11,6 @@ one list where chance has no part.
 Imports nothing of this project.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -3,8 +3,6 @@
 Importing it makes this copy of the project importable, its `tests` too, which are not installed.
 """
 
-from __future__ import annotations
-
 import platform
 import re
 import sys

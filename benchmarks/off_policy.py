@@ -9,8 +9,6 @@ intervals that hold the truth. --keep writes the first log, which `hierrouter of
 reads.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Iterator, Sequence

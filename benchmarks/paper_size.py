@@ -4,8 +4,6 @@ In: nothing; the tree is synthetic. Out: `PaperSize`: 1,260 train queries, 3 mod
 dimensions, the paper's preset. Not covered: what is measured, see `rollouts.py`, `training.py`.
 """
 
-from __future__ import annotations
-
 import measuring  # noqa: F401  makes `tests` importable
 import numpy as np
 import torch

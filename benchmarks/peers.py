@@ -12,8 +12,6 @@ LLMRouter is asked again with its rows turned round. Without --venv the environm
 in a temporary folder and removed again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -9,8 +9,6 @@ served; see `tests/cache/crash.py`. Linux only; needs root, `mkfs.ext4` and loop
 workers say about their dying disk goes to stderr.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fcntl

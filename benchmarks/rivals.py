@@ -6,8 +6,6 @@ of an environment have them; plain torch holds the tree's vectors. All have two 
 units under both heads. Not covered: what is timed, see `training.py`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -10,8 +10,6 @@ policy: the vectorised environment, and the look-ups that any way has to make. O
 thread, CPU seconds, interleaved rounds, medians.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 from collections.abc import Callable

@@ -11,8 +11,6 @@ the training. Whatever is tuned is tuned with `--fold validation`. `--set` takes
 the preset's, each by its name in `hierrouter.learning.config`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

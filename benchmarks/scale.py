@@ -12,8 +12,6 @@ imports take. At the end: exponents of CPU time without imports from one size to
 in proportion.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -8,8 +8,6 @@ mixed answers, the router's own time a hop, and the server's memory over time.
     python benchmarks/serve_load.py --checkpoint runs/mine --cache caches/default
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -14,8 +14,6 @@ The commands and what is asked of them: `soak_commands.py`; the server: `soak_se
 covered: power cuts (`power.py`), full disks (`tests/acceptance`), other machines.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -5,8 +5,6 @@ were found as documented; and all rows that a cache serves, by what names them. 
 from a process that has imported what they need (`tests/warm.py`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -5,8 +5,6 @@ In: a run of `train`, the answers that the replayed tree gives to its questions.
 Not covered: how much a server carries (`serve_load.py`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import signal

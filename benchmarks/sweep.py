@@ -15,8 +15,6 @@ area above quality 0, from the cost of that route to the oracle's cost at alpha 
 over seeds.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Prints its port once it listens. Each model answers what waits for it in one batch.
 """
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -9,8 +9,6 @@ process, one thread, CPU seconds without imports, interleaved rounds of which th
 counted, medians.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The paper's settings, in one place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 PAPER_SCORER = "token_f1"  # Q, appendix C

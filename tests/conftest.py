@@ -1,7 +1,5 @@
 """Fixtures that several folders share: the installed command, and a collected testbed."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import json

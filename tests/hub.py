@@ -4,8 +4,6 @@ It serves repositories that a test writes: of data sets a card that names config
 and one Parquet file for each of them; of models the files of each commit of a branch that moves.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.server
 import io

@@ -1,7 +1,5 @@
 """`import hierrouter` is all that a user needs: its names, its weight, and what they do."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

@@ -8,8 +8,6 @@ be seen from the first instruction on (start-up, settings that libraries read wh
 imported, equal bytes whatever the hash seed) starts cold; see `conftest`.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json

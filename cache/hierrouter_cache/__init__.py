@@ -5,8 +5,6 @@ calls of each query's tree, and `tree` holds them as dense arrays. Knows numpy, 
 no torch, and nothing of policies.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CACHE = Path("caches/default")

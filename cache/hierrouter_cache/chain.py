@@ -5,8 +5,6 @@ commit that nobody has named yet. So from the heads every commit is reached. A s
 says of other parts that they belong here, or what has become of them. See docs/cache.md.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

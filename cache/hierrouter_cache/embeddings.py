@@ -1,7 +1,5 @@
 """Embedded texts: derived data that lies beside the truth."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """What can go wrong, named by what happened."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import stat

@@ -1,7 +1,5 @@
 """What identifies a row, and whether a row is what its key says."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Who may write into a cache, so that nobody pays twice."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

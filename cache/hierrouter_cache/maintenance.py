@@ -1,7 +1,5 @@
 """Keep a cache healthy: merge small parts, move damaged files away."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

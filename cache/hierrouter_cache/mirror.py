@@ -1,7 +1,5 @@
 """A cache and its mirror, made equal, and what happens to rival answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Immutable parts: columns, names, proof of their bytes, and what each one says of itself."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

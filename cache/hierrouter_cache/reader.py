@@ -1,7 +1,5 @@
 """Serve a cache: parts are checked, then read by DuckDB."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A cache as SQL views, for people's own questions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import duckdb

@@ -1,7 +1,5 @@
 """Where a mirror of a cache can lie: a folder or an object store."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path

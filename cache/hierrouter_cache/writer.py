@@ -1,7 +1,5 @@
 """Write files wholly or not at all, and append parts so that no crash can lose or tear one."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

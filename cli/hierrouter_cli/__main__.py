@@ -1,7 +1,5 @@
 """The installed command, and `python -m hierrouter_cli`."""
 
-from __future__ import annotations
-
 import sys
 
 

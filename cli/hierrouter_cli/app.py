@@ -1,7 +1,5 @@
 """The `hierrouter` command: registers, runs, reports errors."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

@@ -1,7 +1,5 @@
 """`hierrouter compare`: the usual routers beside the learned one."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What of an installation works: the checks of `hierrouter doctor`, slow to import."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

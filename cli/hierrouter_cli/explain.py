@@ -1,7 +1,5 @@
 """`hierrouter explain` and `hierrouter explore`: one query's tree, or a page to play with."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How the help of a command is laid out, and what a person could type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

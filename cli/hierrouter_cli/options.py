@@ -4,8 +4,6 @@
 wrong before a command's body runs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """`hierrouter quickstart`: the whole job on the testbed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

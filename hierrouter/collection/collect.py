@@ -4,8 +4,6 @@
 `require_consent`, then `make_calls`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path

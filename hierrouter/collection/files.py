@@ -1,7 +1,5 @@
 """Files that others read, whole or not at all, and a whole cache as JSON lines and back."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

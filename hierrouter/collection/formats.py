@@ -1,7 +1,5 @@
 """The formats of files that others keep, and what to know of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 OWN = "jsonl"

@@ -1,7 +1,5 @@
 """The formats of RouteLLM, RouterBench and LLMRouter, read and written."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

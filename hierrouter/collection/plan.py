@@ -4,8 +4,6 @@ The plan is the pool and the queries, as the cache keeps them. Contexts name wha
 after: the question and the responses so far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

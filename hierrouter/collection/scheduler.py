@@ -1,7 +1,5 @@
 """Walk the tree level by level and make the calls that are missing."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 `store_answers` makes trees of answers that were given elsewhere.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Import and export: a cache from a file of whatever format, and back."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ small Protocols in `hierrouter.engines.generator`, and `vllm.py` is the shortest
 `backend` below lists; a new one is a module and a branch there. CONTRIBUTING.md names the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hierrouter.engines.generator import Backend, Engines

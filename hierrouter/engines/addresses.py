@@ -1,7 +1,5 @@
 """Which addresses may be called, judged by what a name resolves to when the connection is made."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address

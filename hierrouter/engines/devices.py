@@ -1,7 +1,5 @@
 """Where weights and batches live, how much room there is, and how many threads compute."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor

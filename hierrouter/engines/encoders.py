@@ -3,8 +3,6 @@
 Another encoder is a class with `description` and `encode`, and a line in `load_encoder`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

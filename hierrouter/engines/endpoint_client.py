@@ -1,7 +1,5 @@
 """A server: the connection, what its errors mean, and how all callers wait for it together."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 Then what engines share: the prompt of a call, its tokens, and which models stay loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -3,8 +3,6 @@
 An identity goes into the key of every answer: another byte of it, and the model is asked anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

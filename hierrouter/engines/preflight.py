@@ -4,8 +4,6 @@ The hub is asked for what it knows of a repository and for the head of one small
 would ask: a gated repository shows its list of files to everybody, and refuses the files.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

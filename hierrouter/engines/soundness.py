@@ -4,8 +4,6 @@ A loader fills what a checkpoint lacks with random numbers, and a network of NaN
 Neither is an error to it, and both would fill a cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 

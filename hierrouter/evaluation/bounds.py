@@ -1,7 +1,5 @@
 """What a router has to beat, what it cannot, and where it loses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a further call brings: depth, repair, what a view of the state is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What each model of a pool adds to what can be reached."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

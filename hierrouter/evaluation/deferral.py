@@ -1,7 +1,5 @@
 """Hand a query to a stronger model when in doubt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

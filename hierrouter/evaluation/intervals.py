@@ -1,7 +1,5 @@
 """How sure a mean, a difference or a share is, by resampling queries."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Metrics of frontiers and of model pairs, each with its definition."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.integrate import trapezoid
 

@@ -1,7 +1,5 @@
 """What a policy may do, and what it does on each query: exact, by enumeration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """`live.json`, beside a policy: the pool and the ceilings it needs to route live questions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

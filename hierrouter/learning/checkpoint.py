@@ -1,7 +1,5 @@
 """What training leaves on disk: a policy, a sweep of them, a training that can go on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

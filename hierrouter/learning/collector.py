@@ -1,7 +1,5 @@
 """The replayed tree as Tianshou takes it: a collector of whole episodes, and an environment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a training is for, and the numbers it is done with; light enough for the command line."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

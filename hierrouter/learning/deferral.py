@@ -3,8 +3,6 @@
 What any threshold gives, of any policy, is in `hierrouter.evaluation.deferral`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

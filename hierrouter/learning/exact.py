@@ -4,8 +4,6 @@ The exact value of every action is read off the tree; the policy moves towards t
 at last climbs on the expected return itself. `ppo` is the other algorithm.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

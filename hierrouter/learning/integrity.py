@@ -1,7 +1,5 @@
 """Whether everything that a figure rests on is what was written: cache, embeddings and runs."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The paper's router as a torch module, and the states it reads."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Sequence

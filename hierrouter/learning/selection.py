@@ -1,7 +1,5 @@
 """Which finished run a command shows, why, and how often the test fold was looked at."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Routers for many alphas: one network that is told alpha, sweeps, grids, and budgets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Pools and prices as people write them: in TOML files and by flags."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

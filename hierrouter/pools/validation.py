@@ -4,8 +4,6 @@ The classes of a pool state what their fields may hold. pydantic is imported whe
 is checked: to open a cache of one's own, it is not needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -3,8 +3,6 @@
 No question of test may stand in another fold: the same text is refused, nearly the same is told.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows in files that others wrote: JSON lines and Parquet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ the line after `####`, the sentence after "the answer is". A vaguer one never be
 All of them look from the end, at a bounded part of the text: no response takes long.
 """
 
-from __future__ import annotations
-
 import re
 
 FIELD = re.compile(r"[\"'](?:final[ _]?)?answer[\"']\s*:\s*", re.I)

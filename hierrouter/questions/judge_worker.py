@@ -1,7 +1,5 @@
 """The process that compares two LaTeX expressions with math-verify, within limits."""
 
-from __future__ import annotations
-
 import json
 import logging
 import resource

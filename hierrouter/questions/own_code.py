@@ -1,7 +1,5 @@
 """Code of the user's own, by its import path `module:attribute`: a scorer, a baseline, a policy."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A question with its reference answers, and how a query is named."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Scorers by name: the quality Q of a response, measured by us or by a function of the user's."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

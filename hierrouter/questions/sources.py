@@ -4,8 +4,6 @@ A row has a `question` and an `answer`, or several `answers`. It may have an `id
 `split`, a `dataset`, and a `final_answer` beside answers that do not state their result.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

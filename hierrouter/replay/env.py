@@ -1,7 +1,5 @@
 """The cached tree as environments: one episode, thousands that step together, whole rollouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

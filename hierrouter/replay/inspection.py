@@ -1,7 +1,5 @@
 """What is in a cache, whether it is sound, and what a reader must know of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

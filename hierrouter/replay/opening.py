@@ -1,7 +1,5 @@
 """Open a cache as a tree, with everything that is derived from its texts."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The vectorised environment as Stable-Baselines3 has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which pool a cache is opened with, and the scores of its responses."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

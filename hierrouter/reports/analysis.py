@@ -1,7 +1,5 @@
 """What a report says beside its policies: bounds, regret, calls, and what each model is worth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

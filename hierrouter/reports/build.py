@@ -1,7 +1,5 @@
 """From outcomes to a report: means, intervals, claims."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

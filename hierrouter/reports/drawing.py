@@ -1,7 +1,5 @@
 """A drawing: a matplotlib figure, its colours, and an SVG that fits any page."""
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

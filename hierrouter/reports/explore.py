@@ -1,7 +1,5 @@
 """A page that lets a person play with a cache: what is on it, and how it is packed."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

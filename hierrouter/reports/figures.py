@@ -1,7 +1,5 @@
 """The figures of a report: drawn, and written to files."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What our HTML pages share: templates, style sheets, and what a page may do."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from functools import cache

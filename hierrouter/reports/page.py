@@ -1,7 +1,5 @@
 """The report as one HTML page that loads nothing; what its words mean is in terms.html.j2."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

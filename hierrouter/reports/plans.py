@@ -1,7 +1,5 @@
 """A pool, and what a collection will take, as tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The report as tables, before any markup."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal

@@ -5,8 +5,6 @@ list, ...), the metric, its value, and the ends of the interval. Tables, figures
 rows off it: see `pivot`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

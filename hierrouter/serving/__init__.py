@@ -1,5 +1,3 @@
 """New questions, routed live, and what their log says."""
 
-from __future__ import annotations
-
 MAX_REQUESTS = 256  # under way at once, unless another number is asked for

@@ -1,7 +1,5 @@
 """What a trained policy does next at the states of live questions, worked out for many together."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

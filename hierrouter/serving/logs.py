@@ -1,7 +1,5 @@
 """Logged episodes: the JSON lines of a log file, and the arrays that estimators read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The question that models see, from chat messages, from lines of JSON, and from a pipe of them."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a log from elsewhere says of a router: the estimates, warnings, tables and JSON."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

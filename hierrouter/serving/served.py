@@ -1,7 +1,5 @@
 """A model that a server answers for, prompt by prompt."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import anyio

@@ -3,8 +3,6 @@
 A row of the table names a function here and its further arguments. Each takes the place first.
 """
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import json

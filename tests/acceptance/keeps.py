@@ -3,8 +3,6 @@
 Each check takes what happened first, and the further arguments that the row names.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

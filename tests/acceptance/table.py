@@ -1,7 +1,5 @@
 """The rows of bad_inputs.toml: what is wrong, what is done, what the user reads."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

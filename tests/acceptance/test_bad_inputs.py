@@ -5,8 +5,6 @@ outside the folder, no draft, no part changed; after one that is refused also no
 call of a model, and every file as it was.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

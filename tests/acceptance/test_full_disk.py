@@ -1,7 +1,5 @@
 """A disk that is full in the middle of a collection, and has room again afterwards."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

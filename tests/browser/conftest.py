@@ -3,8 +3,6 @@
 It is that of HIERROUTER_CHROMIUM, one on the PATH, or the one `get_chromium.py` has fetched.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page of `explore` in a real browser: the report's figures, quick, quiet, inert, readable."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The report's page in a real browser: quiet, whole, inert, readable."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ then; it is killed with SIGKILL, by itself at a named milestone or from outside 
 `inspect` then compares the cache with what was acknowledged, row by row.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import multiprocessing

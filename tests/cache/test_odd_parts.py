@@ -1,7 +1,5 @@
 """Parts under right names whose rows are none of ours: refused in one line, whoever reads them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

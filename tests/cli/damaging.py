@@ -4,8 +4,6 @@ A damage is silent where a command ends well, says nothing that it did not say b
 another result. `benchmarks/damage.py` counts; `test_integrity.py` tries some.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

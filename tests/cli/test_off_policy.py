@@ -1,7 +1,5 @@
 """`hierrouter off-policy` on a small cache: a log played there, its texts, and bad files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -6,8 +6,6 @@ Atheris is no dependency of the project: `pip install atheris`. Not covered: cod
 instrumented; Arrow and DuckDB are reached all the same.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ one right route. In the last family the second model depends on the query and sh
 state after the right first call: no fixed route, and no look at the question alone, finds it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from typing import Any

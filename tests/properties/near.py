@@ -1,7 +1,5 @@
 """What is nearly right: sound JSON values and bytes with a few places changed."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

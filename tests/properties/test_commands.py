@@ -3,8 +3,6 @@
 Commands that go on for minutes are only run where they check and stop, or where there is no cache.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

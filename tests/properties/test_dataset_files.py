@@ -1,7 +1,5 @@
 """Any file of questions is read, or refused in one line that names it."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any file that is nearly one of a format is imported, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from functools import cache

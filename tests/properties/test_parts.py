@@ -1,7 +1,5 @@
 """Whatever stands in a part under a right name: it is served, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

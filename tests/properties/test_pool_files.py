@@ -1,7 +1,5 @@
 """Any pool file is a pool, or refused in one line; what is written is read as it was."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A run's folder of any content is a router, or refused in one line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """What a model answers is text: it is never run, and no scorer takes for ever on it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What our own code may not do, read from its text."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

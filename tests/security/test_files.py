@@ -1,7 +1,5 @@
 """Caches and runs that others made: links, odd files, huge numbers, odd shapes."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

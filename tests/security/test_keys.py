@@ -1,7 +1,5 @@
 """A key is sent to the server that it is for, and found nowhere else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Route and serve: others' answers, others' pages, others' runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

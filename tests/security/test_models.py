@@ -1,7 +1,5 @@
 """Folders of models that others made: their code is never run, their templates in a sandbox."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

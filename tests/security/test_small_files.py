@@ -1,7 +1,5 @@
 """No small file takes the machine: a little memory and time, one line, the right exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """No text of others steers a terminal or a spreadsheet, whatever command shows it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

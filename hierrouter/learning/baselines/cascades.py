@@ -1,7 +1,5 @@
 """Routers that read answers: vote, best of several, cascades."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

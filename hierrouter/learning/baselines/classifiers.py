@@ -1,7 +1,5 @@
 """Routers by scikit-learn: neighbours, clusters, regressions, networks."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every baseline beside the learned router, on one fold."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 import zlib

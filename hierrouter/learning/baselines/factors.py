@@ -1,7 +1,5 @@
 """Routers that learn vectors of questions and arms: matrix factorisation, dual encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The baselines there are, by name, and the user's own."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Routers that do not read the question, and those that rate or try."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from itertools import product

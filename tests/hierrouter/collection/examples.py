@@ -1,7 +1,5 @@
 """Small made-up tables, a cache from one of them, and what scripted models are asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

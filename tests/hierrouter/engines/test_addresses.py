@@ -1,7 +1,5 @@
 """Servers are judged by the address that is connected to, however it is written."""
 
-from __future__ import annotations
-
 import socket
 from ipaddress import ip_address
 from typing import Any

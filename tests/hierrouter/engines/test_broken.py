@@ -1,7 +1,5 @@
 """Models that are broken answer nothing: one line, and no row in the cache."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Trees walked route by route, in plain loops: what the arithmetic is compared with."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from functools import cache

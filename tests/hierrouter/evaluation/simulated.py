@@ -3,8 +3,6 @@
 Each population has 20,000 queries, so that what intervals should cover is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bounds, the ladder of them, and the regret to the highest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Hulls, optima within budgets, ceilings and price mixes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

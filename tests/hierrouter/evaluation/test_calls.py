@@ -1,7 +1,5 @@
 """What a further call brings: depth, repair, information."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a model adds, against all orders of joining and every sub-pool walked in plain loops."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Handing over when in doubt: exact, between chance and the oracle."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

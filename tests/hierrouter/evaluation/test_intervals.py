@@ -1,7 +1,5 @@
 """Intervals: of one mean, of many at once, over seeds and queries, of a share; and their power."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,7 +1,5 @@
 """Frontiers, their figures, and the figures of a pair."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Outcomes and actions, exact against enumeration by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Anybody's policy is valued exactly: as if each of its episodes were walked by hand."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace

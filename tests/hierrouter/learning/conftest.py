@@ -1,7 +1,5 @@
 """Trainings that several files look at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

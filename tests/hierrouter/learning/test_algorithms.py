@@ -1,7 +1,5 @@
 """Tianshou's algorithms learn on the replayed tree as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Checkpoints: there and back, and every wrong file by its name."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

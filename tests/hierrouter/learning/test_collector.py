@@ -1,7 +1,5 @@
 """The collector and the environment keep Tianshou's contracts; its own trainer takes both."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

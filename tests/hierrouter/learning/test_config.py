@@ -1,7 +1,5 @@
 """Presets: the paper's numbers, and every wrong name by what it should be."""
 
-from __future__ import annotations
-
 import pytest
 
 from hierrouter.learning.config import (

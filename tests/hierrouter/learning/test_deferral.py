@@ -1,7 +1,5 @@
 """A router that knows when to hand over."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A policy over features of models routes in pools that it was not trained on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -7,8 +7,6 @@ of torch, add up float32 in another order. With three instruction sets of one ma
 differed by 2e-6 at most, and no value did. Bits are compared on one machine, in `test_training`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Budgets: for the mean cost of a query, and for every single one."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

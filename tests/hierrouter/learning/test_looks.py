@@ -1,7 +1,5 @@
 """The log of looks at the test fold: what counts, and what it stands."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The router, the states it reads, and exact values of actions."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A training taken up again is the training that was never interrupted; folders of runs."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from dataclasses import replace

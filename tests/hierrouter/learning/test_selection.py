@@ -1,7 +1,5 @@
 """Which run is shown, what is said of it, and which runs are only named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

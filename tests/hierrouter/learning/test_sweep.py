@@ -1,7 +1,5 @@
 """Routers for many alphas: one network that is told alpha, grids, and sweeps in folders."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

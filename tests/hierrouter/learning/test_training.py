@@ -1,7 +1,5 @@
 """Trainings are reproducible, watched and chosen on validation; enumeration and Adam by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

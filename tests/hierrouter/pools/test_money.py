@@ -1,7 +1,5 @@
 """One unit of money: rates per so many tokens, C per question."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where prices come from, and what they make of a real cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

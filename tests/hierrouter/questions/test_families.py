@@ -1,7 +1,5 @@
 """The testbed's questions: distinct, consistent, and in one split only."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import combinations

@@ -1,7 +1,5 @@
 """The final answer of a response: its forms, their order, and what real sources say is right."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The shipped specialists: small, loadable, good at what they own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """The environment keeps Gymnasium's contract and the paper's."""
 
-from __future__ import annotations
-
 import tracemalloc
 import warnings
 from dataclasses import replace

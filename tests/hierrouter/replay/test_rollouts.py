@@ -1,7 +1,5 @@
 """Batched rollouts play the very episodes that environments one by one would."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

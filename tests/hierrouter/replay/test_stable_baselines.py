@@ -1,7 +1,5 @@
 """Stable-Baselines3 takes both environments as they are."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

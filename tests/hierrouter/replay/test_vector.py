@@ -1,7 +1,5 @@
 """Thousands of episodes at once are the same episodes as one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

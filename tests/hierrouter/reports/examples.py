@@ -4,8 +4,6 @@ Four queries, two datasets, alpha 0.1. Mean rewards: router .6, best fixed route
 oracle .8, so half of the gap is closed over all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

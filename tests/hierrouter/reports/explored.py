@@ -1,7 +1,5 @@
 """Pages of planted trees, without texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hierrouter.learning.selection import SelectedRun

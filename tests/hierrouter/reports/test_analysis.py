@@ -1,7 +1,5 @@
 """Analyses of trees of every shape, and of one that can be worked out on paper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache

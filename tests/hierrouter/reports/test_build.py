@@ -1,7 +1,5 @@
 """Means, intervals, differences, gaps, sweeps and claims against hand-made numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a report compares, with routers that were really trained."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Explained queries against tree, cache and outcomes; as text, Markdown, JSON, list and page."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

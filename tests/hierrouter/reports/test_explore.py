@@ -1,7 +1,5 @@
 """What the page holds: positions, endings, texts, packed arrays."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import replace

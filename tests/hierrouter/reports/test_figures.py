@@ -1,7 +1,5 @@
 """Figures are the same each time, carry nothing but themselves, and go to files."""
 
-from __future__ import annotations
-
 import re
 import warnings
 import xml.etree.ElementTree as ET

@@ -1,7 +1,5 @@
 """The JSON that other people's scripts read; its schema and its documentation say the same."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """The page: whole, inert, the same each time, under one price list or several."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

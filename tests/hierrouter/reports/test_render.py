@@ -1,7 +1,5 @@
 """Texts and tables in a terminal, in Markdown, in LaTeX and in a sheet, whatever they hold."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """What the tables hold, before any markup."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimators over a thousand logs, against what theory says of them."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

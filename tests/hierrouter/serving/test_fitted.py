@@ -1,7 +1,5 @@
 """Fitted Q evaluation: right where its features say enough, wrong by a known amount elsewhere."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A log on disk: what its lines say, and the first bad one is named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

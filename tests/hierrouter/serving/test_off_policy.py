@@ -1,7 +1,5 @@
 """Logs against trees and texts, warnings, and what is printed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Logs of the study of the estimators are drawn as their propensities say, and say what is so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import chisquare

@@ -1,7 +1,5 @@
 """Weights and overlap, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

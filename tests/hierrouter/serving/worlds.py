@@ -1,7 +1,5 @@
 """Small trees with two policies, on which every expectation can be worked out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

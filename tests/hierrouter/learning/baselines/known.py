@@ -1,7 +1,5 @@
 """Arms whose best choice is known, and a check that a router pays for every answer it reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

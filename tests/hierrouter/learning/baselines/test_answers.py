@@ -1,7 +1,5 @@
 """The texts of answers are those of the cache, arm by arm; a scorer learns from them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

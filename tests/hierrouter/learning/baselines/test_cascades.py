@@ -1,7 +1,5 @@
 """Routers that read answers: vote, best of several, cascade, cascade routing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
