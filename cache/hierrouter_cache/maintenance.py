@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hierrouter_cache import writer
 from hierrouter_cache.chain import (
     DAMAGED,
     FOREIGN,
@@ -33,13 +34,6 @@ from hierrouter_cache.parts import (
     no_cache,
 )
 from hierrouter_cache.reader import Winners, winners_of
-from hierrouter_cache.writer import (
-    Steps,
-    append_part,
-    fsync_folder,
-    no_steps,
-    sweep_drafts,
-)
 
 TARGET_ROWS = 131_072
 TARGET_BYTES = 64 << 20
@@ -60,7 +54,7 @@ class Compaction:
 
 def compact(
     root: Path,
-    on_step: Steps = no_steps,
+    on_step: writer.Steps = writer.no_steps,
     on_part: Callable[[int, int], None] = lambda done, total: None,
     target_rows: int = TARGET_ROWS,
 ) -> Compaction:
@@ -79,7 +73,7 @@ def compact(
     """
     list_parts(root)  # before a lock file is made in a folder that is no cache
     with collector_lock(root):
-        sweep_drafts(root)
+        writer.sweep_drafts(root)
         finish_pull(root)
         chain = sound_chain(root)
         before = chain.sound(*KINDS)
@@ -128,18 +122,18 @@ def _groups(winners: Winners, target_rows: int) -> list[list[Part]]:
     return [group for group in groups if len(group) > 1 or len(winners[group[0]]) < group[0].rows]
 
 
-def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: Steps) -> None:
+def _merge(root: Path, group: Sequence[Part], winners: Winners, on_step: writer.Steps) -> None:
     kind = group[0].kind
     table = _concat(kind, [_read(part).take(pa.array(winners[part])) for part in group])
     on_step("compact: read")
     seqs = [part.seq for part in group]
     seq = max(seqs) + 1 if kind in LAST_WINS else min(seqs)
-    append_part(root, kind, table, FIRST, on_step, seq, level=9, page_bytes=8 << 20)
+    writer.append_part(root, kind, table, FIRST, on_step, seq, level=9, page_bytes=8 << 20)
     on_step("compact: written")
 
 
 def _seal_all(
-    root: Path, chain: Chain, gone: Mapping[Part, str], on_step: Steps = no_steps
+    root: Path, chain: Chain, gone: Mapping[Part, str], on_step: writer.Steps = writer.no_steps
 ) -> None:
     """Commit what all parts are now, so that nobody need look behind this commit.
 
@@ -179,7 +173,7 @@ def _read(part: Part) -> pa.Table:
         ) from error
 
 
-def _unlink(parts: Iterable[Part], on_step: Steps) -> None:
+def _unlink(parts: Iterable[Part], on_step: writer.Steps) -> None:
     """Remove merged parts, the largest name first, so that winners outlive their rivals."""
     folder = None
     try:
@@ -188,7 +182,7 @@ def _unlink(parts: Iterable[Part], on_step: Steps) -> None:
             path.unlink(missing_ok=True)
             folder = path.parent
         if folder:
-            fsync_folder(folder)
+            writer.fsync_folder(folder)
     except OSError as error:
         raise WorldError(
             f"cannot remove a merged part: {error}; run `cache compact` again"
@@ -222,7 +216,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
             for path, _ in damaged:
                 path.rename(_free_name(shelf / path.name))
             for folder in {place for path, _ in damaged for place in (shelf, root, path.parent)}:
-                fsync_folder(folder)
+                writer.fsync_folder(folder)
         except OSError as error:
             raise WorldError(f"cannot move a damaged file: {error}; run `repair` again") from error
     return [(path.name, why) for path, why in faults]

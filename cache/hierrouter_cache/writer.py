@@ -14,18 +14,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hierrouter_cache import parts
 from hierrouter_cache.errors import CacheError, InputError, WorldError
-from hierrouter_cache.parts import (
-    KINDS,
-    METADATA_KEY,
-    Link,
-    head_name,
-    link_of,
-    listing,
-    origin,
-    part_name,
-    parts_folder,
-)
 
 # Told the name of each milestone of a commit or a compaction, right when it is reached.
 Steps = Callable[[str], None]
@@ -144,10 +134,10 @@ class PartWriter:
         Raises WorldError: the disk is full or failed; `table` is not committed then.
         """
         name, data = append_part(
-            self.root, kind, table.cast(KINDS[kind]), self._writer, self._on_step
+            self.root, kind, table.cast(parts.KINDS[kind]), self._writer, self._on_step
         )
         self._on_part(name, data)
-        return parts_folder(self.root) / name
+        return parts.parts_folder(self.root) / name
 
 
 def append_part(
@@ -164,11 +154,11 @@ def append_part(
     `seq`: its number; 0 for one more than any that is there; `packing`: as `encode`, which raises
     what this does, and `commit`.
     """
-    seen = listing(root)
+    seen = parts.listing(root)
     cache = min(seen.caches, default=NOBODY)
     seq = seq or 1 + max((part.seq for part in seen.parts), default=0)
-    data = encode(table, Link(kind, seq, writer, cache, seen.heads), **packing)
-    name = part_name(kind, seq, writer, table.num_rows, data)
+    data = encode(table, parts.Link(kind, seq, writer, cache, seen.heads), **packing)
+    name = parts.part_name(kind, seq, writer, table.num_rows, data)
     commit(root, name, data, on_step, seen.heads)
     return name, data
 
@@ -182,17 +172,19 @@ def make_cache(root: Path) -> None:
     if root.exists() and not root.is_dir():
         raise InputError(f"the cache is not a directory: {root}; name a folder")
     try:
-        for folder in (root, parts_folder(root), root / "tmp"):
+        for folder in (root, parts.parts_folder(root), root / "tmp"):
             _make_folder(folder)
-        if not listing(root).caches:
-            origin(root, secrets.token_hex(8)).touch()
+        if not parts.listing(root).caches:
+            parts.origin(root, secrets.token_hex(8)).touch()
     except OSError as error:
         raise not_writable(root, error) from error
     if not writable(root):
         raise CacheError(f"the cache is not writable: {root}: permission denied; {ELSEWHERE}")
 
 
-def encode(table: pa.Table, link: Link, level: int = 3, page_bytes: int = 1 << 20) -> memoryview:
+def encode(
+    table: pa.Table, link: parts.Link, level: int = 3, page_bytes: int = 1 << 20
+) -> memoryview:
     """The bytes of a part; the same table and link give the same bytes.
 
     Raises ValueError: `table` has no rows; such a part would carry no information.
@@ -207,7 +199,7 @@ def encode(table: pa.Table, link: Link, level: int = 3, page_bytes: int = 1 << 2
         raise ValueError("an empty part would carry no information")
     sink = pa.BufferOutputStream()
     pq.write_table(
-        table.replace_schema_metadata({METADATA_KEY: link.header()}),
+        table.replace_schema_metadata({parts.METADATA_KEY: link.header()}),
         sink,
         compression="zstd",
         compression_level=level,
@@ -230,27 +222,27 @@ def commit(
             another cache, which is no open end, for what it names may come later: its cache is
             noted, and `chain.seal_loose` takes it in.
     """
-    folder = parts_folder(root)
+    folder = parts.parts_folder(root)
 
     def move_head() -> None:
         if after is None:
             return
-        (folder / head_name(name)).touch()
+        (folder / parts.head_name(name)).touch()
         for covered in after:
             with contextlib.suppress(OSError):  # one too many costs nothing
-                (folder / head_name(covered)).unlink()
+                (folder / parts.head_name(covered)).unlink()
         on_step("after head")
 
-    if after is None and (link := link_of(pa.BufferReader(data))):
+    if after is None and (link := parts.link_of(pa.BufferReader(data))):
         with contextlib.suppress(OSError):  # a disk that refuses this refuses the part, too
-            origin(root, link.cache).touch()
+            parts.origin(root, link.cache).touch()
     with placing(draft_path(root, name), folder / name, on_step, move_head) as file:
         write_all(file.fileno(), data)
 
 
 def writable(root: Path) -> bool:
     """Whether parts can be added to the cache at `root`."""
-    return os.access(parts_folder(root), os.W_OK)
+    return os.access(parts.parts_folder(root), os.W_OK)
 
 
 def draft_path(root: Path, name: str) -> Path:

@@ -19,16 +19,7 @@ from hierrouter.engines.encoders import PAPER_ENCODER
 from hierrouter.engines.identity import folder_digest
 from hierrouter.learning.run_folders import RUNS, finished_runs
 from hierrouter.questions import testbed
-from hierrouter_cache.errors import (
-    CacheError,
-    CacheLocked,
-    DamagedPart,
-    HierRouterError,
-    InputError,
-    NoCache,
-    WorldError,
-    reason_of,
-)
+from hierrouter_cache import errors
 from hierrouter_cache.locks import folder_lock
 from hierrouter_cache.parts import parts_folder
 from hierrouter_cache.writer import not_writable, write_atomically
@@ -50,7 +41,7 @@ class Finding:
     subject: str
     state: State
     text: str
-    error: HierRouterError | None = None
+    error: errors.HierRouterError | None = None
 
 
 def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
@@ -76,18 +67,18 @@ def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
     for subject, check in checks.items():
         try:
             yield from check()
-        except (HierRouterError, ImportError, OSError) as error:
+        except (errors.HierRouterError, ImportError, OSError) as error:
             problem = _as_problem(error)
             yield Finding(subject, "problem", str(problem), problem)
 
 
-def _as_problem(error: Exception) -> HierRouterError:
-    if isinstance(error, HierRouterError):
+def _as_problem(error: Exception) -> errors.HierRouterError:
+    if isinstance(error, errors.HierRouterError):
         return error
     what, remedy = "cannot look", "check the disk and its permissions"
     if isinstance(error, ImportError):
         what, remedy = "broken package", "install it again"
-    return WorldError(f"{what}: {reason_of(error, 160)}; {remedy}")
+    return errors.WorldError(f"{what}: {errors.reason_of(error, 160)}; {remedy}")
 
 
 NAME = "hierrouter"
@@ -105,7 +96,7 @@ def packages() -> Iterator[Finding]:
     yield Finding(NAME, "ok", f"{__version__}, Python {platform.python_version()}")
     unmet = list(_unmet(requirements()))
     if unmet:
-        raise WorldError(f"{', '.join(unmet)}; pip install --upgrade {NAME}")
+        raise errors.WorldError(f"{', '.join(unmet)}; pip install --upgrade {NAME}")
     shown = ", ".join(f"{name} {version(name)}" for name in SHOWN)
     yield Finding("packages", "ok", shown)
 
@@ -127,7 +118,9 @@ def requirements(extra: str = "") -> list[Requirement]:
     try:
         listed = [Requirement(line) for line in requires(NAME) or []]
     except PackageNotFoundError:
-        raise WorldError(f"{NAME} is not installed; pip install it from its folder") from None
+        raise errors.WorldError(
+            f"{NAME} is not installed; pip install it from its folder"
+        ) from None
     return [
         each
         for each in listed
@@ -193,7 +186,7 @@ def pool_models(name: str) -> Iterator[Finding]:
     pool, had = load_pool(name), []
     for each in weights_needed(pool.everyone):
         if each.problem:
-            yield Finding(each.name, "problem", each.problem, WorldError(each.problem))
+            yield Finding(each.name, "problem", each.problem, errors.WorldError(each.problem))
             continue
         had.append(each)
         if each.download is None:
@@ -219,7 +212,7 @@ def disk(cache: Path) -> Iterator[Finding]:
     place, runs = _existing(cache), _existing(RUNS)
     try:
         yield _tried_out(place)
-    except CacheError:
+    except errors.CacheError:
         if not parts_folder(place).is_dir():
             raise
         text = f"{place.absolute()} can only be read; collect into another --cache"
@@ -228,8 +221,8 @@ def disk(cache: Path) -> Iterator[Finding]:
         return
     try:
         yield _tried_out(runs)
-    except CacheError as error:
-        raise WorldError(
+    except errors.CacheError as error:
+        raise errors.WorldError(
             f"runs cannot be written: {runs.absolute()}; work in another folder, or give --out"
         ) from error
 
@@ -247,8 +240,10 @@ def _tried_out(place: Path) -> Finding:
             with folder_lock(tried, "nobody"):
                 try:
                     with folder_lock(tried, "this process"):
-                        raise WorldError(f"locks do not hold: {place}; use a disk that has locks")
-                except CacheLocked:
+                        raise errors.WorldError(
+                            f"locks do not hold: {place}; use a disk that has locks"
+                        )
+                except errors.CacheLocked:
                     pass
     except OSError as error:
         raise not_writable(place, error) from error
@@ -265,7 +260,7 @@ def cache_health(folder: Path) -> Iterator[Finding]:
 
     try:
         info = cache_info(folder)
-    except NoCache:
+    except errors.NoCache:
         text = f"none at {folder}; `hierrouter quickstart` or `hierrouter collect` makes one"
         yield Finding("cache", "note", text)
         return
@@ -294,7 +289,7 @@ def router() -> Iterator[Finding]:
         return
     try:
         run = live_run()
-    except InputError:
+    except errors.InputError:
         text = (
             "no run has the live.json that `route` needs; train on a cache of models, not imports"
         )
@@ -321,7 +316,7 @@ def integrity(cache: Path) -> Iterator[Finding]:
     found = look_over(cache)
     if found.faults:
         _, file, why = found.faults[0]
-        raise DamagedPart(
+        raise errors.DamagedPart(
             f"{len(found.faults)} files damaged or missing, the first: {file}: {why}; "
             "`hierrouter verify` names all"
         )
@@ -343,12 +338,12 @@ def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
     """Every file of the testbed's models, a folder each, hashed."""
     damaged = []
     for name, digest in DIGESTS.items():
-        with contextlib.suppress(InputError):  # no weights there
+        with contextlib.suppress(errors.InputError):  # no weights there
             if folder_digest(folder / name) == digest:
                 continue
         damaged.append(name)
     if damaged:
-        raise WorldError(
+        raise errors.WorldError(
             f"damaged or missing: {', '.join(damaged)} in {folder}; install the package again"
         )
     yield Finding("testbed", "ok", f"{', '.join(DIGESTS)}: every byte as shipped")
@@ -371,5 +366,7 @@ def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
         with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if digest != file.name:
-            raise WorldError(f"damaged weights: {file}; remove the file, it is fetched again")
+            raise errors.WorldError(
+                f"damaged weights: {file}; remove the file, it is fetched again"
+            )
     yield Finding("paper's encoder", "ok", "on this machine, every byte as on the hub")

@@ -8,15 +8,7 @@ from typing import Annotated
 import typer
 
 from hierrouter_cache.errors import InputError
-from hierrouter_cli import console, options
-from hierrouter_cli.report import (
-    TEST,
-    log_looks,
-    look_at,
-    looks_at,
-    say_shown,
-    warn_of_test,
-)
+from hierrouter_cli import console, options, report
 from hierrouter_cli.selecting import Selected, as_trained, own_policies, selecting
 
 SPLIT = "validation"
@@ -57,10 +49,10 @@ def explain(
     tree = as_trained(selected, checkpoint).open()
     row = None if query is None else find_query(tree, query)
     shown = select_run(tree, alpha, checkpoint)
-    say_shown("explain", shown)
+    report.say_shown("explain", shown)
     if row is not None:
         name = [tree.datasets[row], tree.query_ids[row]]
-        look_at("explain", tree, tree.splits[row], shown, query=name)
+        report.look_at("explain", tree, tree.splits[row], shown, query=name)
         [found] = explaining.explain(
             selected.cache, tree, [row], shown.alpha, shown.trained, selected.pool
         )
@@ -78,7 +70,7 @@ def explain(
         several = explaining.explain(
             selected.cache, tree, rows, shown.alpha, shown.trained, selected.pool
         )
-        look_at("explain", tree, fold, shown, worst=worst)
+        report.look_at("explain", tree, fold, shown, worst=worst)
         table = explaining.worst_table(several, fold)
         if format == "json":
             queries = [explaining.as_object(query) for query in several]
@@ -96,7 +88,7 @@ def explore(
     checkpoint: options.Checkpoint = None,
     sweep: options.Sweep = None,
     policy: options.Policies = None,
-    split: options.Split = TEST,
+    split: options.Split = report.TEST,
     texts: Annotated[
         int,
         options.value("--texts", "N", "So many queries with question and answers.", min=0),
@@ -122,15 +114,15 @@ def explore(
     tree = as_trained(selected, checkpoint).open()
     # A checkpoint that was asked for is not put behind a sweep that was not.
     shown = select_run(tree, None, checkpoint, sweep, with_sweep=not checkpoint or bool(sweep))
-    say_shown("explore", shown, split, with_sweep=True)
-    warn_of_test("explore", split)
+    report.say_shown("explore", shown, split, with_sweep=True)
+    report.warn_of_test("explore", split)
     # What a user's own policy prints is no result of ours.
     with console.bar("explore") as on_done, contextlib.redirect_stdout(sys.stderr):
         content = explored(
             selected.cache, tree, split, shown, texts, selected.pool, on_done, policies
         )
-    look = {"texts": len(content.texts), **looks_at(policies)}
-    log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
+    look = {"texts": len(content.texts), **report.looks_at(policies)}
+    report.log_looks("explore", tree, split, [shown.run, shown.sweep_run], look)
     html = as_html(content).encode()
     if out:
         page = out

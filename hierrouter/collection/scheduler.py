@@ -10,17 +10,7 @@ from time import perf_counter
 
 from hierrouter.collection import plan
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.engines import backend, identify
-from hierrouter.engines.generator import (
-    Answer,
-    Engines,
-    Failure,
-    Outage,
-    Residency,
-    Response,
-    Stop,
-    never,
-)
+from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.chain import seal_loose
@@ -46,8 +36,8 @@ def fill_cache(
     queries: Sequence[Query],
     root: Path,
     progress: Progress | None = None,
-    stop: Stop = never,
-    engines: Engines = backend,
+    stop: generator.Stop = generator.never,
+    engines: generator.Engines = backend,
     *,
     shard: plan.Shard | None = None,
     on_part: OnPart = no_copy,
@@ -89,7 +79,7 @@ def fill_cache(
                 progress.on_changed(changed)
             plan.store_plan(writer, reader, pool, identities, queries)
         spec = pool.tree_spec(identities)
-        residency = Residency(engines)
+        residency = generator.Residency(engines)
         collection = _Collection(pool, ours, spec, reader, writer, progress, stop, residency)
         collection.run()
         if collection.summary.failed:
@@ -107,8 +97,8 @@ class _Collection:
     reader: InitVar[CacheReader | None]
     writer: PartWriter
     progress: Progress
-    stop: Stop
-    residency: Residency
+    stop: generator.Stop
+    residency: generator.Residency
 
     def __post_init__(self, spec: TreeSpec, reader: CacheReader | None) -> None:
         self.direct, self.levels = plan.stages_of(self.pool, spec)
@@ -118,7 +108,7 @@ class _Collection:
         self.failures = reader.failures() if reader else {}
         self.per_query = self.pool.routes.calls + len(self.pool.everyone)
         self.summary = Summary(len(self.queries), len(self.queries) * self.per_query)
-        self.outages: dict[str, Outage] = {}
+        self.outages: dict[str, generator.Outage] = {}
         self.lost: set[str] = set()
         self.seen: Counter[tuple[str, str]] = Counter()
         self.part_rows = FIRST_PART
@@ -147,7 +137,7 @@ class _Collection:
         self.progress.on_level(stage.label, len(due))
         try:
             self._ask_until_final(stage.model, due)
-        except Outage as error:
+        except generator.Outage as error:
             self.outages[stage.model.name] = error
             self.residency.release_served()  # the same server is not waited for again
 
@@ -174,17 +164,19 @@ class _Collection:
                 return
             due = [call for call, failure in failed if failure.may_pass]
 
-    def _ask(self, model: ModelSpec, due: list[plan.Call]) -> list[tuple[plan.Call, Failure]]:
+    def _ask(
+        self, model: ModelSpec, due: list[plan.Call]
+    ) -> list[tuple[plan.Call, generator.Failure]]:
         """Make these calls and commit the answers; returns those that have none."""
-        failed: list[tuple[plan.Call, Failure]] = []
+        failed: list[tuple[plan.Call, generator.Failure]] = []
         rate = self.rates[model.name]
         with _blaming(model):
             self.residency.generator(model)
-        part: list[tuple[plan.Call, Response]] = []
+        part: list[tuple[plan.Call, generator.Response]] = []
         started = perf_counter()  # now: loading is not the time of a call
         try:
             for call, answer in self._answers(model, due):
-                if isinstance(answer, Failure):
+                if isinstance(answer, generator.Failure):
                     failed.append((call, answer))
                     continue
                 part.append((call, answer))
@@ -206,7 +198,7 @@ class _Collection:
 
     def _answers(
         self, model: ModelSpec, due: Sequence[plan.Call]
-    ) -> Iterator[tuple[plan.Call, Answer]]:
+    ) -> Iterator[tuple[plan.Call, generator.Answer]]:
         """What the model says, as it comes; not held, so that the model can be let go."""
         with _blaming(model):
             prompts = [call.prompt for call in due]
@@ -214,7 +206,7 @@ class _Collection:
                 yield due[place], answer
 
     def _commit(
-        self, model: ModelSpec, part: Sequence[tuple[plan.Call, Response]], started: float
+        self, model: ModelSpec, part: Sequence[tuple[plan.Call, generator.Response]], started: float
     ) -> None:
         """Write these answers down: what an interruption does not take away."""
         if not part:
@@ -229,7 +221,7 @@ class _Collection:
         self.summary.tokens_out += sum(answer.tokens_out for _, answer in part)
         self.summary.seconds += seconds
 
-    def _look_at(self, name: str, answers: Sequence[Response]) -> None:
+    def _look_at(self, name: str, answers: Sequence[generator.Response]) -> None:
         """Say at once, and once for each model, that its answers are empty or cut."""
         seen = self.seen
         seen[name, "all"] += len(answers)
@@ -244,7 +236,7 @@ class _Collection:
                 )
 
     def _give_up(
-        self, model: ModelSpec, failed: list[tuple[plan.Call, Failure]], attempts: int
+        self, model: ModelSpec, failed: list[tuple[plan.Call, generator.Failure]], attempts: int
     ) -> None:
         """Write down what has failed for good, so that nobody takes it for not yet asked."""
         if not failed:
@@ -275,7 +267,7 @@ class _Collection:
             self.summary.incomplete += missing > 0
 
 
-def _is_cut(answer: Response) -> bool:
+def _is_cut(answer: generator.Response) -> bool:
     return answer.finish_reason == "length"
 
 

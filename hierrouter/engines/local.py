@@ -9,18 +9,9 @@ from typing import Any
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hierrouter.engines import batches, identity
+from hierrouter.engines import batches, generator, identity
 from hierrouter.engines.batches import ContinuousBatches, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
-from hierrouter.engines.generator import (
-    Answer,
-    Failure,
-    Response,
-    Stop,
-    never,
-    prompt_tokens,
-    split_by_window,
-)
 from hierrouter.engines.soundness import fault_of
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
@@ -132,7 +123,9 @@ class TransformersGenerator:
         else:
             self._decoder = StaticBatches(model, pad, spec.generation)
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+    def generate(
+        self, prompts: Sequence[str], stop: generator.Stop = generator.never
+    ) -> Iterator[tuple[int, generator.Answer]]:
         """The answers as they are finished; `too_long` where the window is too small comes first.
 
         Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory.
@@ -144,7 +137,7 @@ class TransformersGenerator:
 
     def answer_now(
         self, prompts: Sequence[str], follow: Mapping[int, Callable[[str], None]]
-    ) -> Iterator[tuple[int, Answer]]:
+    ) -> Iterator[tuple[int, generator.Answer]]:
         """As `generate`, for people who wait: batches are not filled up, texts told as they grow.
 
         Raises RuntimeError: as `generate`.
@@ -161,9 +154,9 @@ class TransformersGenerator:
 
         if isinstance(self._decoder, StaticBatches):
             told = on_token if growing else None
-            decoded = self._decoder.decode(fitting, never, is_live=True, on_token=told)
+            decoded = self._decoder.decode(fitting, generator.never, is_live=True, on_token=told)
         else:  # which has no tokens before the end
-            decoded = self._decoder.decode(fitting, never)
+            decoded = self._decoder.decode(fitting, generator.never)
         for place, generated in decoded:
             answer = self._response(len(fitting[place].tokens), generated)
             if place in follow and (more := answer.text[len(growing[place].shown) :]):
@@ -172,22 +165,24 @@ class TransformersGenerator:
 
     def count(self, prompt: str) -> int:
         """Tokens of a prompt as the model sees it."""
-        return len(prompt_tokens(self._tokenizer, prompt))
+        return len(generator.prompt_tokens(self._tokenizer, prompt))
 
-    def _fitting(self, prompts: Sequence[str]) -> tuple[dict[int, Prompt], dict[int, Failure]]:
+    def _fitting(
+        self, prompts: Sequence[str]
+    ) -> tuple[dict[int, Prompt], dict[int, generator.Failure]]:
         """The prompts that fit the window, and why the others have no answer, by place."""
         new = self._generation.max_new_tokens
-        tokens, failures = split_by_window(self._tokenizer, prompts, new, self._window)
+        tokens, failures = generator.split_by_window(self._tokenizer, prompts, new, self._window)
         fitting = {place: Prompt(tokens[place], self._seed(prompts[place])) for place in tokens}
         return fitting, failures
 
     def _seed(self, prompt: str) -> int:
         return batches.prompt_seed(self._weights, self._generation.seed, prompt)
 
-    def _response(self, tokens_in: int, generated: list[int]) -> Response:
+    def _response(self, tokens_in: int, generated: list[int]) -> generator.Response:
         end = next((i for i, token in enumerate(generated) if token in self._ends), None)
         kept = generated if end is None else generated[:end]
-        return Response(
+        return generator.Response(
             text=self._text(kept).strip(),
             tokens_in=tokens_in,
             tokens_out=len(kept) + (end is not None),

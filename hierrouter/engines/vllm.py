@@ -6,18 +6,9 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from hierrouter.engines import identity
+from hierrouter.engines import generator, identity
 from hierrouter.engines.batches import prompt_seed
 from hierrouter.engines.devices import BALANCED, candidates
-from hierrouter.engines.generator import (
-    Answer,
-    Failure,
-    Response,
-    Stop,
-    message_of,
-    never,
-    split_by_window,
-)
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError, reason_of
 
@@ -106,20 +97,22 @@ class VllmGenerator:
         self._weights = weights
         self._window: int = engine.model_config.max_model_len
 
-    def generate(self, prompts: Sequence[str], stop: Stop = never) -> Iterator[tuple[int, Answer]]:
+    def generate(
+        self, prompts: Sequence[str], stop: generator.Stop = generator.never
+    ) -> Iterator[tuple[int, generator.Answer]]:
         """The answers portion by portion; `too_long` where the window is too small comes first.
 
         Raises RuntimeError: the engine or the chat template failed.
         """
         tokenizer, new = self._engine.get_tokenizer(), self._generation.max_new_tokens
-        fitting, failures = split_by_window(tokenizer, prompts, new, self._window)
+        fitting, failures = generator.split_by_window(tokenizer, prompts, new, self._window)
         yield from failures.items()
         due = list(fitting)
         while due and not stop():
             places, due = due[:PORTION], due[PORTION:]
             asked = [prompts[place] for place in places]
             outputs = self._engine.chat(
-                [message_of(prompt) for prompt in asked],
+                [generator.message_of(prompt) for prompt in asked],
                 [self._settings(prompt) for prompt in asked],
                 use_tqdm=False,
             )
@@ -137,11 +130,11 @@ class VllmGenerator:
         )
 
 
-def _answer(output: Any) -> Answer:
+def _answer(output: Any) -> generator.Answer:
     first = output.outputs[0]
     if first.finish_reason not in ("stop", "length"):
-        return Failure("error", f"vllm ended a response with {first.finish_reason}")
-    return Response(
+        return generator.Failure("error", f"vllm ended a response with {first.finish_reason}")
+    return generator.Response(
         text=first.text.strip(),
         tokens_in=len(output.prompt_token_ids),
         tokens_out=len(first.token_ids),

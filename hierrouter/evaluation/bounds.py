@@ -4,17 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hierrouter.evaluation.outcome import (
-    Actions,
-    Floats,
-    Integers,
-    Outcome,
-    at_nodes,
-    fixed_route,
-    from_endings,
-    going_on,
-    single_calls,
-)
+from hierrouter.evaluation import outcome
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # The share of a smaller gap is the quotient of two noises.
@@ -22,25 +12,25 @@ SMALLEST_GAP = 0.005
 ONE_HOP = "one-hop oracle"
 
 
-def cheapest_best(reward: Floats, cost: Floats) -> Integers:
+def cheapest_best(reward: outcome.Floats, cost: outcome.Floats) -> outcome.Integers:
     """Column of the highest reward in each row; ties: lower cost, then lower column.
 
     `reward`: float64[rows, columns]; `cost`: float64[rows, columns]. Returns int64[rows].
     """
     best = reward.max(axis=1, keepdims=True)
-    column: Integers = np.where(reward == best, cost, np.inf).argmin(axis=1)
+    column: outcome.Integers = np.where(reward == best, cost, np.inf).argmin(axis=1)
     return column
 
 
 def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
     """Node number at the end of the fixed route with the highest mean reward on `tree`."""
-    endings = Actions(tree.routes, allow_stop).endings
+    endings = outcome.Actions(tree.routes, allow_stop).endings
     reward = tree.node_reward(alpha)[:, endings].mean(axis=0, keepdims=True)
     cost = tree.cost[:, endings].mean(axis=0, keepdims=True)
     return int(endings.start + cheapest_best(reward, cost)[0])
 
 
-def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Outcome | None:
+def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> outcome.Outcome | None:
     """The pool's direct call that is best on `chosen_on`, made on `tree`; None if there is none."""
     direct, columns = chosen_on.direct, _pool_columns(chosen_on)
     if not len(columns):
@@ -48,19 +38,19 @@ def best_direct_call(chosen_on: RouteTree, alpha: float, tree: RouteTree) -> Out
     cost = direct.cost[:, columns].mean(axis=0, keepdims=True)
     quality = direct.score[:, columns].mean(axis=0, keepdims=True)
     best = int(columns[cheapest_best(net_reward(quality, cost, alpha), cost)[0]])
-    return single_calls(tree)[best]
+    return outcome.single_calls(tree)[best]
 
 
 def best_fixed_route(
     chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
-) -> Outcome:
+) -> outcome.Outcome:
     """The fixed route that is best on `chosen_on`, taken on `tree`."""
-    return fixed_route(tree, best_ending(chosen_on, alpha, allow_stop))
+    return outcome.fixed_route(tree, best_ending(chosen_on, alpha, allow_stop))
 
 
 def best_route_per_dataset(
     chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
-) -> Outcome:
+) -> outcome.Outcome:
     """The best route of each dataset of `chosen_on`, taken on `tree`: a perfect classifier.
 
     Queries of a dataset that `chosen_on` does not have take its best route over all.
@@ -72,22 +62,22 @@ def best_route_per_dataset(
         for name in set(chosen_on.datasets)
     }
     node = np.array([choice.get(name, overall) for name in tree.datasets], dtype=np.int64)
-    return at_nodes(tree, node, "best route per dataset", "baseline")
+    return outcome.at_nodes(tree, node, "best route per dataset", "baseline")
 
 
-def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Outcome:
+def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Outcome:
     """The best route of every query, chosen knowing all answers: no policy does better."""
-    return at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
+    return outcome.at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
 
 
-def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Integers:
+def best_nodes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Integers:
     """int64[queries]: the node at which the best route of each query ends, in hindsight."""
-    endings = Actions(tree.routes, allow_stop).endings
+    endings = outcome.Actions(tree.routes, allow_stop).endings
     best = cheapest_best(tree.node_reward(alpha)[:, endings], tree.cost[:, endings])
     return best + np.int64(endings.start)
 
 
-def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
+def direct_oracle(tree: RouteTree, alpha: float) -> outcome.Outcome | None:
     """The best direct call of every query among the pool's, chosen knowing all answers.
 
     None where no model of the pool was called directly. Larger reference models are not in the
@@ -98,7 +88,7 @@ def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
         return None
     cost = direct.cost[:, columns]
     choice = columns[cheapest_best(net_reward(direct.score[:, columns], cost, alpha), cost)]
-    return Outcome(
+    return outcome.Outcome(
         name=ONE_HOP,
         kind="oracle",
         quality=direct.score[rows, choice],
@@ -107,12 +97,12 @@ def direct_oracle(tree: RouteTree, alpha: float) -> Outcome | None:
     )
 
 
-def random_policy(tree: RouteTree, allow_stop: bool = False) -> Outcome:
+def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
     """Every route with the same probability; with stop, the shorter ones too."""
-    endings = Actions(tree.routes, allow_stop).endings
+    endings = outcome.Actions(tree.routes, allow_stop).endings
     probability = np.zeros((len(tree), tree.routes.nodes))
     probability[:, endings] = 1 / (endings.stop - endings.start)
-    return from_endings(tree, probability, "random", "baseline")
+    return outcome.from_endings(tree, probability, "random", "baseline")
 
 
 def gap_closed(router: float, fixed: float, best: float) -> float | None:
@@ -130,7 +120,7 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
     return (router - fixed) / gap if gap >= SMALLEST_GAP else None
 
 
-def _pool_columns(tree: RouteTree) -> Integers:
+def _pool_columns(tree: RouteTree) -> outcome.Integers:
     """Columns of the direct calls of models that a router may call."""
     called = [column for column, name in enumerate(tree.direct.models) if name in tree.models]
     return np.array(called, dtype=np.int64)
@@ -155,7 +145,7 @@ MEANINGS = {
 
 def ladder(
     chosen_on: RouteTree, alpha: float, tree: RouteTree, allow_stop: bool = False
-) -> dict[str, Outcome]:
+) -> dict[str, outcome.Outcome]:
     """The bounds by their names in `MEANINGS`, in its order, from chance to the anytime oracle.
 
     An outcome's own name says which model or route was chosen.
@@ -170,7 +160,7 @@ def ladder(
             have some, and are left out where none has.
         allow_stop: whether chance and the fixed routes, too, may end before L calls.
     """
-    outcomes: dict[str, Outcome | None] = {"random": random_policy(tree, allow_stop)}
+    outcomes: dict[str, outcome.Outcome | None] = {"random": random_policy(tree, allow_stop)}
     if len(chosen_on):
         outcomes["best single call"] = best_direct_call(chosen_on, alpha, tree)
         outcomes["best fixed route"] = best_fixed_route(chosen_on, alpha, tree, allow_stop)
@@ -183,8 +173,8 @@ def ladder(
 
 
 def split_regret(
-    tree: RouteTree, alpha: float, endings: Floats, allow_stop: bool = False
-) -> Floats:
+    tree: RouteTree, alpha: float, endings: outcome.Floats, allow_stop: bool = False
+) -> outcome.Floats:
     """The regret of a policy to the tree oracle, split by choice.
 
     Raises ValueError: episodes end where none can.
@@ -199,12 +189,12 @@ def split_regret(
         l + 1 lost. Not below 0, but for rounding. The sum of a row is R of the tree oracle less R
         of the policy.
     """
-    possible = Actions(tree.routes, allow_stop).endings
+    possible = outcome.Actions(tree.routes, allow_stop).endings
     if endings[:, : possible.start].any():
         raise ValueError("episodes end before L calls; allow the oracle to stop, too")
     routes = tree.routes
     ended = endings * tree.node_reward(alpha)
-    rest = going_on(routes, endings) * best_ahead(tree, alpha, allow_stop)
+    rest = outcome.going_on(routes, endings) * best_ahead(tree, alpha, allow_stop)
     # W(l), the mean R of a policy that is helped by the oracle after l choices; W(L) is its own R.
     helped = [ended.sum(axis=1)]
     for level in reversed(range(routes.hops)):
@@ -213,7 +203,7 @@ def split_regret(
     return -np.diff(np.stack(helped[::-1], axis=1), axis=1)
 
 
-def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> Floats:
+def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Floats:
     """float64[queries, states]: the highest R of all endings below each state, itself left out."""
     routes, reward = tree.routes, tree.node_reward(alpha)
     best, ahead = reward[:, routes.leaves], []

@@ -10,14 +10,7 @@ import numpy as np
 
 from hierrouter.engines.generator import Engines
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.learning.run_folders import (
-    LIVE,
-    MAX_JSON,
-    record_of,
-    require_listed,
-    sealed,
-    unsealed,
-)
+from hierrouter.learning import run_folders
 from hierrouter.learning.training import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import IMPORTED, OPENAI, Identity, Pool, keys_sent, reachable
@@ -80,7 +73,7 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
     if ceilings := bundle.ceilings:
         arrays = {"longest": ceilings.longest, "growth": ceilings.growth}
         found["ceilings"] = {name: array.tolist() for name, array in arrays.items()}
-    write_atomically(folder / LIVE, sealed(found))
+    write_atomically(folder / run_folders.LIVE, run_folders.sealed(found))
 
 
 def load_bundle(folder: Path) -> Bundle | None:
@@ -90,25 +83,27 @@ def load_bundle(folder: Path) -> Bundle | None:
     damaged, gone, or of another format.
     """
     around = (folder, *folder.absolute().parents[:2])
-    file = next((place / LIVE for place in around if (place / LIVE).is_file()), None)
+    file = next(
+        (place / run_folders.LIVE for place in around if (place / run_folders.LIVE).is_file()), None
+    )
     if file is None:
         for place in around:  # one that has been there is not absent
-            if (record := record_of(place)) and LIVE in record.files:
-                require_listed(place / LIVE)
+            if (record := run_folders.record_of(place)) and run_folders.LIVE in record.files:
+                run_folders.require_listed(place / run_folders.LIVE)
         return None
     try:
-        data = read_small(file, MAX_JSON)
+        data = read_small(file, run_folders.MAX_JSON)
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
         found = json.loads(data)
         if found["format"] != FORMAT:
             raise InputError(
-                f"{LIVE} has format {found['format']!r:.20}, this version reads {FORMAT}: {file}; "
-                "train again with this version"
+                f"{run_folders.LIVE} has format {found['format']!r:.20}, this version reads "
+                f"{FORMAT}: {file}; train again with this version"
             )
-        found = unsealed(data)
-        require_listed(file)
+        found = run_folders.unsealed(data)
+        run_folders.require_listed(file)
         pool, identities = stored_pool(data.decode(), str(file))
         return Bundle(pool, identities, _ceilings(found["ceilings"], pool.routes.nodes))
     except (
@@ -119,7 +114,9 @@ def load_bundle(folder: Path) -> Bundle | None:
         OverflowError,
         RecursionError,
     ) as error:
-        raise InputError(f"{LIVE} is damaged: {file}; train again, or give --pool") from error
+        raise InputError(
+            f"{run_folders.LIVE} is damaged: {file}; train again, or give --pool"
+        ) from error
 
 
 def require_pool(origin: Origin, pool: Pool) -> None:
@@ -143,7 +140,8 @@ def refuse_stored_keys(bundle: Bundle, folder: Path) -> None:
     """
     for name, address in keys_sent(bundle.pool.models):
         raise InputError(
-            f"{LIVE} would send {name} to {address}: {folder}; say so yourself with --pool"
+            f"{run_folders.LIVE} would send {name} to {address}: {folder}; say so yourself with "
+            "--pool"
         )
 
 
@@ -156,7 +154,7 @@ def called_pool(bundle: Bundle, folder: Path, allowed: Collection[str] = ()) -> 
     `folder`: of the run; `allowed`: host names or addresses.
     """
     refuse_stored_keys(bundle, folder)
-    return reachable(bundle.pool, allowed, f"{LIVE} of {folder}")
+    return reachable(bundle.pool, allowed, f"{run_folders.LIVE} of {folder}")
 
 
 def require_same_weights(pool: Pool, bundle: Bundle, engines: Engines) -> None:

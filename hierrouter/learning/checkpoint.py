@@ -16,18 +16,10 @@ from torch import Tensor
 
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning import run_folders
 from hierrouter.learning.config import ALGORITHMS, Objective
 from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Router, RouterShape
-from hierrouter.learning.run_folders import (
-    RECORD,
-    WEIGHTS,
-    differences,
-    finish_run,
-    record_of,
-    remove,
-    require_listed,
-)
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter_cache.errors import InputError
@@ -55,7 +47,7 @@ def save_checkpoint(policy: Policy, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(describe(policy), sort_keys=True, allow_nan=False)
-    write_tensors(folder / WEIGHTS, tensors_of(policy), text)
+    write_tensors(folder / run_folders.WEIGHTS, tensors_of(policy), text)
 
 
 def load_checkpoint(path: Path) -> Policy:
@@ -67,15 +59,15 @@ def load_checkpoint(path: Path) -> Policy:
 
     `path`: the folder, or its `policy.safetensors` under any name.
     """
-    file = path / WEIGHTS if path.is_dir() else path
+    file = path / run_folders.WEIGHTS if path.is_dir() else path
     if not file.exists() and is_sweep(path):
-        members = (member.parent for member in path.glob(f"*/**/{WEIGHTS}"))
+        members = (member.parent for member in path.glob(f"*/**/{run_folders.WEIGHTS}"))
         raise InputError(
             f"not a checkpoint, but the folder of a sweep: {path}; "
             f"give one of its own: {min(members, default=path / 'seed-N')}"
         )
     tensors, text = read_tensors(file)
-    require_listed(file)
+    run_folders.require_listed(file)
     if any(value.dtype not in (torch.float32, torch.int64) for value in tensors.values()):
         raise InputError(f"checkpoint has weights of a type that no router has: {file}; {RETRAIN}")
     if not all(torch.isfinite(value).all() for value in tensors.values()):
@@ -101,7 +93,7 @@ def is_sweep(path: Path) -> bool:
 
     Raises InputError: its record is damaged.
     """
-    record = record_of(path)
+    record = run_folders.record_of(path)
     return record is not None and record.command == "sweep-alpha"
 
 
@@ -276,7 +268,7 @@ def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[
         "seeds": list(seeds),
         "view": sweep.origin.view,
     }
-    finish_run(run, described, heads)
+    run_folders.finish_run(run, described, heads)
 
 
 def load_sweep(run: Path) -> Sweep:
@@ -284,7 +276,7 @@ def load_sweep(run: Path) -> Sweep:
 
     Raises InputError: there is no finished sweep in `run`, or a checkpoint is missing or damaged.
     """
-    record = record_of(run)
+    record = run_folders.record_of(run)
     if record is None or not record.is_finished or record.command != "sweep-alpha":
         raise InputError(f"no finished sweep: {run}; run `hierrouter sweep-alpha` first")
     try:
@@ -293,7 +285,9 @@ def load_sweep(run: Path) -> Sweep:
         if not seeds:
             raise ValueError("no seeds")
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise InputError(f"{RECORD} of a sweep is damaged: {run}; sweep again") from error
+        raise InputError(
+            f"{run_folders.RECORD} of a sweep is damaged: {run}; sweep again"
+        ) from error
 
     def routers(seed: int) -> tuple[TrainedRouter, ...]:
         folders = (member_folder(run, seed, alpha) for alpha in alphas)
@@ -335,7 +329,7 @@ def finished(folder: Path, named: dict[str, Any]) -> Policy | None:
 
     Raises InputError: the checkpoint is damaged.
     """
-    if not (folder / WEIGHTS).is_file():
+    if not (folder / run_folders.WEIGHTS).is_file():
         return None
     found = load_checkpoint(folder)
     alphas = found.alphas if isinstance(found, TrainedSweep) else ()
@@ -376,7 +370,7 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
             f"interrupted training has format {written}, this version reads {SNAPSHOT_FORMAT}: "
             f"{file}; remove it and train again"
         )
-    if different := sorted(differences(found, named)):
+    if different := sorted(run_folders.differences(found, named)):
         raise InputError(
             f"another training was interrupted in {folder}: {', '.join(different)} differ; "
             "give the same flags, or another --out"
@@ -389,7 +383,7 @@ def forget_snapshot(folder: Path) -> None:
 
     Raises WorldError: it cannot be removed.
     """
-    remove(folder / UNFINISHED)
+    run_folders.remove(folder / UNFINISHED)
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], text: str) -> None:

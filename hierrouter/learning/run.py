@@ -15,20 +15,12 @@ from hierrouter.engines.encoders import not_the_papers
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost, within
 from hierrouter.evaluation.outcome import Actions, Outcome, mean_outcome
-from hierrouter.learning import checkpoint
+from hierrouter.learning import checkpoint, run_folders
 from hierrouter.learning import config as presets
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import finish_sweep, load_sweep, member_folder, training_named
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.loop import OnEpoch, Snapshot, Watch
-from hierrouter.learning.run_folders import (
-    finish_run,
-    make_newest,
-    record_of,
-    resumable,
-    seed_folders,
-    timed,
-)
 from hierrouter.learning.sweep import Sweep, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import Origin, TrainedRouter, UnderLimit, under_limit
 from hierrouter.learning.training import train as train_once
@@ -262,7 +254,9 @@ def train(
         raise InputError(f"nothing to train: {seeds} seeds; give at least one")
     if seeds == 1:
         return train_run(learned_from, objective, config, seed, budget, folder, watch)
-    places = seed_folders(folder or timed("train"), range(seed, seed + seeds))
+    places = run_folders.seed_folders(
+        folder or run_folders.timed("train"), range(seed, seed + seeds)
+    )
     return train_seeds(learned_from, objective, config, places, budget, watch)
 
 
@@ -338,7 +332,7 @@ def train_run(
         over: another run in `out` makes way.
     """
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
-    with resumable("train", asked, out, over) as begun:
+    with run_folders.resumable("train", asked, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:
@@ -351,7 +345,7 @@ def train_run(
             trained = meet_budget(every, tree, budget)
             checkpoint.save_checkpoint(trained, folder)
             watch.on_note(_bought(trained, tree.split("validation"), budget))
-        finish_run(folder, checkpoint.learned(trained), tree.heads)
+        run_folders.finish_run(folder, checkpoint.learned(trained), tree.heads)
     return Run(folder, trained, Reached.by(trained, tree))
 
 
@@ -375,8 +369,8 @@ def train_seeds(
         watch.on_note(f"seed {seed}: R {reached.reward:.4f} on validation{share}, in {place}")
         runs.append((reached.reward, run))
     best = max(runs, key=itemgetter(0))[1]
-    if record := record_of(best.folder):
-        make_newest(record)
+    if record := run_folders.record_of(best.folder):
+        run_folders.make_newest(record)
     return replace(best, seeds=tuple(run for _, run in runs))
 
 
@@ -402,7 +396,7 @@ def sweep_run(
     """A run of `sweep-alpha`, from its folder to its record; see `train_run`."""
     objective, *_ = [Objective(alpha, allow_stop) for alpha in grid]  # refuses what is no alpha
     named = training_named(Origin.of(tree, config, seeds[0]), objective, grid)
-    with resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out, over) as begun:
+    with run_folders.resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:

@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter import __version__
+from hierrouter.learning import run_folders
 from hierrouter.learning.checkpoint import load_sweep, router_at
-from hierrouter.learning.run_folders import (
-    RUNS,
-    WEIGHTS,
-    file_digest,
-    finished_runs,
-    passed_over,
-    record_of,
-)
 from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_ALPHA
@@ -53,8 +46,8 @@ class SelectedRun:
         """Where the router lies, and the router; raises InputError: there is none."""
         if self.run is None or self.trained is None:
             raise InputError(
-                f"no router was trained on this tree: none in {RUNS}; run `hierrouter train`, or "
-                "give --checkpoint"
+                f"no router was trained on this tree: none in {run_folders.RUNS}; run "
+                "`hierrouter train`, or give --checkpoint"
             )
         return self.run, self.trained
 
@@ -85,12 +78,12 @@ def select_run(
     value = PAPER_ALPHA if value is None else value
     remarks = [] if checkpoint or by_sweep else _overlooked(tree, "train", alpha)
     if not checkpoint and not by_sweep:
-        remarks += passed_over("train")
+        remarks += run_folders.passed_over("train")
     is_lacking = checkpoint is None and (trained is None or trained.alpha != value)
     sweep = None
     if is_lacking or with_sweep:
         if not sweep_run:
-            remarks += [*_overlooked(tree, "sweep-alpha"), *passed_over("sweep-alpha")]
+            remarks += [*_overlooked(tree, "sweep-alpha"), *run_folders.passed_over("sweep-alpha")]
         sweep_run = sweep_run or latest_run(tree, "sweep-alpha")
         sweep = load_sweep(sweep_run) if sweep_run else None
     if is_lacking and sweep and (found := sweep.like(trained, value)):
@@ -200,7 +193,7 @@ def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
         "view": tree.view,
         "encoder": tree.encoder,
     }
-    for run in finished_runs("train"):
+    for run in run_folders.finished_runs("train"):
         if all(run.result.get(name) == value for name, value in wanted.items()):
             return run.folder
     return None
@@ -209,7 +202,7 @@ def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
 def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun]:
     """All finished ones; same prices first, then the same alpha, then the newest."""
     found: list[tuple[bool, bool, LearnedRun]] = []
-    for run in finished_runs(command):
+    for run in run_folders.finished_runs(command):
         fingerprint = str(run.result["fingerprint"])
         other_alpha = run.result.get("objective", {}).get("alpha") != alpha
         learned = LearnedRun(
@@ -270,7 +263,7 @@ def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     others = (
         read_test_looks(log.parent)
         for command in ("train", "sweep-alpha")
-        for other in finished_runs(command)
+        for other in run_folders.finished_runs(command)
         if tree.same_content(str(other.result["fingerprint"]))
         for log in other.folder.rglob(LOG)
     )
@@ -305,9 +298,9 @@ def _folder(run: Path) -> Path:
 def _name(folder: Path) -> str:
     """The folder's own name and a digest of what it holds: it may move, and be copied."""
     name = folder.resolve().name
-    if (folder / WEIGHTS).is_file():
-        return f"{name} {file_digest(folder / WEIGHTS)[:12]}"
-    record = record_of(folder)  # of a sweep
+    if (folder / run_folders.WEIGHTS).is_file():
+        return f"{name} {run_folders.file_digest(folder / run_folders.WEIGHTS)[:12]}"
+    record = run_folders.record_of(folder)  # of a sweep
     return f"{name} {digest(record.files)[:12]}" if record else name
 
 

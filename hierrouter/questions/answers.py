@@ -21,16 +21,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
-from hierrouter.questions.final import (
-    BOX,
-    boxed_text,
-    cued_text,
-    declared_text,
-    marked_text,
-    output_text,
-    sentences,
-    stated_text,
-)
+from hierrouter.questions import final
 from hierrouter_cache.errors import WorldError
 from hierrouter_cache.keys import Choices
 
@@ -54,8 +45,8 @@ def exact_match(response: str, references: Sequence[str]) -> float:
     -5 is not 5 and 1.5 is not 15. A reference that is a literal of Python, such as 'abc' or [1, 2],
     is compared as its value, and letters by their case.
     """
-    stated = stated_text(response)
-    said = (response, output_text(response) if stated is None else stated)
+    stated = final.stated_text(response)
+    said = (response, final.output_text(response) if stated is None else stated)
     return float(
         any(_matches(one, reference) for reference in references for one in said if one is not None)
     )
@@ -136,12 +127,12 @@ def numeric(response: str, references: Sequence[str]) -> float:
 
 def final_number(text: str) -> Fraction | None:
     """The number that a text states as its answer, or None."""
-    declared = declared_text(text)
+    declared = final.declared_text(text)
     text = plain_digits(text if declared is None else declared)
     stated = (
-        (boxed_text(text), _result),
-        (marked_text(text), _first),
-        (cued_text(text), _result),
+        (final.boxed_text(text), _result),
+        (final.marked_text(text), _first),
+        (final.cued_text(text), _result),
         (text, _last if declared is None else _result),
     )
     for answer, pick in stated:
@@ -258,7 +249,7 @@ def stated_label(text: str) -> str | None:
     In an answer field it is all there is, or what opens it. Elsewhere, where nothing is stated, a
     label that opens the text counts, then the only one mentioned.
     """
-    declared = declared_text(text)
+    declared = final.declared_text(text)
     text = _without_markup(text if declared is None else declared)
     if declared is not None and (opening := OPENING.match(text)):
         return _label(opening)
@@ -280,7 +271,7 @@ def label_of_text(text: str, choices: Choices) -> str | None:
     count.
     """
     texts = [(label, _folded(said)) for label, said in choices if _folded(said)]
-    stated = stated_text(text)
+    stated = final.stated_text(text)
     if stated is None:
         found = [label for label, said in texts if said == _folded(text)]
     else:
@@ -299,7 +290,7 @@ def _folded(text: str) -> str:
 
 
 def _without_markup(text: str) -> str:
-    text = BOX.sub("\nanswer: ", WRAPPERS.sub("", text))
+    text = final.BOX.sub("\nanswer: ", WRAPPERS.sub("", text))
     return MARKUP.sub("", ENCLOSED.sub(r"(\1)", text))
 
 
@@ -321,7 +312,7 @@ def agreement_key(text: str) -> str:
     That is the number or the label that they state, else the text of it; where nothing is stated
     the last number of prose, else the whole response.
     """
-    said = stated_text(text)
+    said = final.stated_text(text)
     if said is None:
         number = None if len(text) <= SHORT or "```" in text else final_number(text)
         if number is not None:
@@ -362,14 +353,14 @@ def final_expressions(text: str) -> tuple[str, ...]:
     Without a field or a box it is the sentence after "answer is", else the last one: where that has
     words, its last formula or number, and where it has neither, the words.
     """
-    declared = declared_text(text)
-    stated = boxed_text(text if declared is None else declared)
+    declared = final.declared_text(text)
+    stated = final.boxed_text(text if declared is None else declared)
     if stated is not None:
         found = [stated]
     elif declared is not None:
         found = [declared, _expression(declared) or declared]
     else:
-        said, last = cued_text(text), sentences(text.strip().rstrip("."))[-1]
+        said, last = final.cued_text(text), final.sentences(text.strip().rstrip("."))[-1]
         found = [_expression(said or "") or _expression(last) or said or last]
     return tuple(dict.fromkeys(one.strip(" \n.\"'*") for one in found))
 
@@ -382,7 +373,7 @@ def _expression(sentence: str) -> str | None:
 
 
 def _reference(text: str) -> str:
-    stated = boxed_text(text)
+    stated = final.boxed_text(text)
     return (text if stated is None else stated).strip().rstrip(".")
 
 

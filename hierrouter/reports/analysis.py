@@ -9,20 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation import bounds, contribution, metrics
+from hierrouter.evaluation import bounds, contribution, metrics, outcome
 from hierrouter.evaluation.budget import exact_frontier, price_mix
 from hierrouter.evaluation.calls import measurable_optimum, observations, repair_matrices
 from hierrouter.evaluation.intervals import expanded_tail, percentile_interval, resampled_means
-from hierrouter.evaluation.outcome import (
-    ROUTER,
-    Floats,
-    Outcome,
-    fixed_routes,
-    from_endings,
-    mean_outcome,
-    mean_points,
-    single_calls,
-)
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import CostRange
@@ -73,11 +63,11 @@ def add_analysis(
         if trained is not None and split != "train" and len(train):
             ends = trained.endings(train)
             lost = train.datasets, bounds.split_regret(train, alpha, ends, stop)
-        add_regret(found, ROUTER, bounds.split_regret(fold, alpha, endings, stop), lost)
+        add_regret(found, outcome.ROUTER, bounds.split_regret(fold, alpha, endings, stop), lost)
     _add_calls(found, fold, alpha, endings, stop)
-    routers = [mean_outcome(point.by_seed) for point in swept]
+    routers = [outcome.mean_outcome(point.by_seed) for point in swept]
     if not routers and endings is not None:
-        routers = [from_endings(fold, endings, ROUTER, "router")]
+        routers = [outcome.from_endings(fold, endings, outcome.ROUTER, "router")]
     arms = static_arms(train, fold, swept_stop if swept else stop)
     costs = add_hulls(found, fold, arms, routers) if arms else None
     _add_repair(found, fold)
@@ -113,8 +103,8 @@ PARTS = ("whole", "plan", "adaptivity")  # of a regret
 def add_regret(
     found: Estimates,
     policy: str,
-    regret: Floats,
-    train: tuple[Sequence[str], Floats] | None = None,
+    regret: outcome.Floats,
+    train: tuple[Sequence[str], outcome.Floats] | None = None,
 ) -> None:
     """A policy's regret by dataset, and how much more it is than on the train fold.
 
@@ -139,7 +129,7 @@ def add_regret(
         found.state("regret", beyond, policy=policy, dataset=dataset, n=len(queries))
 
 
-def _parts(regret: Floats) -> Floats:
+def _parts(regret: outcome.Floats) -> outcome.Floats:
     """float64[3, queries], see `PARTS`."""
     return np.stack([regret.sum(axis=1), regret[:, 0], regret[:, 1:].sum(axis=1)])
 
@@ -167,7 +157,7 @@ def _add_calls(
     """Expected calls of each model at each hop, by the router and by the tree oracle."""
     policies = {("oracle", "oracle"): _oracle_endings(fold, alpha, stop)}
     if endings is not None:
-        policies = {(ROUTER, "router"): endings, **policies}
+        policies = {(outcome.ROUTER, "router"): endings, **policies}
     for (policy, kind), ends in policies.items():
         mix = metrics.call_mix(fold.routes, ends)
         for hop, (at, model) in product(range(fold.hops), enumerate(fold.models)):
@@ -207,8 +197,8 @@ class StaticArms:
             could have spent without a router; equal where the best arm is the cheapest.
     """
 
-    arms: tuple[Outcome, ...]
-    best: Outcome
+    arms: tuple[outcome.Outcome, ...]
+    best: outcome.Outcome
     allow_stop: bool
     low: float
     high: float
@@ -223,16 +213,16 @@ def static_arms(train: RouteTree, fold: RouteTree, allow_stop: bool) -> StaticAr
     """The arms of a fold; None where there is no train fold to choose on."""
     if not len(train):
         return None
-    cost, quality = mean_points(_arms(train, allow_stop))
+    cost, quality = outcome.mean_points(_arms(train, allow_stop))
     arms = _arms(fold, allow_stop)
     best = arms[int(bounds.cheapest_best(quality[None], cost[None])[0])]
-    low = float(np.min(mean_points(arms)[0]))
+    low = float(np.min(outcome.mean_points(arms)[0]))
     return StaticArms(tuple(arms), best, allow_stop, low, float(best.cost.mean()))
 
 
-def _arms(tree: RouteTree, allow_stop: bool) -> list[Outcome]:
-    direct = [call for call in single_calls(tree) if call.kind == "single"]
-    return [*direct, *fixed_routes(tree, allow_stop)]
+def _arms(tree: RouteTree, allow_stop: bool) -> list[outcome.Outcome]:
+    direct = [call for call in outcome.single_calls(tree) if call.kind == "single"]
+    return [*direct, *outcome.fixed_routes(tree, allow_stop)]
 
 
 RESAMPLES = 1_000  # at most: every one has hulls of its own
@@ -241,7 +231,7 @@ Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # mean cost and mean q
 
 
 def add_hulls(
-    found: Estimates, fold: RouteTree, arms: StaticArms, routers: Sequence[Outcome]
+    found: Estimates, fold: RouteTree, arms: StaticArms, routers: Sequence[outcome.Outcome]
 ) -> CostRange:
     """What the hull of routers reaches, and of what they are held against.
 
@@ -253,8 +243,8 @@ def add_hulls(
     """
     exact = exact_frontier(fold, arms.allow_stop)
     drawn = replace(found.bootstrap, n=min(found.bootstrap.n, RESAMPLES))
-    sets: dict[tuple[str, str], Sequence[Outcome]] = {
-        (ROUTER, "router"): routers,
+    sets: dict[tuple[str, str], Sequence[outcome.Outcome]] = {
+        (outcome.ROUTER, "router"): routers,
         ("static arms", "route"): arms.arms,
         ("random", "baseline"): [bounds.random_policy(fold, arms.allow_stop)],
     }
@@ -269,10 +259,10 @@ def add_hulls(
         reached["pareto_distance"] = distance
         found.state("hulls", reached, policy=policy, kind=kind, n=len(policies))
     # The exact frontier's points are choices of each query: it is not resampled.
-    known = map(finite, _hull_figures(exact, arms, mean_points([arms.best])))
+    known = map(finite, _hull_figures(exact, arms, outcome.mean_points([arms.best])))
     hindsight = {**dict(zip(HULL, known, strict=True)), "pareto_distance": None}
     found.state("hulls", hindsight, policy="oracle", kind="oracle")
-    best = mean_points([arms.best])
+    best = outcome.mean_points([arms.best])
     return CostRange(
         low=arms.low,
         high=arms.high,
@@ -284,10 +274,10 @@ def add_hulls(
 
 
 def _bounded(
-    policies: Sequence[Outcome], arms: StaticArms, bootstrap: Bootstrap, stream: int
+    policies: Sequence[outcome.Outcome], arms: StaticArms, bootstrap: Bootstrap, stream: int
 ) -> list[Estimate | None]:
     """The three figures of some policies, each with its interval; None where there is none."""
-    shown = _hull_figures(mean_points(policies), arms, mean_points([arms.best]))
+    shown = _hull_figures(outcome.mean_points(policies), arms, outcome.mean_points([arms.best]))
     several = [*policies, arms.best]
     values = np.array([*(one.cost for one in several), *(one.quality for one in several)])
     means = resampled_means(values, bootstrap.n, bootstrap.draws(stream))
@@ -322,11 +312,11 @@ def _hull_figures(points: Points, arms: StaticArms, static: Points) -> tuple[flo
     return mean, math.nan if save is None else save, math.nan if gain is None else gain
 
 
-def _distance(policies: Sequence[Outcome], exact: Points, arms: StaticArms) -> float | None:
+def _distance(policies: Sequence[outcome.Outcome], exact: Points, arms: StaticArms) -> float | None:
     """Mean ParetoDist of the policies from the oracle's frontier; None without a range."""
     if arms.width <= 0:
         return None
-    points = zip(*(figure.tolist() for figure in mean_points(policies)), strict=True)
+    points = zip(*(figure.tolist() for figure in outcome.mean_points(policies)), strict=True)
     return float(np.mean([metrics.pareto_distance(c, q, *exact, arms.width) for c, q in points]))
 
 

@@ -16,13 +16,7 @@ from hierrouter.learning.checkpoint import is_sweep, router_at
 from hierrouter.learning.selection import SelectedRun, provenance, run_by_enumeration, select_run
 from hierrouter.pools.pool import POOL
 from hierrouter.replay.tree import Tree
-from hierrouter.reports.evaluated import (
-    DeferTo,
-    Valued,
-    report_on,
-    require_deferrable,
-    value_policies,
-)
+from hierrouter.reports import evaluated
 from hierrouter.reports.explain import explain, worst_queries
 from hierrouter.reports.page import CASES
 from hierrouter.reports.results import Report, as_json
@@ -51,14 +45,14 @@ class ReportRequest:
     lists: Mapping[str, Tree]
     shown: SelectedRun
     split: str = "test"
-    defer: DeferTo | None = None
+    defer: evaluated.DeferTo | None = None
     policies: tuple[OwnPolicy, ...] = ()
     with_worst: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be handed over."""
         if self.defer:
-            require_deferrable(self.tree, self.shown.trained, self.defer)
+            evaluated.require_deferrable(self.tree, self.shown.trained, self.defer)
 
     @property
     def tree(self) -> Tree:
@@ -79,14 +73,14 @@ class ReportRequest:
         return self.shown.run, self.shown.sweep_run, self.exact_run
 
     @cached_property
-    def valued(self) -> Mapping[str, Valued]:
+    def valued(self) -> Mapping[str, evaluated.Valued]:
         """Every policy under each price list; whoever is asked is asked once under each.
 
         Raises InputError: something does not fit together, or there is nothing to report on.
         """
         trained, alpha = self.shown.trained, self.shown.alpha
         return {
-            name: value_policies(tree, alpha, trained, self.split, self.policies)
+            name: evaluated.value_policies(tree, alpha, trained, self.split, self.policies)
             for name, tree in self.lists.items()
         }
 
@@ -98,7 +92,7 @@ class ReportRequest:
         shown = self.shown
         several = self.lists if len(self.lists) > 1 else {}
         source = provenance(tree, tree.root, shown.run, shown.trained, shown.sweep_run, several)
-        return report_on(
+        return evaluated.report_on(
             tree,
             shown.alpha,
             shown.trained,
@@ -219,7 +213,7 @@ def report(
     folder, swept = run_or_sweep(run, sweep)
     own = own_policies(policies)
     shown = select_run(tree, alpha, folder, swept, with_sweep=True)
-    defer = DeferTo(defer_to, defer_share) if defer_to is not None else None
+    defer = evaluated.DeferTo(defer_to, defer_share) if defer_to is not None else None
     lists = {POOL: tree, **(price_lists or {})}
     return FinishedReport.of(ReportRequest(lists, shown, split, defer, own))
 

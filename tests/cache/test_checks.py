@@ -7,17 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hierrouter_cache import keys
 from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import named_reason, reason_of, suggestion
-from hierrouter_cache.keys import (
-    call_key,
-    part_fault,
-    plan_key,
-    query_key,
-    references_key,
-    root_context,
-    row_fault,
-)
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.parts import BATCH, KINDS, part_batches
 from hierrouter_cache.reader import CacheReader
@@ -26,15 +18,19 @@ from tests.cache import rows
 
 SUM = "Two and two?"
 CALL: dict[str, Any] = rows.calls(("m", "c", "r")).to_pylist()[0]
-QUERY = (query_key("d", "1", SUM, ["4"], "test"), root_context(SUM), references_key(["4"]))
+QUERY = (
+    keys.query_key("d", "1", SUM, ["4"], "test"),
+    keys.root_context(SUM),
+    keys.references_key(["4"]),
+)
 ROWS: dict[str, dict[str, Any]] = {
     kind: rows.table(kind, row).to_pylist()[0]
     for kind, row in {
         "calls": tuple(CALL.values()),
         "queries": (*QUERY, "1", "d", "test", SUM, ["4"], None),
         "scores": (CALL["key"], "r", "s", 1.0),
-        "plans": (plan_key("{}", ["q"]), "{}", ["q"]),
-        "failures": (call_key("m", "c"), "m", "c", "m", "empty", "", 1),
+        "plans": (keys.plan_key("{}", ["q"]), "{}", ["q"]),
+        "failures": (keys.call_key("m", "c"), "m", "c", "m", "empty", "", 1),
     }.items()
 }
 WRONG = [
@@ -71,28 +67,28 @@ WRONG = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_row_has_no_fault(kind: str) -> None:
-    assert row_fault(kind, ROWS[kind]) is None
-    assert row_fault(kind, {**ROWS[kind], "filename": "another column"}) is None
+    assert keys.row_fault(kind, ROWS[kind]) is None
+    assert keys.row_fault(kind, {**ROWS[kind], "filename": "another column"}) is None
     if kind == "calls":
-        assert row_fault(kind, {**CALL, "latency_s": None}) is None
+        assert keys.row_fault(kind, {**CALL, "latency_s": None}) is None
 
 
 def test_choices_are_part_of_what_a_query_is() -> None:
     choices = [("A", "3"), ("B", "4")]
     row = {
         **ROWS["queries"],
-        "query": query_key("d", "1", SUM, ["4"], "test", choices),
-        "references": references_key(["4"], choices),
+        "query": keys.query_key("d", "1", SUM, ["4"], "test", choices),
+        "references": keys.references_key(["4"], choices),
         "choices": [{"label": label, "text": text} for label, text in choices],
     }
-    assert row_fault("queries", row) is None
+    assert keys.row_fault("queries", row) is None
     row["choices"][1]["text"] = "5"
-    assert row_fault("queries", row) == "query is not that of the row's content"
+    assert keys.row_fault("queries", row) == "query is not that of the row's content"
 
 
 @pytest.mark.parametrize(("kind", "column", "value", "message"), WRONG)
 def test_a_wrong_value_is_named(kind: str, column: str, value: object, message: str) -> None:
-    fault = row_fault(kind, {**ROWS[kind], column: value})
+    fault = keys.row_fault(kind, {**ROWS[kind], column: value})
     assert fault
     assert fault.startswith(message)
 
@@ -105,16 +101,16 @@ def test_every_row_of_a_part_is_looked_at(tmp_path: Path) -> None:
     writer.append("calls", rows.with_column(table, "response", [*responses, "forged"]))
     sound, forged = sound_parts(tmp_path)
     seen: list[int] = []
-    assert part_fault(sound, on_rows=seen.append) is None
+    assert keys.part_fault(sound, on_rows=seen.append) is None
     assert seen == [BATCH, BATCH]
-    assert part_fault(forged) == f"row {2 * BATCH}: outcome is not that of the row's content"
+    assert keys.part_fault(forged) == f"row {2 * BATCH}: outcome is not that of the row's content"
 
 
 def test_a_text_that_is_not_utf_8_is_a_fault(tmp_path: Path) -> None:
     table = rows.calls(("m", "c", "r"))
     rows.put(tmp_path, "calls", rows.with_column(table, "prompt", rows.no_utf8()))
     (part,) = sound_parts(tmp_path)
-    fault = part_fault(part)
+    fault = keys.part_fault(part)
     assert fault
     assert fault.startswith("not readable after row 0")
 
@@ -155,9 +151,9 @@ def test_a_cache_may_hold_parts_with_choices_and_without(tmp_path: Path) -> None
 
 def test_keys_without_choices_are_those_of_before() -> None:
     """Literal digests: were they others, no old cache would find its queries and scores."""
-    assert query_key("d", "1", "q", ["a"], "test") == "d7e981aaaca093212f388c2be7af6d69"
-    assert references_key(["a"]) == "cce87d48b2928d322f10f64973e0a23a"
-    assert references_key(["a"], [("A", "a")]) != references_key(["a"])
+    assert keys.query_key("d", "1", "q", ["a"], "test") == "d7e981aaaca093212f388c2be7af6d69"
+    assert keys.references_key(["a"]) == "cce87d48b2928d322f10f64973e0a23a"
+    assert keys.references_key(["a"], [("A", "a")]) != keys.references_key(["a"])
 
 
 @pytest.mark.parametrize(

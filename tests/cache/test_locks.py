@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter_cache import locks
 from hierrouter_cache.errors import CacheError, CacheLocked, WorldError
-from hierrouter_cache.locks import (
-    collector_lock,
-    folder_lock,
-    shard_lock,
-    shards_at_work,
-    shared_lock,
-)
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import environment
 from tests.warm import Running, Warm
@@ -70,24 +64,27 @@ def kill(process: Running) -> None:
 
 WHOLE, SHARED, SHARD = "collector_lock(root)", "shared_lock(root)", "shard_lock(root, 1, 2)"
 TRAINING = "folder_lock(root, 'a training')"
-ONE_OF_TWO = partial(shard_lock, index=1, count=2)
+ONE_OF_TWO = partial(locks.shard_lock, index=1, count=2)
 COLLECTOR = r"another collector \(pid {pid} on"
 OTHER_NUMBER = r"shard 1/2 is at work: .*; shards of another number would make the same calls"
 REFUSED = [
-    pytest.param(WHOLE, collector_lock, COLLECTOR, id="two-collectors"),
-    pytest.param(WHOLE, shared_lock, COLLECTOR, id="transfer-beside-one"),
+    pytest.param(WHOLE, locks.collector_lock, COLLECTOR, id="two-collectors"),
+    pytest.param(WHOLE, locks.shared_lock, COLLECTOR, id="transfer-beside-one"),
     pytest.param(WHOLE, ONE_OF_TWO, r"pid {pid} on", id="shard-beside-one"),
-    pytest.param(SHARD, collector_lock, r"shards or a transfer", id="one-beside-a-shard"),
-    pytest.param(SHARED, collector_lock, r"shards or a transfer", id="one-beside-a-transfer"),
+    pytest.param(SHARD, locks.collector_lock, r"shards or a transfer", id="one-beside-a-shard"),
+    pytest.param(SHARED, locks.collector_lock, r"shards or a transfer", id="one-beside-a-transfer"),
     pytest.param(
         TRAINING,
-        partial(folder_lock, who="a training"),
+        partial(locks.folder_lock, who="a training"),
         r"a training \(pid {pid} on .*\) is at work",
         id="two-in-another-folder",
     ),
     pytest.param(SHARD, ONE_OF_TWO, r"shard 1/2 of a collector \(pid {pid} on", id="a-shard-twice"),
     pytest.param(
-        SHARD, partial(shard_lock, index=2, count=3), OTHER_NUMBER, id="shards-of-another-number"
+        SHARD,
+        partial(locks.shard_lock, index=2, count=3),
+        OTHER_NUMBER,
+        id="shards-of-another-number",
     ),
 ]
 
@@ -106,11 +103,11 @@ def test_who_would_pay_twice_is_refused(
 
 def test_shards_and_transfers_live_together(root: Path, holder: Start) -> None:
     processes = [holder(lock) for lock in (SHARD, SHARED)]
-    with shard_lock(root, 2, 2):
-        assert shards_at_work(root) == [(1, 2), (2, 2)]
+    with locks.shard_lock(root, 2, 2):
+        assert locks.shards_at_work(root) == [(1, 2), (2, 2)]
     for process in processes:
         kill(process)
-    assert shards_at_work(root) == []
+    assert locks.shards_at_work(root) == []
 
 
 def test_a_look_at_a_lock_makes_no_starting_shard_fail(python: Start) -> None:
@@ -138,7 +135,7 @@ def test_a_link_in_place_of_a_lock_is_refused_and_its_target_kept(root: Path) ->
     (root / "precious").write_text("kept")
     (root / "collect.lock").symlink_to(root / "precious")
     message = f"the cache is not writable: {root}"
-    with pytest.raises(CacheError, match=message), collector_lock(root):
+    with pytest.raises(CacheError, match=message), locks.collector_lock(root):
         pass
     assert (root / "precious").read_text() == "kept"
 
@@ -149,5 +146,5 @@ def test_a_disk_without_locks_is_named(root: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(fcntl, "flock", without)
     message = f"cannot lock the cache: {root}: No locks available; use a disk that has locks"
-    with pytest.raises(WorldError, match=message), collector_lock(root):
+    with pytest.raises(WorldError, match=message), locks.collector_lock(root):
         pass

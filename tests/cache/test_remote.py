@@ -15,17 +15,9 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
+from hierrouter_cache import errors, writer
 from hierrouter_cache import mirror as remote
-from hierrouter_cache import writer
 from hierrouter_cache.chain import sound_parts
-from hierrouter_cache.errors import (
-    CacheError,
-    CacheLocked,
-    DamagedPart,
-    InputError,
-    NoCache,
-    WorldError,
-)
 from hierrouter_cache.keys import call_key
 from hierrouter_cache.locks import collector_lock, pull_lock, shard_lock
 from hierrouter_cache.maintenance import compact
@@ -192,7 +184,9 @@ def test_a_copy_that_fails_costs_no_row(root: Path, pushed: FolderStore) -> None
     folder = (pushed.root / "parts").rename(root.with_name("away"))
     (pushed.root / "parts").write_text("not a folder")
     writer = PartWriter(root, on_part=copying_to(pushed))
-    with pytest.raises(WorldError, match=r"cannot use the mirror: .* is safe, rerun") as caught:
+    with pytest.raises(
+        errors.WorldError, match=r"cannot use the mirror: .* is safe, rerun"
+    ) as caught:
         writer.append("calls", rows.calls(("m", "c", "r")))
     assert "\n" not in str(caught.value)
     assert len(sound_parts(root)) == PARTS + 1
@@ -210,7 +204,7 @@ def test_a_torn_or_altered_object_is_refused_by_name_and_a_torn_one_copied_again
     sound = store.read(name)
     store.write(name, hurt(sound))
     refused = f"damaged part in the mirror: .*{name}: checksum mismatch; delete"
-    with pytest.raises(DamagedPart, match=refused):
+    with pytest.raises(errors.DamagedPart, match=refused):
         pull(store, other)
     assert contents(other).keys() == contents(root).keys() - {name}
     assert crash.leftovers(other) == []
@@ -222,7 +216,7 @@ def test_a_torn_or_altered_object_is_refused_by_name_and_a_torn_one_copied_again
 def test_a_damaged_part_is_not_copied(root: Path, store: Store) -> None:
     path = list_parts(root)[0].path
     shorten(path)
-    with pytest.raises(DamagedPart, match=f"{path.name}: checksum mismatch"):
+    with pytest.raises(errors.DamagedPart, match=f"{path.name}: checksum mismatch"):
         push(root, store)
     assert path.name not in store.sizes()
 
@@ -282,7 +276,7 @@ def test_a_part_with_other_answers_is_left_where_it_is(
     assert contents(root).keys() - before.keys() == {new.name}
     assert before.items() <= contents(root).items()
     message = f"1 parts of the mirror answer calls in .*{rival.name}"
-    with pytest.raises(CacheError, match=message) as why:
+    with pytest.raises(errors.CacheError, match=message) as why:
         require_no_rivals(pulled)
     assert len(str(why.value)) <= 300
     assert pull(store, root, leave=pulled.rivals) == Pulled(str(store))
@@ -356,7 +350,7 @@ def test_a_pull_that_breaks_off_leaves_no_rival(
         time.sleep(0.2)
         raise how
 
-    with monkeypatch.context() as broken, pytest.raises((WorldError, KeyboardInterrupt)):
+    with monkeypatch.context() as broken, pytest.raises((errors.WorldError, KeyboardInterrupt)):
         broken.setattr(FolderStore, "read", read)
         pull(mirror, here)
     assert len(list_parts(here)) == (2 if kind == "calls" else 1)  # one new call has come
@@ -368,7 +362,7 @@ def test_a_pull_that_breaks_off_leaves_no_rival(
 def test_no_part_is_copied_beside_a_damaged_one(here: Path, mirror: FolderStore) -> None:
     (part,) = list_parts(here)
     shorten(part.path)
-    with pytest.raises(DamagedPart, match=f"damaged part: {part.path.name}"):
+    with pytest.raises(errors.DamagedPart, match=f"damaged part: {part.path.name}"):
         pull(mirror, here)
     assert list_parts(here) == [part]
 
@@ -387,7 +381,7 @@ def test_arrivals_of_a_pull_at_work_are_left_to_it(here: Path, mirror: FolderSto
 
 def test_a_list_of_arrivals_that_is_none_is_named(here: Path, mirror: FolderStore) -> None:
     (here / ARRIVING).write_text("7")
-    with pytest.raises(CacheError, match=f"not readable: {here / ARRIVING}: .*; remove it"):
+    with pytest.raises(errors.CacheError, match=f"not readable: {here / ARRIVING}: .*; remove it"):
         pull(mirror, here)
 
 
@@ -418,7 +412,7 @@ def test_compacting_while_parts_are_copied_misses_nothing(
 
 def test_pull_waits_for_no_shard_and_refuses_beside_a_collector(root: Path, other: Path) -> None:
     PartWriter(other)
-    with collector_lock(other), pytest.raises(CacheLocked):
+    with collector_lock(other), pytest.raises(errors.CacheLocked):
         pull(FolderStore(root), other)
     with shard_lock(other, 1, 2):
         assert pull(FolderStore(root), other).copied == PARTS
@@ -429,7 +423,7 @@ def test_an_empty_place_gives_nothing(store: Store, other: Path) -> None:
     assert (pulled.copied, pulled.note) == (0, "")
     require_no_rivals(pulled)
     assert not other.exists()
-    with pytest.raises(NoCache, match=r"no parts in the mirror: .*; push to it first"):
+    with pytest.raises(errors.NoCache, match=r"no parts in the mirror: .*; push to it first"):
         pull(store, other, may_be_empty=False)
 
 
@@ -458,7 +452,7 @@ def test_what_cannot_be_read_here_stays_in_the_mirror(
         writer.commit(root, name, *rest)
 
     monkeypatch.setattr(remote, "commit", commit)
-    with pytest.raises(CacheError, match=message.format(name=name)) as caught:
+    with pytest.raises(errors.CacheError, match=message.format(name=name)) as caught:
         pull(pushed, other)
     assert "\n" not in str(caught.value)
     assert seen == contents(root).keys()  # it was not visible for a moment either
@@ -483,7 +477,7 @@ def test_what_cannot_be_read_here_stays_in_the_mirror(
 )
 def test_a_place_that_is_none_is_refused_and_no_secret_of_its_url_shown(url: str) -> None:
     """Not by us, and not by a library that repeats the URL in its reason."""
-    with pytest.raises(InputError, match="no such place for a mirror") as caught:
+    with pytest.raises(errors.InputError, match="no such place for a mirror") as caught:
         store_at(url)
     for secret in ("AKID", "topsecret", "hushed"):
         assert secret not in str(caught.value)
@@ -499,7 +493,9 @@ def test_no_secret_is_shown_when_a_mirror_fails(
     monkeypatch.setattr(Repeating, "said", said)
     register_implementation("repeating", Repeating, clobber=True)
     store = store_at("repeating://AKID:top%20secret@host/x?token=hushed")
-    with pytest.raises(WorldError, match=r"cannot use the mirror: repeating://host/x: ") as caught:
+    with pytest.raises(
+        errors.WorldError, match=r"cannot use the mirror: repeating://host/x: "
+    ) as caught:
         use(*((store, root) if use is pull else (root, store)))
     for secret in ("AKID", "secret", "hushed"):
         assert secret not in str(caught.value)

@@ -9,24 +9,17 @@ import pytest
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter.questions.testbed import world
 from hierrouter_cli import options
+from tests.cli import pages
 from tests.cli.conftest import Place
-from tests.cli.pages import (
-    DOCS,
-    PAGES,
-    README,
-    blocks,
-    commands,
-    files,
-    follow,
-    only_shown,
-)
 from tests.cli.test_help import COMMANDS, context
 from tests.conftest import Run
 
 Python = Callable[[str, Place], str]
-TUTORIALS = DOCS / "tutorials"  # followed in test_tutorials.py
+TUTORIALS = pages.DOCS / "tutorials"  # followed in test_tutorials.py
 FOLLOWED = [
-    page for page in PAGES if commands(page) and page != README and page.parent != TUTORIALS
+    page
+    for page in pages.PAGES
+    if pages.commands(page) and page != pages.README and page.parent != TUTORIALS
 ]
 
 
@@ -35,21 +28,21 @@ def test_the_two_marked_commands_are_there() -> None:
         ("main", "hierrouter quickstart"),
         ("test", "pytest -n auto --dist loadfile"),
     ]:
-        found = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README.read_text(), re.S)
+        found = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", pages.README.read_text(), re.S)
         assert found
         assert found[1].splitlines()[-1] == command
 
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run(page: Path, own: Place) -> None:
-    follow(page, own)
+    pages.follow(page, own)
 
 
 def test_the_commands_of_the_readme_give_the_answers_it_promises(
     own: Place, hierrouter: Run
 ) -> None:
     """In order, in one folder, after `hierrouter quickstart`, with trainings as long as shown."""
-    done = follow(README, Place(own.folder, hierrouter))
+    done = pages.follow(pages.README, Place(own.folder, hierrouter))
     [capital] = [place.capital for place in world().places if place.name == "kanen"]
     routed = [each for each in done if each.args[0] == "route"]
     answers = [each.stdout.strip() for each in routed]
@@ -63,16 +56,16 @@ def test_the_commands_of_the_readme_give_the_answers_it_promises(
 
 def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
-    shown = [page for page in PAGES if commands(page)]
+    shown = [page for page in pages.PAGES if pages.commands(page)]
     assert len(shown) == 15
-    assert sum(len(blocks("bash", page)) for page in shown) == 42
-    assert sum(len(commands(page)) for page in shown) == 80
-    assert sum(len(files(page)) for page in shown) == 10
-    assert sum(len(blocks("python", page)) for page in PAGES) == 25
+    assert sum(len(pages.blocks("bash", page)) for page in shown) == 42
+    assert sum(len(pages.commands(page)) for page in shown) == 80
+    assert sum(len(pages.files(page)) for page in shown) == 10
+    assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 25
 
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
-    typed = [words for page in PAGES for words in only_shown(page)]
+    typed = [words for page in pages.PAGES for words in pages.only_shown(page)]
     assert len(typed) == 35
     for _, *words in typed:
         if words[0].startswith("--"):  # of the program itself
@@ -82,19 +75,19 @@ def test_commands_that_are_only_shown_can_be_typed() -> None:
 
 
 def test_the_python_examples_of_the_readme_and_of_training_run(own: Place, python: Python) -> None:
-    (example,) = blocks("python", README)
+    (example,) = pages.blocks("python", pages.README)
     told = python(example, own)
     ruled, learned = map(float, re.findall(r"^(-?[\d.]+) (-?[\d.]+)$", told, re.M)[0])
     assert ruled < learned
     assert f"R {learned:.3f} on validation" in told
     assert "Quality Q (token_f1), higher is better" in told
     assert told.splitlines()[-1] == "19"
-    (example,) = blocks("python", DOCS / "train.md")
+    (example,) = pages.blocks("python", pages.DOCS / "train.md")
     assert float(python(example, own)) > -3
 
 
 def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place, python: Python) -> None:
-    told = python("".join(blocks("python", DOCS / "env.md")), own)
+    told = python("".join(pages.blocks("python", pages.DOCS / "env.md")), own)
     exact = {name: float(value) for value, name in re.findall(r"exact, test: (\S+) (.+)", told)}
     fixed, learned, best = exact.values()
     assert list(exact)[1:] == ["own loop", "oracle"]
@@ -102,7 +95,7 @@ def test_the_examples_of_the_environment_run_from_top_to_bottom(own: Place, pyth
 
 
 def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python: Python) -> None:
-    told = python("".join(blocks("python", DOCS / "beyond.md")), own)
+    told = python("".join(pages.blocks("python", pages.DOCS / "beyond.md")), own)
     helped = re.search(r"test: alone (\S+), helped (\S+)", told)
     joined = re.search(r"without facts (\S+), with (\S+)", told)
     assert helped
@@ -115,7 +108,7 @@ def test_the_examples_beyond_the_pool_run_from_top_to_bottom(own: Place, python:
 
 
 def test_the_documented_defaults_are_the_real_ones() -> None:
-    table = (DOCS / "cli.md").read_text()
+    table = (pages.DOCS / "cli.md").read_text()
     assert f"| `--cache DIR` | `{options.DEFAULT_CACHE}` |" in table
     assert f"| `--alpha X` | {options.DEFAULT_ALPHA} |" in table
     assert "gsm8k" in PAPER_DATASETS

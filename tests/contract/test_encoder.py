@@ -8,23 +8,16 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 
-from hierrouter.engines.encoders import (
-    PAPER_ENCODER,
-    Encoder,
-    HashedNgrams,
-    SentenceEncoder,
-    default_encoder,
-    load_encoder,
-)
+from hierrouter.engines import encoders
 from hierrouter.engines.generator import context_text
 from hierrouter.engines.identity import hub_commit
 from hierrouter.pools.files import load_pool, pool_names
 from hierrouter_cache.errors import InputError, WorldError
 from tests.models import save_random_encoder
 
-ENCODERS: dict[str, Callable[[Path], Encoder]] = {
-    "hashed": lambda saved: HashedNgrams(),
-    "sentence": lambda saved: SentenceEncoder(str(saved)),
+ENCODERS: dict[str, Callable[[Path], encoders.Encoder]] = {
+    "hashed": lambda saved: encoders.HashedNgrams(),
+    "sentence": lambda saved: encoders.SentenceEncoder(str(saved)),
 }
 TEXTS = ["compute 12+7", "reverse the word takomi", "", "compute 12+7\n\n19", "naïve ✓"]
 
@@ -36,11 +29,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
-def encoder(request: pytest.FixtureRequest, saved: Path) -> Encoder:
+def encoder(request: pytest.FixtureRequest, saved: Path) -> encoders.Encoder:
     return ENCODERS[request.param](saved)
 
 
-def test_rows_are_float32_and_of_unit_length(encoder: Encoder) -> None:
+def test_rows_are_float32_and_of_unit_length(encoder: encoders.Encoder) -> None:
     vectors = encoder.encode(TEXTS)
     assert vectors.dtype == np.float32
     assert vectors.shape[0] == len(TEXTS)
@@ -48,7 +41,7 @@ def test_rows_are_float32_and_of_unit_length(encoder: Encoder) -> None:
     assert np.allclose(lengths[[0, 1, 3]], 1, atol=1e-5)
 
 
-def test_a_vector_depends_on_its_own_text_alone(encoder: Encoder) -> None:
+def test_a_vector_depends_on_its_own_text_alone(encoder: encoders.Encoder) -> None:
     together = encoder.encode(TEXTS)
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
     assert np.allclose(together, alone, atol=1e-5)
@@ -58,7 +51,7 @@ RESPONSES: list[list[str]] = [[], ["12+7"], ["reverse ab"]]
 LONG = [context_text("word " * 600, responses) for responses in RESPONSES[1:]]
 
 
-def test_the_newest_response_is_seen(encoder: Encoder) -> None:
+def test_the_newest_response_is_seen(encoder: encoders.Encoder) -> None:
     vectors = encoder.encode([context_text("solve the riddle of room 7", x) for x in RESPONSES])
     assert (vectors @ vectors.T)[np.triu_indices(3, 1)].max() < 0.99
     vectors = encoder.encode(LONG)
@@ -66,7 +59,7 @@ def test_the_newest_response_is_seen(encoder: Encoder) -> None:
 
 
 def test_the_papers_truncation_does_not_see_it(saved: Path) -> None:
-    vectors = SentenceEncoder(str(saved), truncates=True).encode(LONG)
+    vectors = encoders.SentenceEncoder(str(saved), truncates=True).encode(LONG)
     assert vectors[0] @ vectors[1] == pytest.approx(1, abs=1e-6)
 
 
@@ -75,12 +68,12 @@ def test_a_short_text_has_the_vector_that_the_library_gives(saved: Path) -> None
 
     library = SentenceTransformer(str(saved))
     for truncates in (False, True):
-        ours = SentenceEncoder(str(saved), truncates).encode(TEXTS)
+        ours = encoders.SentenceEncoder(str(saved), truncates).encode(TEXTS)
         assert np.allclose(ours, library.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
 
 
 def test_a_long_text_has_the_mean_direction_of_its_windows(saved: Path) -> None:
-    encoder = SentenceEncoder(str(saved))
+    encoder = encoders.SentenceEncoder(str(saved))
     windows = ["a" * 20 + " " + "b" * 42 + " ", "c" * 62 + " ", "12+7"]  # 62 letters fill a window
     mean = encoder.encode(windows).sum(axis=0)
     assert np.allclose(
@@ -90,11 +83,11 @@ def test_a_long_text_has_the_mean_direction_of_its_windows(saved: Path) -> None:
 
 def test_descriptions_keep_encoders_apart(saved: Path, tmp_path: Path) -> None:
     found = [
-        SentenceEncoder(str(saved)),
-        SentenceEncoder(str(saved), truncates=True),
-        SentenceEncoder(str(save_random_encoder(tmp_path, seed=1))),
-        HashedNgrams(),
-        HashedNgrams(64),
+        encoders.SentenceEncoder(str(saved)),
+        encoders.SentenceEncoder(str(saved), truncates=True),
+        encoders.SentenceEncoder(str(save_random_encoder(tmp_path, seed=1))),
+        encoders.HashedNgrams(),
+        encoders.HashedNgrams(64),
     ]
     assert len({encoder.description for encoder in found}) == len(found)
 
@@ -109,7 +102,7 @@ def test_another_commit_of_a_hub_encoder_is_another_encoder(
     model, seen = folder.replace("--", "/"), []
     for commit in ("1" * 40, "2" * 40):
         offer(tmp_path, model, saved, commit)
-        seen.append(load_encoder(name).description)
+        seen.append(encoders.load_encoder(name).description)
     assert seen == [f"{model}@{'1' * 40}-windows", f"{model}@{'2' * 40}-windows"]
 
 
@@ -133,38 +126,41 @@ def test_the_paper_reads_512_tokens_of_a_model_whose_own_setting_is_384(
     library.max_seq_length = 384
     library.save(str(saved))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    offer(tmp_path, PAPER_ENCODER, saved, "1" * 40)
+    offer(tmp_path, encoders.PAPER_ENCODER, saved, "1" * 40)
 
     def sees(name: str, token: int) -> bool:
         letters = ["a"] * 600  # a token each, after the one that begins every text
         changed = [*letters[: token - 2], "b", *letters[token - 1 :]]
-        one, other = load_encoder(name).encode([" ".join(letters), " ".join(changed)])
+        one, other = encoders.load_encoder(name).encode([" ".join(letters), " ".join(changed)])
         return bool(np.abs(one - other).max() > 1e-6)
 
     assert sees("paper", 400) and sees("paper", 511) and not sees("paper", 513)
-    own = f"{PAPER_ENCODER}:truncate"
+    own = f"{encoders.PAPER_ENCODER}:truncate"
     assert sees(own, 383) and not sees(own, 400)
-    assert sees(PAPER_ENCODER, 513)  # over windows
-    assert load_encoder("paper").description == f"{PAPER_ENCODER}@{'1' * 40}-512-truncate"
+    assert sees(encoders.PAPER_ENCODER, 513)  # over windows
+    assert (
+        encoders.load_encoder("paper").description
+        == f"{encoders.PAPER_ENCODER}@{'1' * 40}-512-truncate"
+    )
     with pytest.raises(InputError, match="reads at most 512 tokens: 513"):
-        load_encoder(f"{PAPER_ENCODER}:513")
+        encoders.load_encoder(f"{encoders.PAPER_ENCODER}:513")
 
 
 def test_a_pool_names_its_encoder_and_the_built_in_one_is_for_the_testbed_alone() -> None:
     pools = {name: load_pool(name) for name in pool_names()}
-    assert {name: default_encoder(pool) for name, pool in pools.items()} == {
-        "cpu": PAPER_ENCODER,
+    assert {name: encoders.default_encoder(pool) for name, pool in pools.items()} == {
+        "cpu": encoders.PAPER_ENCODER,
         "paper": "paper",
         "testbed": "hashed-ngrams",
     }
     ours = replace(pools["testbed"], encoder=None)
-    assert default_encoder(ours) == "hashed-ngrams"
+    assert encoders.default_encoder(ours) == "hashed-ngrams"
     mixed = replace(ours, references=pools["paper"].references)
-    assert default_encoder(mixed) == PAPER_ENCODER
+    assert encoders.default_encoder(mixed) == encoders.PAPER_ENCODER
 
 
 def test_an_encoder_that_is_not_there() -> None:
     with pytest.raises(WorldError, match=r"nobody/nothing is not on this machine.*hashed-ngrams"):
-        load_encoder("nobody/nothing")
+        encoders.load_encoder("nobody/nothing")
     with pytest.raises(InputError, match="no such encoder: a/b/c"):
-        load_encoder("a/b/c")
+        encoders.load_encoder("a/b/c")

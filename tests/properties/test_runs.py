@@ -12,14 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hierrouter.learning import checkpoint
 from hierrouter.learning.bundle import load_bundle
-from hierrouter.learning.checkpoint import (
-    load_checkpoint,
-    load_sweep,
-    read_tensors,
-    router_at,
-    write_tensors,
-)
 from hierrouter.learning.run_folders import LIVE, RECORD, WEIGHTS, check_out, record_of, resumable
 from hierrouter_cache.errors import HierRouterError
 from tests.hostile import resealed
@@ -33,9 +27,9 @@ def begin(run: Path) -> None:
 
 LOADERS: tuple[Callable[[Path], object], ...] = (
     load_bundle,
-    load_checkpoint,
-    load_sweep,
-    lambda run: router_at(run, 0.1),
+    checkpoint.load_checkpoint,
+    checkpoint.load_sweep,
+    lambda run: checkpoint.router_at(run, 0.1),
     record_of,
     lambda run: check_out(run, "train"),
     begin,
@@ -52,7 +46,7 @@ def changes(draw: st.DrawFn, run: Path) -> tuple[str, str | bytes]:
     sound = (run / (name if (run / name).exists() else LIVE)).read_bytes()
     if draw(st.booleans()):
         return name, draw(damaged(sound))
-    text = read_tensors(run / name)[1] if name == WEIGHTS else sound.decode()
+    text = checkpoint.read_tensors(run / name)[1] if name == WEIGHTS else sound.decode()
     found = draw(edited(json.loads(text)))
     if name != WEIGHTS and draw(st.booleans()):
         with suppress(ValueError):
@@ -70,7 +64,7 @@ def test_any_run_is_a_router_or_refused(live_run: Path, data: Any) -> None:
         if isinstance(content, bytes):
             (run / name).write_bytes(content)
         elif name == WEIGHTS:
-            write_tensors(run / name, read_tensors(run / name)[0], content)
+            checkpoint.write_tensors(run / name, checkpoint.read_tensors(run / name)[0], content)
         else:
             (run / name).write_text(content)
         for load in LOADERS:

@@ -11,15 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from hierrouter.collection import peers
 from hierrouter.collection.formats import EXPORTS, IMPORTS, OWN
-from hierrouter.collection.peers import (
-    EMBEDDINGS,
-    TEST,
-    TRAIN,
-    DirectTable,
-    cost_unit,
-    direct_table,
-)
 from hierrouter.collection.tables import Answer, gather
 from hierrouter.collection.transfer import READERS, WRITERS, guess_format, import_
 from hierrouter.engines.encoders import HashedNgrams
@@ -28,31 +21,23 @@ from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.tables import FORMULA_STARTS
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError
 from hierrouter_cache.tree import Rate
-from tests.hierrouter.collection.examples import (
-    MODELS,
-    Rows,
-    cache_of,
-    keys,
-    save,
-    single_answers,
-    stored,
-)
+from tests.hierrouter.collection import examples
 from tests.properties.test_importers import llmrouter_rows, routerbench_rows
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    return cache_of(single_answers(), tmp_path)
+    return examples.cache_of(examples.single_answers(), tmp_path)
 
 
 @pytest.fixture
-def table(cache: Path) -> DirectTable:
-    return direct_table(cache, scorer("given"), "hashed-ngrams")
+def table(cache: Path) -> peers.DirectTable:
+    return peers.direct_table(cache, scorer("given"), "hashed-ngrams")
 
 
-def table_of(rows: Rows, folder: Path) -> DirectTable:
+def table_of(rows: examples.Rows, folder: Path) -> peers.DirectTable:
     """The direct calls of a cache that these rows were imported into."""
-    return direct_table(cache_of(rows, folder), scorer("given"), "hashed-ngrams")
+    return peers.direct_table(examples.cache_of(rows, folder), scorer("given"), "hashed-ngrams")
 
 
 def read(name: str, path: Path) -> list[Answer]:
@@ -63,21 +48,21 @@ def lines(file: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_only_direct_calls_travel(cache: Path, table: DirectTable) -> None:
-    assert table.models == MODELS  # the file's own names
+def test_only_direct_calls_travel(cache: Path, table: peers.DirectTable) -> None:
+    assert table.models == examples.MODELS  # the file's own names
     assert len(table.queries) == 10
     assert table.score.tolist() == [[float(n % 2 == 0), 1.0] for n in range(10)]
     assert table.responses[1] == ["lab/tiny 1b: the answer is 0", "lab/large 10b: the answer is 2"]
     assert table.cost[3].tolist() == pytest.approx([0.001 * 15, 0.01 * 15])
-    fewer = direct_table(cache, scorer("given"), "hashed-ngrams", ["lab-large-10b"])
-    assert (fewer.models, fewer.score.shape) == (MODELS[1:], (10, 1))
+    fewer = peers.direct_table(cache, scorer("given"), "hashed-ngrams", ["lab-large-10b"])
+    assert (fewer.models, fewer.score.shape) == (examples.MODELS[1:], (10, 1))
 
 
 def test_missing_direct_calls_are_refused_or_left_out(tmp_path: Path) -> None:
-    root = cache_of(single_answers()[1:], tmp_path)
+    root = examples.cache_of(examples.single_answers()[1:], tmp_path)
     with pytest.raises(IncompleteTree, match="1 of 10 queries lack direct calls"):
-        direct_table(root, scorer("given"), "hashed-ngrams")
-    table = direct_table(root, scorer("given"), "hashed-ngrams", allow_incomplete=True)
+        peers.direct_table(root, scorer("given"), "hashed-ngrams")
+    table = peers.direct_table(root, scorer("given"), "hashed-ngrams", allow_incomplete=True)
     assert (len(table.queries), table.left_out) == (9, 1)
 
 
@@ -88,7 +73,7 @@ def test_every_format_that_is_listed_can_be_read_or_written() -> None:
 
 @pytest.mark.parametrize("name", ["llmrouter", "routellm"])
 def test_a_folder_that_is_not_finished_never_appears(
-    table: DirectTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    table: peers.DirectTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     before = sorted(tmp_path.iterdir())
     with monkeypatch.context() as patch:
@@ -106,7 +91,7 @@ def disk_is_full(*_: object) -> None:
 
 
 def test_a_collected_cache_travels_too(whole: Path, tmp_path: Path) -> None:
-    table = direct_table(whole, scorer("token_f1"), "hashed-ngrams")
+    table = peers.direct_table(whole, scorer("token_f1"), "hashed-ngrams")
     tree = open_tree(whole)
     assert np.array_equal(table.score, tree.direct.score)
     assert np.array_equal(table.cost, tree.direct.cost)
@@ -119,16 +104,16 @@ def test_a_collected_cache_travels_too(whole: Path, tmp_path: Path) -> None:
 # LLMRouter
 
 
-def test_llmrouter_rows_have_its_fields(table: DirectTable, tmp_path: Path) -> None:
+def test_llmrouter_rows_have_its_fields(table: peers.DirectTable, tmp_path: Path) -> None:
     WRITERS["llmrouter"](table, tmp_path / "rows")
-    train, test = lines(tmp_path / "rows" / TRAIN), lines(tmp_path / "rows" / TEST)
+    train, test = lines(tmp_path / "rows" / peers.TRAIN), lines(tmp_path / "rows" / peers.TEST)
     assert len(train) + len(test) == 20
     row = next(row for row in train + test if row["task_id"] == "q1")
     assert row["task_name"] == "sums"
     assert row["query"] == "What is 1 + 1?"
-    assert (row["model_name"], row["performance"]) == (MODELS[0], 0.0)
+    assert (row["model_name"], row["performance"]) == (examples.MODELS[0], 0.0)
     assert (row["input_tokens"], row["output_tokens"], row["token_num"]) == (6, 7, 13)
-    vectors = torch.load(tmp_path / "rows" / EMBEDDINGS, weights_only=True)
+    vectors = torch.load(tmp_path / "rows" / peers.EMBEDDINGS, weights_only=True)
     assert np.array_equal(
         vectors[row["embedding_id"]].numpy(), HashedNgrams().encode(["What is 1 + 1?"])[0]
     )
@@ -138,14 +123,16 @@ def test_a_tie_is_the_cheapest_models_and_a_query_that_nobody_answers_nobodys(
     tmp_path: Path,
 ) -> None:
     """As each format says it."""
-    tied = [{**row, "score": 1.0} for row in reversed(single_answers(1))]
+    tied = [{**row, "score": 1.0} for row in reversed(examples.single_answers(1))]
     table = table_of(tied, tmp_path)
-    assert table.models == MODELS[::-1]
+    assert table.models == examples.MODELS[::-1]
     WRITERS["llmrouter"](table, tmp_path / "rows")
-    assert [row["model_name"] for row in lines(tmp_path / "rows" / TRAIN)] == list(MODELS)
-    assert not (tmp_path / "rows" / TEST).exists()
+    assert [row["model_name"] for row in lines(tmp_path / "rows" / peers.TRAIN)] == list(
+        examples.MODELS
+    )
+    assert not (tmp_path / "rows" / peers.TEST).exists()
     WRITERS["routerbench"](table, tmp_path / "tied.parquet")
-    assert oracle(tmp_path / "tied.parquet") == [MODELS[0]]
+    assert oracle(tmp_path / "tied.parquet") == [examples.MODELS[0]]
     (tmp_path / "none").mkdir()
     table = table_of([{**row, "score": 0.0} for row in tied], tmp_path / "none")
     WRITERS["routerbench"](table, tmp_path / "none.parquet")
@@ -162,16 +149,16 @@ def oracle(frame: Path) -> list[str]:
 
 @pytest.mark.parametrize(("name", "out"), [("llmrouter", "rows"), ("routerbench", "frame.parquet")])
 def test_rows_come_back_with_the_same_calls(
-    cache: Path, table: DirectTable, tmp_path: Path, name: str, out: str
+    cache: Path, table: peers.DirectTable, tmp_path: Path, name: str, out: str
 ) -> None:
     WRITERS[name](table, tmp_path / out)
     assert guess_format(tmp_path / out) == name
     back = gather(read(name, tmp_path / out), 42)
-    stored(back, tmp_path / "back")
+    examples.stored(back, tmp_path / "back")
     for column in ("context", "outcome", "model"):
-        assert keys(tmp_path / "back", name=column) == keys(cache, name=column)
+        assert examples.keys(tmp_path / "back", name=column) == examples.keys(cache, name=column)
     if name == "llmrouter":  # a frame has no tokens and no folds; the step names the source
-        assert keys(tmp_path / "back") == keys(cache)
+        assert examples.keys(tmp_path / "back") == examples.keys(cache)
         folds = [{query.id for query in table.queries if query.split == "test"}]
         folds.append({query.id for query in back.queries if query.split == "test"})
         assert folds[0] == folds[1]
@@ -184,13 +171,13 @@ def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
         "choices": '{"text": ["Paris", "London"], "labels": ["A", "B"]}',
         "task_id": None,
     }
-    file = save([row], tmp_path / "rows.jsonl")
+    file = examples.save([row], tmp_path / "rows.jsonl")
     assert guess_format(file) == "llmrouter"
     (answer,) = read("llmrouter", file)
     assert answer.query.question == "Which one?\nA. Paris\nB. London"
     assert answer.query.choices == (("A", "Paris"), ("B", "London"))
     assert len(answer.query.id) == 12
-    save([{**row, "choices": json.loads(row["choices"])}], file)
+    examples.save([{**row, "choices": json.loads(row["choices"])}], file)
     assert read("llmrouter", file)[0].query == answer.query
     for choices, message in (
         ("[1]", "choices must be JSON"),
@@ -198,21 +185,21 @@ def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
         ({"labels": ["A"], "text": [1]}, "choices must hold texts"),
     ):
         with pytest.raises(InputError, match=message):
-            read("llmrouter", save([{**row, "choices": choices}], file))
+            read("llmrouter", examples.save([{**row, "choices": choices}], file))
 
 
 def test_llmrouter_files_are_told_apart_by_words_of_their_names(
-    table: DirectTable, tmp_path: Path
+    table: peers.DirectTable, tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows"
     WRITERS["llmrouter"](table, rows)
     expected = read("llmrouter", rows)
-    (rows / TRAIN).rename(rows / "latest_train_data.jsonl")
+    (rows / peers.TRAIN).rename(rows / "latest_train_data.jsonl")
     (rows / "contest.jsonl").write_text("not of the format")
     found = read("llmrouter", rows)
     assert len(found) == len(expected)
     assert {answer.query for answer in found} == {answer.query for answer in expected}
-    (rows / TEST).rename(rows / "train_test.jsonl")
+    (rows / peers.TEST).rename(rows / "train_test.jsonl")
     with pytest.raises(InputError, match=r"the name says both: .*train_test\.jsonl; rename it"):
         read("llmrouter", rows)
     with pytest.raises(InputError, match=r"no \*train\*\.jsonl"):
@@ -223,7 +210,7 @@ def test_llmrouter_files_are_told_apart_by_words_of_their_names(
 
 
 def frame(path: Path, **changes: object) -> Path:
-    return save([routerbench_rows()[0] | changes], path)
+    return examples.save([routerbench_rows()[0] | changes], path)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
@@ -243,8 +230,8 @@ def test_a_routerbench_frame_keeps_scores_and_costs(tmp_path: Path, kind: str) -
 
 
 def test_large_costs_take_a_larger_unit(tmp_path: Path) -> None:
-    assert cost_unit(7.4e-05) == 1e-9
-    assert cost_unit(300.0) == 1e-6
+    assert peers.cost_unit(7.4e-05) == 1e-9
+    assert peers.cost_unit(300.0) == 1e-6
     file = frame(tmp_path / "frame.parquet", **{"x|total_cost": 300.0})
     answers, rate = READERS["routerbench"](file)
     assert rate == Rate.base(1e-6)
@@ -255,7 +242,7 @@ def test_a_list_stays_a_text_where_other_texts_of_its_column_are_none(tmp_path: 
     row = routerbench_rows()[0]
     rows = [{**row, "x|model_response": text} for text in ("['x', 'y']", "a text")]
     rows[1]["sample_id"] = "other"
-    answers = read("routerbench", save(rows, tmp_path / "frame.parquet"))
+    answers = read("routerbench", examples.save(rows, tmp_path / "frame.parquet"))
     assert [answer.response for answer in answers] == ["['x', 'y']", "B", "a text", "B"]
     assert answers[0].query.question == "Which is 0?"
 
@@ -267,7 +254,7 @@ def test_a_list_that_python_cannot_make_is_a_text(tmp_path: Path, text: str) -> 
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
-    rows = [{**row, "dataset": "=1+1", "model": "=cmd"} for row in single_answers(1)[:1]]
+    rows = [{**row, "dataset": "=1+1", "model": "=cmd"} for row in examples.single_answers(1)[:1]]
     table = table_of(rows, tmp_path)
     WRITERS["routerbench"](table, tmp_path / "frame.csv")
     with (tmp_path / "frame.csv").open(newline="") as file:
@@ -294,9 +281,11 @@ def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
         read("routerbench", frame(tmp_path / "frame.parquet", **changes))
 
 
-def test_a_frame_without_models_or_of_another_kind(table: DirectTable, tmp_path: Path) -> None:
+def test_a_frame_without_models_or_of_another_kind(
+    table: peers.DirectTable, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="no column ends in"):
-        read("routerbench", save([{"prompt": "a"}], tmp_path / "frame.parquet"))
+        read("routerbench", examples.save([{"prompt": "a"}], tmp_path / "frame.parquet"))
     with pytest.raises(InputError, match=r"\.parquet or \.csv"):
         WRITERS["routerbench"](table, tmp_path / "frame.pkl")
 
@@ -304,7 +293,7 @@ def test_a_frame_without_models_or_of_another_kind(table: DirectTable, tmp_path:
 # RouteLLM
 
 
-def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) -> None:
+def test_routellm_battles_name_the_winner(table: peers.DirectTable, tmp_path: Path) -> None:
     WRITERS["routellm"](table, tmp_path / "battles")
     battles = {}
     for name in ("train", "test"):
@@ -315,5 +304,5 @@ def test_routellm_battles_name_the_winner(table: DirectTable, tmp_path: Path) ->
         battles |= {row["question_id"]: row for row in rows}
     assert len(battles) == 10
     assert battles["q1"]["winner"] == "model_b"
-    assert (battles["q1"]["model_a"], battles["q1"]["model_b"]) == MODELS
+    assert (battles["q1"]["model_a"], battles["q1"]["model_b"]) == examples.MODELS
     assert battles["q2"]["winner"] == "tie"

@@ -16,21 +16,11 @@ from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.keys import next_context
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate
-from tests.hierrouter.collection.examples import (
-    DATA,
-    MODELS,
-    answers_of,
-    cache_of,
-    chains,
-    keys,
-    save,
-    single_answers,
-    stored,
-)
+from tests.hierrouter.collection import examples
 
 
 def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
-    root = cache_of(single_answers(), tmp_path)
+    root = examples.cache_of(examples.single_answers(), tmp_path)
     tree = open_tree(root, Selection(scorer="accuracy"))
     assert (tree.context_free, tree.hops) == (True, 2)
     assert tree.models == ("lab-tiny-1b", "lab-large-10b")
@@ -49,7 +39,7 @@ def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
 
 
 def test_prices_come_from_sizes_flags_or_are_one(tmp_path: Path) -> None:
-    answers = answers_of(single_answers(1), tmp_path)
+    answers = examples.answers_of(examples.single_answers(1), tmp_path)
     pool = pool_of(answers, None)
     assert [price.rate.tokens_in for price in priced(pool, {}).prices().values()] == [0.001, 0.01]
     given = {"lab-tiny-1b": Rate(2, 3), "lab-large-10b": Rate(4, 5)}
@@ -72,16 +62,16 @@ def test_names_become_names_of_ours() -> None:
 
 
 def test_trees_that_are_too_large_are_refused(tmp_path: Path) -> None:
-    answers = answers_of(single_answers(1), tmp_path)
+    answers = examples.answers_of(examples.single_answers(1), tmp_path)
     for hops in (13, 10**9):
         with pytest.raises(InputError, match="take fewer --hops"):
             pool_of(answers, hops)
     with pytest.raises(InputError, match="the longest chain has 2 hops"):
-        pool_of(answers_of(chains(), tmp_path), 3)
+        pool_of(examples.answers_of(examples.chains(), tmp_path), 3)
 
 
 def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
-    rows = [{**row, "hop": 1, "path": row["model"]} for row in single_answers(4)]
+    rows = [{**row, "hop": 1, "path": row["model"]} for row in examples.single_answers(4)]
     rows += [
         {
             **row,
@@ -89,29 +79,33 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
             "path": f"{first} > {row['model']}",
             "response": f"{first} {row['model']}",
         }
-        for row in single_answers(4)
-        for first in MODELS
+        for row in examples.single_answers(4)
+        for first in examples.MODELS
     ]
-    root = cache_of(rows, tmp_path)
+    root = examples.cache_of(rows, tmp_path)
     tree = open_tree(root)
     assert (tree.hops, len(tree), tree.context_free) == (2, 4, False)
     responses = set(CacheReader(root).responses().values())
-    assert {f"{first} {second}" for first in MODELS for second in MODELS} <= responses
+    assert {
+        f"{first} {second}" for first in examples.MODELS for second in examples.MODELS
+    } <= responses
 
 
 def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
-    root = cache_of(single_answers()[1:], tmp_path)
-    assert answers_of(single_answers()[1:], tmp_path).lacking == {"lab/tiny 1b": 1}
+    root = examples.cache_of(examples.single_answers()[1:], tmp_path)
+    assert examples.answers_of(examples.single_answers()[1:], tmp_path).lacking == {
+        "lab/tiny 1b": 1
+    }
     with pytest.raises(IncompleteTree):
         open_tree(root)
     assert open_tree(root, Selection(allow_incomplete=True)).left_out == 1
 
 
 def test_a_score_that_was_not_given_is_not_made_up(tmp_path: Path) -> None:
-    rows = single_answers()
+    rows = examples.single_answers()
     rows[0]["score"] = None
     with pytest.raises(InputError, match="no score was imported with the response"):
-        open_tree(cache_of(rows, tmp_path), Selection(scorer="given"))
+        open_tree(examples.cache_of(rows, tmp_path), Selection(scorer="given"))
 
 
 @pytest.mark.parametrize(
@@ -121,36 +115,36 @@ def test_a_score_that_was_not_given_is_not_made_up(tmp_path: Path) -> None:
 )
 def test_one_other_value_is_another_source(tmp_path: Path, change: dict[str, object]) -> None:
     root = tmp_path / "cache"
-    stored(answers_of(single_answers(2), tmp_path), root, hops=1)
-    rows = single_answers(2)
+    examples.stored(examples.answers_of(examples.single_answers(2), tmp_path), root, hops=1)
+    rows = examples.single_answers(2)
     rows[0] |= change
-    merge = stored(answers_of(rows, tmp_path), root, hops=1)
+    merge = examples.stored(examples.answers_of(rows, tmp_path), root, hops=1)
     assert merge.added["calls"] == 2  # the other model's two answers are the same
     assert merge.present["calls"] == 2
 
 
 def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path: Path) -> None:
     root, seen = tmp_path / "cache", []
-    answers = answers_of(single_answers(), tmp_path)
+    answers = examples.answers_of(examples.single_answers(), tmp_path)
     pool = pool_of(answers, None)
     store_answers(answers, priced(pool, {}), root, lambda *now: seen.append(now))
     assert seen == [("import", number, 10) for number in range(1, 11)]
-    before = keys(root), len(CacheReader(root).parts)
-    assert stored(answers, root).added.total() == 0
-    assert (keys(root), len(CacheReader(root).parts)) == before
-    rows = [{**row, "split": "train"} for row in reversed(single_answers())]
-    merge = stored(answers_of(rows, tmp_path), root)
+    before = examples.keys(root), len(CacheReader(root).parts)
+    assert examples.stored(answers, root).added.total() == 0
+    assert (examples.keys(root), len(CacheReader(root).parts)) == before
+    rows = [{**row, "split": "train"} for row in reversed(examples.single_answers())]
+    merge = examples.stored(examples.answers_of(rows, tmp_path), root)
     assert (merge.added.total(), merge.another_plan) == (0, True)
 
 
 def leak(folder: Path, *questions: str) -> str:
     """What is said of a cache of these questions, the first of test and the others of train."""
-    rows = single_answers(len(questions))
+    rows = examples.single_answers(len(questions))
     for place, row in enumerate(rows):
-        asked = place // len(MODELS)
+        asked = place // len(examples.MODELS)
         row |= {"question": questions[asked], "split": "train" if asked else "test"}
     folder.mkdir()
-    return import_(save(rows, folder / "table.parquet"), folder / "cache").leak or ""
+    return import_(examples.save(rows, folder / "table.parquet"), folder / "cache").leak or ""
 
 
 def test_a_question_in_two_folds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,15 +158,15 @@ def test_a_question_in_two_folds_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert "were not looked for" in leak(tmp_path / "3", asked, *others)
 
 
-public = pytest.mark.skipif(not DATA.is_dir(), reason="no tables beside the sources")
+public = pytest.mark.skipif(not examples.DATA.is_dir(), reason="no tables beside the sources")
 SINGLE = {"depth1_gsm8k_openai4_200": 4, "depth1_mbpp_mapcoder3_100": 3}
 
 
 @public
 @pytest.mark.parametrize("name", SINGLE)
 def test_single_answers_keep_the_sources_verdict(tmp_path: Path, name: str) -> None:
-    file = DATA / f"{name}.parquet"
-    stored(gather(read_table(file), 42), tmp_path / "cache")
+    file = examples.DATA / f"{name}.parquet"
+    examples.stored(gather(read_table(file), 42), tmp_path / "cache")
     tree = open_tree(tmp_path / "cache", Selection(scorer="given"))
     rows = pq.read_table(file).to_pylist()
     assert len(tree.models) == SINGLE[name]
@@ -186,8 +180,8 @@ def test_single_answers_keep_the_sources_verdict(tmp_path: Path, name: str) -> N
 
 @public
 def test_real_chains_open_one_model_at_a_time(tmp_path: Path) -> None:
-    file = DATA / "multihop_math_dylan_60.parquet"
-    stored(gather(read_table(file), 42), tmp_path / "cache")
+    file = examples.DATA / "multihop_math_dylan_60.parquet"
+    examples.stored(gather(read_table(file), 42), tmp_path / "cache")
     rows = pq.read_table(file).to_pylist()
     for agent in range(3):
         selection = Selection(models=[f"gpt-3.5-turbo-agent{agent}"], scorer="given")

@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hierrouter.evaluation.metrics import (
-    apgr,
-    area_under,
-    call_mix,
-    call_performance_threshold,
-    cost_save,
-    frontier,
-    gap_recovered,
-    pareto_distance,
-    perf_gain,
-)
+from hierrouter.evaluation import metrics
 from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import node, paths, seeds, small_trees, unhurried
@@ -32,7 +22,7 @@ clouds = arrays(np.float64, st.tuples(st.integers(1, 12), st.just(2)), elements=
 @given(clouds, st.integers(0, 8))
 def test_the_best_point_at_any_alpha_is_on_the_frontier(cloud: np.ndarray, alpha: int) -> None:
     cost, quality = cloud.T
-    hull = frontier(cost, quality)
+    hull = metrics.frontier(cost, quality)
     reward = quality - alpha * cost
     assert reward[hull].max() == reward.max()
     assert (cost[hull[0]], quality[hull[-1]]) == (cost.min(), quality.max())
@@ -46,7 +36,7 @@ def test_the_frontier_is_that_of_an_enumeration() -> None:
         cost = rng.integers(0, 30, 12).astype(float)
         quality = np.floor(30 * (cost / 30) ** roof) - rng.integers(0, 3, 12)
         on_top = [point for point in range(12) if not beaten(point, cost, quality)]
-        hull = frontier(cost, quality).tolist()
+        hull = metrics.frontier(cost, quality).tolist()
         assert hull == sorted(on_top, key=lambda point: cost[point])
 
 
@@ -79,17 +69,19 @@ def test_the_area_is_the_integral_of_what_each_budget_buys(
     known = sorted({(float(spent), float(worth)) for spent, worth in cloud})
     for budget in range(low, low + width):
         bought += best_at_most(known, budget + 0.5) or 0.0
-    assert area_under(*cloud[frontier(*cloud.T)].T, low, low + width) == pytest.approx(bought)
+    assert metrics.area_under(
+        *cloud[metrics.frontier(*cloud.T)].T, low, low + width
+    ) == pytest.approx(bought)
 
 
 def test_an_area_by_hand() -> None:
     """0 below cost 1, then from 0.2 to 0.8, then 0.8."""
-    assert area_under(*TWO, 0, 4) == pytest.approx(2 * 0.5 + 0.8)
-    assert area_under(*TWO, 2, 3) == pytest.approx(0.65)
-    assert area_under(*TWO, 0, 1) == 0
+    assert metrics.area_under(*TWO, 0, 4) == pytest.approx(2 * 0.5 + 0.8)
+    assert metrics.area_under(*TWO, 2, 3) == pytest.approx(0.65)
+    assert metrics.area_under(*TWO, 0, 1) == 0
     for low in (2, 3):
         with pytest.raises(ValueError, match=f"range of costs, got {low} to 2"):
-            area_under(*TWO, low, 2)
+            metrics.area_under(*TWO, low, 2)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +97,7 @@ def test_an_area_by_hand() -> None:
     ],
 )
 def test_cost_saved_at_equal_quality(static: tuple[float, float], expected: float | None) -> None:
-    assert cost_save(*TWO, *static) == pytest.approx(expected)
+    assert metrics.cost_save(*TWO, *static) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +106,21 @@ def test_cost_saved_at_equal_quality(static: tuple[float, float], expected: floa
     ids=["better", "worse", "with money left", "nothing is as cheap", "the arm itself"],
 )
 def test_quality_gained_at_equal_cost(static: tuple[float, float], expected: float | None) -> None:
-    assert perf_gain(*TWO, *static) == pytest.approx(expected)
+    assert metrics.perf_gain(*TWO, *static) == pytest.approx(expected)
 
 
 def test_a_frontier_of_one_point() -> None:
     one = np.array([1.0]), np.array([0.5])
-    assert cost_save(*one, 4, 0.4) == pytest.approx(0.75)
-    assert cost_save(*one, 4, 0.6) is None
-    assert perf_gain(*one, 2, 0.1) == pytest.approx(0.4)
-    assert perf_gain(*one, 0.5, 0.1) is None
-    assert pareto_distance(4, 0.1, *one, 10) == pytest.approx(0.5)
+    assert metrics.cost_save(*one, 4, 0.4) == pytest.approx(0.75)
+    assert metrics.cost_save(*one, 4, 0.6) is None
+    assert metrics.perf_gain(*one, 2, 0.1) == pytest.approx(0.4)
+    assert metrics.perf_gain(*one, 0.5, 0.1) is None
+    assert metrics.pareto_distance(4, 0.1, *one, 10) == pytest.approx(0.5)
 
 
 def test_distance_to_the_second_edge() -> None:
     three = np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.5, 0.7])
-    assert pareto_distance(2, 0.5, *three, 1) == pytest.approx(0.2 / np.hypot(2, 0.2))
+    assert metrics.pareto_distance(2, 0.5, *three, 1) == pytest.approx(0.2 / np.hypot(2, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +139,7 @@ def test_distance_to_the_second_edge() -> None:
 def test_distance_to_the_frontier(
     policy: tuple[float, float], scale: float, expected: float
 ) -> None:
-    assert pareto_distance(*policy, *TWO, scale) == pytest.approx(expected)
+    assert metrics.pareto_distance(*policy, *TWO, scale) == pytest.approx(expected)
 
 
 @unhurried
@@ -160,7 +152,7 @@ def test_the_call_mix_is_what_counting_along_the_routes_gives(
     for query, path in itertools.product(range(len(tree)), paths(tree, stop)):
         for hop, model in enumerate(path):
             expected[query, hop, model] += endings[query, node(tree, path)]
-    mix = call_mix(tree.routes, endings)
+    mix = metrics.call_mix(tree.routes, endings)
     np.testing.assert_allclose(mix, expected)
     np.testing.assert_allclose(mix[:, 0].sum(axis=1), 1)
 
@@ -171,26 +163,28 @@ STEP = np.array([0, 0.5, 1]), np.array([0.2, 0.6, 0.6])
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 def test_a_router_without_an_opinion_is_chance(share: float) -> None:
     chance = np.array([0.0, 1]), np.array([0.2, 0.9])
-    assert apgr(*chance) == pytest.approx(0.5)
-    assert call_performance_threshold(*chance, share) == pytest.approx(share)
+    assert metrics.apgr(*chance) == pytest.approx(0.5)
+    assert metrics.call_performance_threshold(*chance, share) == pytest.approx(share)
 
 
 def test_a_step_by_hand() -> None:
     """All of the gap with half of the calls: the triangle and the square."""
-    assert apgr(*STEP) == pytest.approx(0.25 + 0.5)
-    assert call_performance_threshold(*STEP, 0.5) == pytest.approx(0.25)
-    assert call_performance_threshold(*STEP, 0.8) == pytest.approx(0.4)
-    assert call_performance_threshold(*STEP, 1.0) == pytest.approx(0.5)
+    assert metrics.apgr(*STEP) == pytest.approx(0.25 + 0.5)
+    assert metrics.call_performance_threshold(*STEP, 0.5) == pytest.approx(0.25)
+    assert metrics.call_performance_threshold(*STEP, 0.8) == pytest.approx(0.4)
+    assert metrics.call_performance_threshold(*STEP, 1.0) == pytest.approx(0.5)
 
 
 def test_the_least_share_counts_where_more_calls_do_harm() -> None:
     share, quality = np.array([0, 0.25, 0.5, 1]), np.array([0.2, 0.7, 0.4, 0.6])
-    assert call_performance_threshold(share, quality, 1.0) == pytest.approx(0.2)
+    assert metrics.call_performance_threshold(share, quality, 1.0) == pytest.approx(0.2)
     late = np.array([0.2, 0.1, 0.3, 0.15, 0.6])
-    found = call_performance_threshold(np.linspace(0, 1, 5), late, 0.5)
+    found = metrics.call_performance_threshold(np.linspace(0, 1, 5), late, 0.5)
     assert found == pytest.approx(0.75 + 0.25 * 0.25 / 0.45)
-    assert apgr(np.array([0.0, 1]), np.array([0, 0.005])) == pytest.approx(0.5)  # just a gap
-    recovered = gap_recovered(quality)
+    assert metrics.apgr(np.array([0.0, 1]), np.array([0, 0.005])) == pytest.approx(
+        0.5
+    )  # just a gap
+    recovered = metrics.gap_recovered(quality)
     assert recovered is not None
     assert recovered.tolist() == pytest.approx([0, 1.25, 0.5, 1])
 
@@ -198,5 +192,5 @@ def test_the_least_share_counts_where_more_calls_do_harm() -> None:
 @pytest.mark.parametrize("strong", [0.2, 0.1, 0.204], ids=["equal", "worse", "hardly better"])
 def test_without_a_gap_nothing_is_defined(strong: float) -> None:
     curve = np.array([0.0, 1]), np.array([0.2, strong])
-    assert apgr(*curve) is None
-    assert call_performance_threshold(*curve, 0.5) is None
+    assert metrics.apgr(*curve) is None
+    assert metrics.call_performance_threshold(*curve, 0.5) is None

@@ -27,21 +27,13 @@ from hierrouter.learning.sweep import Sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes, RouteTree
-from tests.hierrouter.learning.runs import (
-    ALPHA,
-    GLIMPSE,
-    GRID,
-    finished_sweep,
-    glimpse,
-    small_tree,
-    sweep_glimpse,
-)
+from tests.hierrouter.learning import runs
 from tests.hierrouter.trees import planted_tree, random_tree
 
 
 @pytest.fixture(scope="module")
 def trained() -> TrainedRouter:
-    return glimpse(small_tree())
+    return runs.glimpse(runs.small_tree())
 
 
 @pytest.fixture
@@ -58,7 +50,7 @@ def test_there_and_back(trained: TrainedRouter, folder: Path, file: str) -> None
     assert loaded.router.shape == trained.router.shape
     for name, value in trained.router.state_dict().items():
         assert torch.equal(loaded.router.state_dict()[name], value)
-    tree = small_tree()
+    tree = runs.small_tree()
     np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
 
 
@@ -210,7 +202,9 @@ def test_a_description_that_contradicts_itself_is_refused(
 def test_ceilings_that_do_not_fit_are_refused(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    save_checkpoint(train(small_tree(), Objective(0.0, max_cost=2.0), GLIMPSE, 0), tmp_path)
+    save_checkpoint(
+        train(runs.small_tree(), Objective(0.0, max_cost=2.0), runs.GLIMPSE, 0), tmp_path
+    )
     load_checkpoint(tmp_path)
     damage(tmp_path / WEIGHTS)
     with pytest.raises(InputError, match=UNFIT):
@@ -219,14 +213,16 @@ def test_ceilings_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("conditioned", [True, False])
 def test_the_folder_of_a_sweep_names_a_checkpoint_in_it(tmp_path: Path, conditioned: bool) -> None:
-    tree = small_tree()
-    one, every = glimpse(tree), sweep_glimpse(tree)
+    tree = runs.small_tree()
+    one, every = runs.glimpse(tree), runs.sweep_glimpse(tree)
     for seed in (0, 1):
-        member = checkpoint.member_folder(tmp_path, seed, None if conditioned else ALPHA)
+        member = checkpoint.member_folder(tmp_path, seed, None if conditioned else runs.ALPHA)
         save_checkpoint(every if conditioned else one, member)
-    found = Sweep(GRID, (every, every)) if conditioned else Sweep((ALPHA,), ((one,), (one,)))
-    finished_sweep(tmp_path, found, [0, 1])
-    member = checkpoint.member_folder(tmp_path, 0, None if conditioned else ALPHA)
+    found = (
+        Sweep(runs.GRID, (every, every)) if conditioned else Sweep((runs.ALPHA,), ((one,), (one,)))
+    )
+    runs.finished_sweep(tmp_path, found, [0, 1])
+    member = checkpoint.member_folder(tmp_path, 0, None if conditioned else runs.ALPHA)
     with pytest.raises(InputError, match=f"folder of a sweep: .*; .*: {re.escape(str(member))}$"):
         load_checkpoint(tmp_path)
     load_checkpoint(member)
@@ -244,8 +240,8 @@ def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
         (planted_tree(models=2, per_family=(1, 1, 1), dim=8), "other models: 3 models .* has 2"),
         (random_tree(Routes(3, 1), 2, seed=0), "for 2 hops, the cache has 1"),
         (planted_tree(per_family=(1, 1, 1), dim=6), "8 numbers .planted., the cache has 6"),
-        (replace(small_tree(), view="query"), "context, opened was query; .*--state context"),
-        (replace(small_tree(), encoder="x"), "planted, opened was x; .*--encoder planted"),
+        (replace(runs.small_tree(), view="query"), "context, opened was query; .*--state context"),
+        (replace(runs.small_tree(), encoder="x"), "planted, opened was x; .*--encoder planted"),
     ],
     ids=["models", "hops", "dim", "view", "encoder"],
 )

@@ -12,14 +12,7 @@ from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
-from tests.hierrouter.learning.runs import (
-    ALPHA,
-    EXACT_GLIMPSE,
-    GRID,
-    finished,
-    finished_sweep,
-    small_tree,
-)
+from tests.hierrouter.learning import runs
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -28,12 +21,12 @@ def trained(
     tree: RouteTree,
     name: str = "router",
     age: int = 0,
-    alpha: float = ALPHA,
+    alpha: float = runs.ALPHA,
     objective: Objective | None = None,
 ) -> Path:
     """A finished run of `train`, after which so many others were finished."""
     folder = Path("runs") / name
-    run = finished(train(tree, objective or Objective(alpha), EXACT_GLIMPSE, 0), folder)
+    run = runs.finished(train(tree, objective or Objective(alpha), runs.EXACT_GLIMPSE, 0), folder)
     replace(run, seq=100 - age).write()
     return folder
 
@@ -41,22 +34,22 @@ def trained(
 def swept(tree: RouteTree, allow_stop: bool = False) -> Path:
     """A finished run of `sweep-alpha`."""
     folder, objective = Path("runs/sweep"), Objective(0.0, allow_stop)
-    network = train_sweep(tree, GRID, objective, EXACT_GLIMPSE, seed=0)
+    network = train_sweep(tree, runs.GRID, objective, runs.EXACT_GLIMPSE, seed=0)
     save_checkpoint(network, member_folder(folder, 0))
-    finished_sweep(folder, Sweep(GRID, (network,)), [0])
+    runs.finished_sweep(folder, Sweep(runs.GRID, (network,)), [0])
     return folder
 
 
 def test_without_a_router_that_is_said() -> None:
-    shown = select_run(small_tree(), 0.5)
+    shown = select_run(runs.small_tree(), 0.5)
     assert (shown.run, shown.trained, shown.alpha) == (None, None, 0.5)
     assert shown.remarks == ("no router trained on this tree; baselines only (`hierrouter train`)",)
 
 
 def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
-    run = trained(small_tree())
-    shown = select_run(small_tree(), None)
-    assert (shown.run, shown.alpha, shown.remarks, shown.sweep) == (run, ALPHA, (), None)
+    run = trained(runs.small_tree())
+    shown = select_run(runs.small_tree(), None)
+    assert (shown.run, shown.alpha, shown.remarks, shown.sweep) == (run, runs.ALPHA, (), None)
 
 
 @pytest.mark.parametrize("allow_stop", [False, True], ids=["", "which may stop early"])
@@ -64,7 +57,7 @@ def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
 def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(
     alpha: float, allow_stop: bool
 ) -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     trained(tree)
     run = swept(tree, allow_stop)
     shown = select_run(tree, alpha)
@@ -77,41 +70,43 @@ def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(
 
 
 @pytest.mark.parametrize(
-    "objective", [Objective(ALPHA, allow_stop=True), Objective(ALPHA, max_cost=9.0)], ids=str
+    "objective",
+    [Objective(runs.ALPHA, allow_stop=True), Objective(runs.ALPHA, max_cost=9.0)],
+    ids=str,
 )
 def test_a_sweep_whose_routers_may_not_do_what_the_run_may_is_not_shown(
     objective: Objective,
 ) -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     run, sweep = trained(tree, objective=objective), swept(tree)
     shown = select_run(tree, 0.2)
     assert (shown.run, shown.sweep_run, shown.alpha) == (run, sweep, 0.2)
     assert shown.trained and shown.trained.objective == objective
-    assert shown.remarks == (f"the router was trained at alpha {ALPHA:g}, shown at 0.2",)
+    assert shown.remarks == (f"the router was trained at alpha {runs.ALPHA:g}, shown at 0.2",)
 
 
 def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     run, sweep = trained(tree), swept(tree, allow_stop=True)
     shown = select_run(tree, 0.2, run, with_sweep=True)
     assert (shown.run, shown.sweep_run) == (run, sweep)
-    assert shown.remarks == (f"the router was trained at alpha {ALPHA:g}, shown at 0.2",)
+    assert shown.remarks == (f"the router was trained at alpha {runs.ALPHA:g}, shown at 0.2",)
 
 
 def test_other_prices_and_other_data_are_told_apart() -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     run = trained(tree)
     dear = repriced(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
     assert select_run(dear, None).remarks == (
         "the router was trained under other prices than shown here",
     )
-    assert select_run(small_tree(seed=1), None, run).remarks == (
+    assert select_run(runs.small_tree(seed=1), None, run).remarks == (
         "the router was trained on other data or scores than shown here",
     )
 
 
 def test_a_newer_run_that_sees_otherwise_is_named_and_not_shown() -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     run = trained(tree, "old", age=9)
     trained(replace(tree, view="query"), "new")
     shown = select_run(tree, None)
@@ -123,16 +118,16 @@ def test_a_newer_run_that_sees_otherwise_is_named_and_not_shown() -> None:
 
 
 def test_a_router_for_another_tree_is_refused_before_anything_is_shown() -> None:
-    run = trained(small_tree())
+    run = trained(runs.small_tree())
     with pytest.raises(InputError, match="reads another view"):
-        select_run(replace(small_tree(), view="query"), None, run)
+        select_run(replace(runs.small_tree(), view="query"), None, run)
 
 
 @pytest.mark.parametrize(("age", "is_told"), [(1, True), (9, False)], ids=["newer", "older"])
 def test_a_run_that_reads_another_view_is_told_where_it_would_be_shown(
     age: int, is_told: bool
 ) -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     assert latest_run(tree, "train") is None and overlooked_run(tree, "train") is None
     other = trained(replace(tree, view="query"), "b", age)
     told = overlooked_run(tree, "train")
@@ -144,7 +139,7 @@ def test_a_run_that_reads_another_view_is_told_where_it_would_be_shown(
 
 
 def test_a_run_of_the_alpha_asked_for_hides_a_newer_one_of_another_view() -> None:
-    tree = small_tree()
+    tree = runs.small_tree()
     trained(tree, "a", 5, alpha=0.1)
     other = trained(replace(tree, view="query"), "b", 1, alpha=0.2)
     assert overlooked_run(tree, "train", 0.1) is None
@@ -154,11 +149,11 @@ def test_a_run_of_the_alpha_asked_for_hides_a_newer_one_of_another_view() -> Non
 
 def test_of_another_encoder_nobody_can_tell_which_tree_it_learned_from() -> None:
     """A fingerprint holds the encoder."""
-    tree = small_tree()
+    tree = runs.small_tree()
     other = trained(replace(tree, encoder="elsewhere", content="f" * 32), "b", 1)
     told = overlooked_run(tree, "train")
     assert told is not None and (told.folder, told.same_tree) == (other, False)
     trained(tree, "a", 5)
     assert overlooked_run(tree, "train") is None
-    trained(replace(small_tree(seed=1), view="query"), "other data", 0)
+    trained(replace(runs.small_tree(seed=1), view="query"), "other data", 0)
     assert overlooked_run(tree, "train") is None

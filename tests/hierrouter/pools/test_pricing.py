@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter.pools import pool
 from hierrouter.pools.files import load_pool, price_lists, prices_of
-from hierrouter.pools.pool import (
-    Parameters,
-    Price,
-    TokenRate,
-    guesses,
-    price_by_size,
-    price_table,
-    size_in,
-)
 from hierrouter.pools.validation import validated
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.opening import Selection, open_tree, open_trees
@@ -42,7 +34,7 @@ POOL = load_pool("testbed")
     ],
 )
 def test_a_name_may_tell_a_size(name: str, parameters: float | None) -> None:
-    assert size_in(name) == parameters
+    assert pool.size_in(name) == parameters
 
 
 @pytest.mark.parametrize(
@@ -56,7 +48,7 @@ def test_a_name_may_tell_a_size(name: str, parameters: float | None) -> None:
     ],
 )
 def test_a_size_is_a_price(parameters: float, rate: float, source: str) -> None:
-    assert price_by_size(parameters) == Price(Rate(rate, rate), source)
+    assert pool.price_by_size(parameters) == pool.Price(Rate(rate, rate), source)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +57,7 @@ def test_a_size_is_a_price(parameters: float, rate: float, source: str) -> None:
 def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
     value: object, parameters: float
 ) -> None:
-    assert validated(Parameters, value, "here", "parameters") == parameters
+    assert validated(pool.Parameters, value, "here", "parameters") == parameters
 
 
 @pytest.mark.parametrize(
@@ -82,15 +74,15 @@ def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
 )
 def test_what_is_no_size_is_refused(value: object, message: str) -> None:
     with pytest.raises(InputError, match=f"^parameters {message}: here$"):
-        validated(Parameters, value, "here", "parameters")
+        validated(pool.Parameters, value, "here", "parameters")
 
 
 @pytest.mark.parametrize("value", [0, 0.0, -0.0])
 def test_nothing_may_cost_nothing(value: float) -> None:
-    assert str(validated(TokenRate, value, "here", "price")) == "0.0"
+    assert str(validated(pool.TokenRate, value, "here", "price")) == "0.0"
 
 
-def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, Price]:
+def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, pool.Price]:
     """The prices of the testbed's models under one price file."""
     file = tmp_path / "list.toml"
     file.write_text(text)
@@ -101,9 +93,9 @@ def given(tmp_path: Path, text: str, items: Sequence[str] = ()) -> dict[str, Pri
 def test_a_flag_wins_over_a_file_and_a_file_over_the_pool(tmp_path: Path) -> None:
     text = "[prices]\ncalc = 1\nfacts = { in = 0.25, out = 0.5 }\nother = 9"
     assert given(tmp_path, text, ["calc=2:4"]) == {
-        "calc": Price(Rate(2.0, 4.0), "--price"),
-        "text": Price(Rate.base(0.02), "pool"),
-        "facts": Price(Rate(0.25, 0.5), "price file list.toml"),
+        "calc": pool.Price(Rate(2.0, 4.0), "--price"),
+        "text": pool.Price(Rate.base(0.02), "pool"),
+        "facts": pool.Price(Rate(0.25, 0.5), "price file list.toml"),
     }
 
 
@@ -165,9 +157,9 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
     """Costs by hand: tokens in and out of each call on the way, times the model's two rates."""
     before, stored = open_tree(testbed_cache), contents(testbed_cache)
     prices = {
-        "calc": Price(Rate(0.5, 2.0), "x"),
-        "text": Price(Rate(0.0, 1.0), "x"),
-        "facts": Price(Rate.base(3.0), "x"),
+        "calc": pool.Price(Rate(0.5, 2.0), "x"),
+        "text": pool.Price(Rate(0.0, 1.0), "x"),
+        "facts": pool.Price(Rate.base(3.0), "x"),
     }
     tree = open_tree(testbed_cache, Selection(prices=prices))
     node = tree.routes.node((0, 1))  # calc, then text
@@ -178,7 +170,7 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
     direct = tree.direct.tokens_in[:, 2] * 3.0 + tree.direct.tokens_out[:, 2] * 3.0
     assert tree.direct.cost[:, 2].tolist() == pytest.approx(direct.tolist())
     assert (tree.score == before.score).all()
-    assert price_table(tree)["calc"] == {"in": 0.5, "out": 2.0, "source": "x"}
+    assert pool.price_table(tree)["calc"] == {"in": 0.5, "out": 2.0, "source": "x"}
     turned = open_tree(testbed_cache, Selection(models=["facts", "calc", "text"]))
     assert turned.models == ("facts", "calc", "text")
     there, here = before.routes.node((2, 0)), turned.routes.node((0, 1))  # facts, then calc
@@ -188,7 +180,7 @@ def test_repricing_a_collected_cache_asks_for_nothing(testbed_cache: Path) -> No
 
 def test_a_repriced_tree_is_the_one_opened_with_these_prices(testbed_cache: Path) -> None:
     before = open_tree(testbed_cache)
-    dear = {"calc": Price(Rate(1.0, 2.0), "x")}
+    dear = {"calc": pool.Price(Rate(1.0, 2.0), "x")}
     opened = open_tree(testbed_cache, Selection(prices=dear))
     rates = {**POOL.rates(), "calc": Rate(1.0, 2.0)}
     assert repriced(before, rates).fingerprint == opened.fingerprint != before.fingerprint
@@ -217,25 +209,27 @@ def test_the_price_of_a_reference_is_in_the_fingerprint() -> None:
 def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
     testbed_cache: Path,
 ) -> None:
-    selection = Selection(models=["calc", "text"], prices={"facts": Price(Rate.base(1.0), "x")})
+    selection = Selection(
+        models=["calc", "text"], prices={"facts": pool.Price(Rate.base(1.0), "x")}
+    )
     assert open_tree(testbed_cache, selection).models == ("calc", "text")
     with pytest.raises(InputError, match="unknown model: clac"):
-        open_tree(testbed_cache, Selection(prices={"clac": Price(Rate.base(1.0), "x")}))
+        open_tree(testbed_cache, Selection(prices={"clac": pool.Price(Rate.base(1.0), "x")}))
 
 
 def test_a_guessed_price_is_said() -> None:
     tree = planted_tree()
-    assert guesses(replace(tree, priced_by={"model-0": "size (2B)", "model-1": "pool"})) == (
+    assert pool.guesses(replace(tree, priced_by={"model-0": "size (2B)", "model-1": "pool"})) == (
         "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
     )
-    assert guesses(tree) is None
+    assert pool.guesses(tree) is None
 
 
 def test_a_table_of_prices_says_whose_they_are() -> None:
     tree = planted_tree(models=2)
     dear = repriced(tree, {**rates(tree), "model-1": Rate(0.004, 0.008)})
     tree = replace(dear, priced_by={"model-1": "--price"})
-    assert price_table(tree) == {
+    assert pool.price_table(tree) == {
         "model-0": {"in": 0.002, "out": 0.002, "source": "pool"},
         "model-1": {"in": 0.004, "out": 0.008, "source": "--price"},
         "large": {"in": 0.02, "out": 0.02, "source": "pool"},

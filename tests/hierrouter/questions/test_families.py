@@ -8,20 +8,7 @@ from random import Random
 import pytest
 
 from benchmarks.testbed_recipe import Progress, counterfactual
-from hierrouter.questions.testbed import (
-    FAMILIES,
-    MODELS,
-    SPLITS,
-    TASKS,
-    UNKNOWN,
-    Draw,
-    Expression,
-    model_path,
-    questions,
-    vocabulary,
-    word_split,
-    world,
-)
+from hierrouter.questions import testbed
 from hierrouter_cache.errors import InputError
 
 NUMBERS = {
@@ -37,7 +24,9 @@ SIGNS = r"[+-]|plus|minus"
 
 def pieces(family: str, question: str) -> set[object]:
     """What the splits must not share: operands, room numbers and words outside the templates."""
-    words = {word for word in re.findall(r"[a-z]{2,}", question) if word not in vocabulary()}
+    words = {
+        word for word in re.findall(r"[a-z]{2,}", question) if word not in testbed.vocabulary()
+    }
     found = re.search(NUMBERS[family], question) if family in NUMBERS else None
     sign = re.search(SIGNS, question)
     taken_away = family == "story" and re.search("loses|takes", question) is not None
@@ -45,23 +34,27 @@ def pieces(family: str, question: str) -> set[object]:
     return {*words, *numbers}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", testbed.FAMILIES)
 def test_three_hundred_distinct_questions_in_the_promised_shares(family: str) -> None:
-    asked = questions(family)
+    asked = testbed.questions(family)
     assert len({question.question for question in asked}) == len(asked) == 300
     assert [question.id for question in asked] == [f"{family}-{n:04d}" for n in range(300)]
     counts = Counter(question.split for question in asked)
     assert counts == {"train": 168, "validation": 42, "test": 90}
-    assert asked[:100] == questions(family, limit=100) != questions(family, seed=43, limit=100)
+    assert (
+        asked[:100]
+        == testbed.questions(family, limit=100)
+        != testbed.questions(family, seed=43, limit=100)
+    )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", testbed.FAMILIES)
 def test_no_piece_occurs_in_two_splits(family: str) -> None:
-    found: dict[str, set[object]] = {split: set() for split in SPLITS}
-    for question in questions(family, limit=600):
+    found: dict[str, set[object]] = {split: set() for split in testbed.SPLITS}
+    for question in testbed.questions(family, limit=600):
         assert pieces(family, question.question), question.question
         found[question.split] |= pieces(family, question.question)
-    for one, other in combinations(SPLITS, 2):
+    for one, other in combinations(testbed.SPLITS, 2):
         assert not found[one] & found[other]
 
 
@@ -72,55 +65,55 @@ def test_a_shared_piece_would_be_noticed() -> None:
 
 
 def test_a_finite_family_gives_what_it_has() -> None:
-    assert len(questions("mirror", limit=10_000)) == 5 * len(world().places)
-    assert len(questions("riddle", limit=10_000)) == 5 * len(world().rooms)
+    assert len(testbed.questions("mirror", limit=10_000)) == 5 * len(testbed.world().places)
+    assert len(testbed.questions("riddle", limit=10_000)) == 5 * len(testbed.world().rooms)
 
 
 def test_unknown_names_and_negative_limits_are_refused() -> None:
     with pytest.raises(InputError, match="unknown testbed family: 'poetry'; choose from arith"):
-        questions("poetry")
+        testbed.questions("poetry")
     with pytest.raises(InputError, match="a limit cannot be negative: -1"):
-        questions("arith", limit=-1)
+        testbed.questions("arith", limit=-1)
     with pytest.raises(InputError, match="unknown testbed model: 'gpt'; choose from calc"):
-        model_path("gpt")
+        testbed.model_path("gpt")
 
 
 def test_the_world_is_consistent() -> None:
-    places, rooms = world().places, world().rooms
+    places, rooms = testbed.world().places, testbed.world().rooms
     names = [name for place in places for name in (place.name, place.capital)]
     names += [room.occupant for room in rooms]
-    assert len(set(names)) == len(names) == len(world().names)
+    assert len(set(names)) == len(names) == len(testbed.world().names)
     assert [room.number for room in rooms] == list(range(1, 81))
     for room in rooms:
-        sums = isinstance(room.riddle, Expression)
-        assert room.split == (room.riddle.split if sums else word_split(room.riddle))
+        sums = isinstance(room.riddle, testbed.Expression)
+        assert room.split == (room.riddle.split if sums else testbed.word_split(room.riddle))
 
 
 def test_answers_follow_from_the_question_and_the_world() -> None:
-    capitals = {place.name: place.capital for place in world().places}
-    for question in questions("backcap"):
+    capitals = {place.name: place.capital for place in testbed.world().places}
+    for question in testbed.questions("backcap"):
         (name,) = pieces("backcap", question.question)
         assert question.answers == (capitals[str(name)][::-1],)
-    for question in questions("arith"):
+    for question in testbed.questions("arith"):
         left, sign, right = re.findall(rf"\d+|{SIGNS}", question.question)
         value = int(left) + int(right) * (1 if sign in ("+", "plus") else -1)
         assert question.answers == (str(value),)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", testbed.FAMILIES)
 def test_perfect_specialists_solve_a_task_in_its_order_only(family: str) -> None:
-    draw = Draw(Random(0), "train")
+    draw = testbed.Draw(Random(0), "train")
     for _ in range(50):
-        task = TASKS[family](draw)
+        task = testbed.TASKS[family](draw)
         owners = [step.model for step in task.steps]
         right = Progress(task)
         for model in owners:
             right = right.after(model)
         assert right.responses[-1] == task.answer
-        assert all(right.reply(model) == task.answer for model in MODELS)
+        assert all(right.reply(model) == task.answer for model in testbed.MODELS)
         if len(owners) == 2:
             wrong = Progress(task).after(owners[1]).after(owners[0])
-            assert wrong.responses[0] == UNKNOWN
+            assert wrong.responses[0] == testbed.UNKNOWN
             assert wrong.responses[1] != task.answer
         other = counterfactual(task, draw)
         assert other.question == task.question

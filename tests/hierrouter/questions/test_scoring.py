@@ -8,19 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hierrouter.questions import scoring
 from hierrouter.questions.answers import boxed, choice, exact_match, numeric
-from hierrouter.questions.scoring import (
-    SCORERS,
-    WITH_CHOICES,
-    Asked,
-    ScoreFunction,
-    Scorer,
-    accuracy,
-    judged_by,
-    score_all,
-    scorer,
-    with_final,
-)
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.keys import Choices
 from tests.conftest import environment
@@ -31,20 +20,20 @@ PIECES = st.sampled_from(
     ["the answer is ", r"\boxed{", "}", "#### ", "(C)", "A", "1,2", "/", "-", r"\frac", "$", "\n"]
 )
 TEXT = st.text(max_size=20) | st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join)
-IN_PROCESS = [name for name in SCORERS if name not in ("boxed", "accuracy")]
+IN_PROCESS = [name for name in scoring.SCORERS if name not in ("boxed", "accuracy")]
 
 
 @given(TEXT, st.lists(TEXT, min_size=1, max_size=2))
 def test_any_text_gets_a_value(response: str, references: list[str]) -> None:
     for name in IN_PROCESS:
-        assert 0 <= SCORERS[name](response, references) <= 1
+        assert 0 <= scoring.SCORERS[name](response, references) <= 1
 
 
 @settings(max_examples=30, deadline=None)  # these two ask another process
 @given(TEXT, TEXT)
 def test_any_expression_gets_a_value(response: str, reference: str) -> None:
     for name in ("boxed", "accuracy"):
-        assert SCORERS[name](response, [reference]) in (0, 1)
+        assert scoring.SCORERS[name](response, [reference]) in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -60,24 +49,24 @@ def test_any_expression_gets_a_value(response: str, reference: str) -> None:
     ],
 )
 def test_a_reference_is_right(name: str, reference: str) -> None:
-    assert SCORERS[name](reference, [reference]) == 1
-    assert SCORERS[name]("no idea", [reference]) == 0
+    assert scoring.SCORERS[name](reference, [reference]) == 1
+    assert scoring.SCORERS[name]("no idea", [reference]) == 0
 
 
 def test_a_key_names_scorer_and_version() -> None:
-    assert scorer("token_f1").key == "token_f1@2"
-    assert "math-verify-" in scorer("boxed").version
-    assert len(scorer("accuracy").version) == len("2-") + 8  # of the others' versions
-    assert {found.name for found in SCORERS.values() if "choices" in found.reads} == {
+    assert scoring.scorer("token_f1").key == "token_f1@2"
+    assert "math-verify-" in scoring.scorer("boxed").version
+    assert len(scoring.scorer("accuracy").version) == len("2-") + 8  # of the others' versions
+    assert {found.name for found in scoring.SCORERS.values() if "choices" in found.reads} == {
         "choice",
         "accuracy",
     }
-    assert len({found.key for found in SCORERS.values()}) == len(SCORERS)
-    assert all(found.name == name for name, found in SCORERS.items())
+    assert len({found.key for found in scoring.SCORERS.values()}) == len(scoring.SCORERS)
+    assert all(found.name == name for name, found in scoring.SCORERS.items())
     with pytest.raises(InputError, match=r"unknown scorer: token-f1; did you mean token_f1\?"):
-        scorer("token-f1")
+        scoring.scorer("token-f1")
     with pytest.raises(InputError, match="no score was imported with the response 'x'"):
-        scorer("given ".strip())("x", ["x"])
+        scoring.scorer("given ".strip())("x", ["x"])
 
 
 def test_what_looks_the_same_is_scored_once() -> None:
@@ -88,9 +77,12 @@ def test_what_looks_the_same_is_scored_once() -> None:
         return len(response) / 10
 
     pairs = [("ab", "x"), ("a", "x"), ("ab", "x"), ("ab", "y")]
-    values = score_all(
-        Scorer("length", "1", length),
-        [Asked(response, (one,), question=str(at)) for at, (response, one) in enumerate(pairs)],
+    values = scoring.score_all(
+        scoring.Scorer("length", "1", length),
+        [
+            scoring.Asked(response, (one,), question=str(at))
+            for at, (response, one) in enumerate(pairs)
+        ],
         lambda done, total: told.append((done, total)),
     )
     assert values == [0.2, 0.1, 0.2, 0.2]
@@ -116,7 +108,10 @@ def either(response: str, references: Sequence[str], choices: Choices = ()) -> f
 
 
 def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to_do() -> None:
-    one, two = Scorer("one", "1", alone), Scorer("two", "1", either, WITH_CHOICES)
+    one, two = (
+        scoring.Scorer("one", "1", alone),
+        scoring.Scorer("two", "1", either, scoring.WITH_CHOICES),
+    )
     offered = (("A", "ice"),)
     assert one("x", ["y"]) == one("x", ["y"], offered) == two("x", ["y"]) == 0.25
     assert two("x", ["y"], offered) == 0.5
@@ -140,14 +135,16 @@ def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to
         ("", exact_match),
     ],
 )
-def test_the_form_of_a_reference_chooses_the_judge(reference: str, judge: ScoreFunction) -> None:
-    assert judged_by(reference) is judge
+def test_the_form_of_a_reference_chooses_the_judge(
+    reference: str, judge: scoring.ScoreFunction
+) -> None:
+    assert scoring.judged_by(reference) is judge
 
 
 def test_each_reference_is_judged_by_its_own_form() -> None:
-    assert accuracy("The answer is (C).", ["Paris", "C"]) == 1
-    assert accuracy("paris", ["Paris", "C"]) == 1
-    assert accuracy("The answer is (D).", ["Paris", "C"]) == 0
+    assert scoring.accuracy("The answer is (C).", ["Paris", "C"]) == 1
+    assert scoring.accuracy("paris", ["Paris", "C"]) == 1
+    assert scoring.accuracy("The answer is (D).", ["Paris", "C"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -163,7 +160,7 @@ def test_each_reference_is_judged_by_its_own_form() -> None:
 def test_a_result_is_one_reference_more_where_no_answer_states_it(
     answers: list[str], references: tuple[str, ...]
 ) -> None:
-    assert with_final(answers, "7") == references
+    assert scoring.with_final(answers, "7") == references
 
 
 @pytest.mark.parametrize(
@@ -177,8 +174,8 @@ def test_a_result_is_one_reference_more_where_no_answer_states_it(
         ("mbpp", exact_match),
     ],
 )
-def test_real_references(name: str, judge: ScoreFunction) -> None:
+def test_real_references(name: str, judge: scoring.ScoreFunction) -> None:
     for row in questions(name):
-        assert judged_by(row["answer"]) is judge, row["answer"]
-        assert accuracy(row["answer"], [row["answer"]]) == 1
-        assert accuracy("", [row["answer"]]) == 0
+        assert scoring.judged_by(row["answer"]) is judge, row["answer"]
+        assert scoring.accuracy(row["answer"], [row["answer"]]) == 1
+        assert scoring.accuracy("", [row["answer"]]) == 0

@@ -14,14 +14,7 @@ from hierrouter.reports.results import Report
 from hierrouter.reports.tables import claims_sentence, summary_table
 from hierrouter.reports.values import Bootstrap, Estimates, Row
 from hierrouter_cache.errors import InputError
-from tests.hierrouter.reports.examples import (
-    ALPHA,
-    DATASETS,
-    example,
-    outcome,
-    policies,
-    untrained,
-)
+from tests.hierrouter.reports import examples
 
 
 def row(report: Report, policy: str, dataset: str = "all") -> Row:
@@ -30,45 +23,47 @@ def row(report: Report, policy: str, dataset: str = "all") -> Row:
 
 
 def test_each_policy_has_a_row_for_each_dataset_and_for_all() -> None:
-    report = example()
+    report = examples.example()
     assert report.datasets == ("gsm8k", "mbpp", "all")
-    expected = [(policy.name, name) for policy in policies() for name in report.datasets]
+    expected = [(policy.name, name) for policy in examples.policies() for name in report.datasets]
     assert [(row.policy, row.dataset) for row in report.rows] == expected
     assert [row.n for row in report.by_policy[0]] == [2, 2, 4]
     found = row(report, "big", "mbpp")
     assert (found.accuracy, found.cost) == (0, 4)
-    assert (found.quality, found.reward) == pytest.approx((0.3, 0.3 - ALPHA * 4))
+    assert (found.quality, found.reward) == pytest.approx((0.3, 0.3 - examples.ALPHA * 4))
     assert report.quality_factor == pytest.approx(0.7 / 0.3)
 
 
 def test_gap_closed_by_hand() -> None:
     """All: (.6 - .4) / (.8 - .4); gsm8k: (.5 - .6) / (.7 - .6); mbpp: (.7 - .7) / (.9 - .7)."""
-    report = example()
+    report = examples.example()
     assert report.gap_closed == pytest.approx({"all": 0.5, "gsm8k": -1.0, "mbpp": 0.0})
     assert report.gap("all") == pytest.approx(0.4)
-    fixed = outcome("a>a", "route", [0.5] * 4)
-    router = outcome("hierrouter", "router", [0.4] * 4)
-    tiny = example([fixed, router, outcome("oracle", "oracle", [0.5 + 1e-12] * 4)])
+    fixed = examples.outcome("a>a", "route", [0.5] * 4)
+    router = examples.outcome("hierrouter", "router", [0.4] * 4)
+    tiny = examples.example(
+        [fixed, router, examples.outcome("oracle", "oracle", [0.5 + 1e-12] * 4)]
+    )
     assert tiny.gap_closed == {"gsm8k": None, "mbpp": None, "all": None}
 
 
 def test_without_a_router_nothing_is_compared() -> None:
-    report = untrained()
+    report = examples.untrained()
     assert report.router is report.quality_factor is report.power is None
     assert (report.gap_closed, report.comparisons, claims_sentence(report)) == ({}, (), "")
     assert {(row.difference, row.difference_low) for row in report.rows} == {(None, None)}
 
 
 def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> None:
-    report = example()
+    report = examples.example()
     assert row(report, "a>a").difference == pytest.approx(0.6 - 0.3)
     assert row(report, "a>b", "gsm8k").difference == pytest.approx(0.5 - 0.1)
     assert row(report, "hierrouter").difference is None
     # A policy that is always 0.2 worse: each reward varies, the difference does not.
     quality = np.random.default_rng(0).random(60)
-    router = outcome("hierrouter", "router", quality.tolist())
-    worse = outcome("a>a", "route", (quality - 0.2).tolist())
-    found = row(example([router, worse], ["one"] * 60), "a>a")
+    router = examples.outcome("hierrouter", "router", quality.tolist())
+    worse = examples.outcome("a>a", "route", (quality - 0.2).tolist())
+    found = row(examples.example([router, worse], ["one"] * 60), "a>a")
     assert found.reward_high - found.reward_low > 0.05
     assert (found.difference_low, found.difference_high) == pytest.approx((0.2, 0.2))
 
@@ -79,22 +74,24 @@ def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> N
     cost=st.lists(st.floats(0, 10), min_size=30, max_size=30),
 )
 def test_intervals_contain_the_mean(quality: list[float], cost: list[float]) -> None:
-    found = row(example([outcome("a", "single", quality, cost)], ["one"] * 30), "a")
+    found = row(
+        examples.example([examples.outcome("a", "single", quality, cost)], ["one"] * 30), "a"
+    )
     assert found.reward_low - 1e-12 <= found.reward <= found.reward_high + 1e-12
 
 
 def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = example()
+    whole = examples.example()
     monkeypatch.setattr("hierrouter.reports.values.ROWS_AT_ONCE", 2)
-    for one, other in zip(whole.rows, example().rows, strict=True):
+    for one, other in zip(whole.rows, examples.example().rows, strict=True):
         assert one.reward_low == pytest.approx(other.reward_low, abs=1e-12)
         assert one.difference_high == pytest.approx(other.difference_high, abs=1e-12)
 
 
 def test_best_breaks_ties_by_cost() -> None:
-    dear = outcome("a", "single", [0.5] * 4, [2.0] * 4)
-    cheap = outcome("b", "single", [0.5] * 4, [1.0] * 4)
-    best = example([dear, cheap]).best("single", by="quality")
+    dear = examples.outcome("a", "single", [0.5] * 4, [2.0] * 4)
+    cheap = examples.outcome("b", "single", [0.5] * 4, [1.0] * 4)
+    best = examples.example([dear, cheap]).best("single", by="quality")
     assert best is not None and best.policy == "b"
 
 
@@ -105,18 +102,18 @@ NAN = Outcome("a", "single", np.array([np.nan] * 4), np.zeros(4), np.zeros(4))
     ("datasets", "outcomes", "message"),
     [
         ((), [], "no query"),
-        (DATASETS, [], "no policy"),
-        (("all",) * 4, policies(), "called 'all'"),
-        (DATASETS, policies() * 2, "2 routers"),
-        (DATASETS, [NAN], "not one finite number"),
-        (DATASETS[:3], policies(), "not one finite number for each of 3 queries"),
+        (examples.DATASETS, [], "no policy"),
+        (("all",) * 4, examples.policies(), "called 'all'"),
+        (examples.DATASETS, examples.policies() * 2, "2 routers"),
+        (examples.DATASETS, [NAN], "not one finite number"),
+        (examples.DATASETS[:3], examples.policies(), "not one finite number for each of 3 queries"),
     ],
 )
 def test_wrong_input_is_named(
     datasets: tuple[str, ...], outcomes: list[Outcome], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        example(outcomes, datasets)
+        examples.example(outcomes, datasets)
 
 
 @pytest.mark.parametrize(
@@ -130,30 +127,30 @@ def test_wrong_input_is_named(
 )
 def test_impossible_settings_are_refused(alpha: float, bootstrap: Bootstrap) -> None:
     with pytest.raises(InputError, match=r"alpha|bootstrap"):
-        example(found=Estimates(DATASETS, bootstrap), alpha=alpha)
+        examples.example(found=Estimates(examples.DATASETS, bootstrap), alpha=alpha)
 
 
 # --- sweeps: the mean of several seeds, how far they lie apart, and how sure it is
 
 SEEDS = (
-    outcome("hierrouter", "router", [0.8, 0.6], [2.0, 4.0]),
-    outcome("hierrouter", "router", [0.2, 0.4], [1.0, 1.0]),
-    outcome("hierrouter", "router", [0.5, 0.5], [0.5, 0.5]),
+    examples.outcome("hierrouter", "router", [0.8, 0.6], [2.0, 4.0]),
+    examples.outcome("hierrouter", "router", [0.2, 0.4], [1.0, 1.0]),
+    examples.outcome("hierrouter", "router", [0.5, 0.5], [0.5, 0.5]),
 )
 
 
 def swept(*points: FrontierPoint) -> tuple[Row, ...]:
     outcomes = [points[0].by_seed[0]] if points else [SEEDS[0]]
     found = Estimates(["one"] * len(outcomes[0].quality), Bootstrap(n=500))
-    return example(outcomes, found=found, frontier=points).frontier
+    return examples.example(outcomes, found=found, frontier=points).frontier
 
 
 def test_frontier_keeps_points_with_their_own_alpha() -> None:
-    points = example().frontier
+    points = examples.example().frontier
     expected = [(name, alpha) for name in ("hierrouter", "oracle") for alpha in (0.2, 0.1)]
     assert [(point.policy, point.alpha) for point in points] == expected
     assert points[0].reward == pytest.approx(points[0].quality - 0.2 * points[0].cost)
-    dear = outcome("oracle", "oracle", [1.0, 1.0], [9.0, 9.0])
+    dear = examples.outcome("oracle", "oracle", [1.0, 1.0], [9.0, 9.0])
     learned, bound = swept(FrontierPoint(0.1, SEEDS), FrontierPoint(0.2, (dear,)))
     assert (learned.cost_low, learned.cost_high) == pytest.approx((3.5 / 3, 5.5 / 3))
     assert (bound.cost_low, bound.cost, bound.cost_high) == (9, 9, 9)
@@ -180,7 +177,7 @@ def test_a_point_is_the_mean_of_its_seeds_which_have_a_spread() -> None:
 def test_seeds_are_averaged_within_a_query_before_resampling() -> None:
     """Two seeds that are right on each other's mistakes: their mean does not vary."""
     first = np.random.default_rng(0).integers(2, size=50).astype(float)
-    seeds = [outcome("hierrouter", "router", one.tolist()) for one in (first, 1 - first)]
+    seeds = [examples.outcome("hierrouter", "router", one.tolist()) for one in (first, 1 - first)]
     together, alone = swept(FrontierPoint(0.0, tuple(seeds)), FrontierPoint(0.0, (seeds[0],)))
     assert together.quality_low == pytest.approx(0.5) == together.quality_high
     assert alone.quality_high - alone.quality_low > 0.2
@@ -198,10 +195,10 @@ def rivals(by: list[float]) -> Report:
     noise = rng.normal(size=(len(by), QUERIES))
     noise = (noise - noise.mean(axis=1, keepdims=True)) / noise.std(axis=1, keepdims=True)
     worse = quality - 0.1 * (noise + np.array(by)[:, None] / np.sqrt(QUERIES))
-    routes = [outcome(f"r{at}", "route", row.tolist()) for at, row in enumerate(worse)]
-    oracle = outcome("oracle", "oracle", (quality + 1).tolist())
-    router = outcome("hierrouter", "router", quality.tolist())
-    return example([router, *routes, oracle], ["one"] * QUERIES, resamples=2000)
+    routes = [examples.outcome(f"r{at}", "route", row.tolist()) for at, row in enumerate(worse)]
+    oracle = examples.outcome("oracle", "oracle", (quality + 1).tolist())
+    router = examples.outcome("hierrouter", "router", quality.tolist())
+    return examples.example([router, *routes, oracle], ["one"] * QUERIES, resamples=2000)
 
 
 def test_a_small_lead_counts_alone_but_not_among_many() -> None:
@@ -240,10 +237,10 @@ def test_what_the_queries_can_show() -> None:
 def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -> None:
     """Of each model: C(router) / C(model) over the same queries, which the bootstrap pairs."""
     cost = np.linspace(1, 5, 40)
-    router = outcome("r", "router", [0.8] * 40, cost)
-    good = outcome("good", "single", [0.8] * 40, 2 * cost)
-    dear = outcome("dear", "reference", [0.9, 0.6] * 20, 3 * cost)
-    report = example([router, good, dear], ["one"] * 40)
+    router = examples.outcome("r", "router", [0.8] * 40, cost)
+    good = examples.outcome("good", "single", [0.8] * 40, 2 * cost)
+    dear = examples.outcome("dear", "reference", [0.9, 0.6] * 20, 3 * cost)
+    report = examples.example([router, good, dear], ["one"] * 40)
     best, dearest = report.savings
     assert (best.policy, best.which, dearest.policy, dearest.which) == (
         *("good", "best"),
@@ -257,35 +254,35 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
     said = summary_table(report).note
     assert "saves 50.0% of the cost of good, the best single model" in said
     dearer = replace(router, cost=5 * cost)
-    said = summary_table(example([dearer, good], ["one"] * 40)).note
+    said = summary_table(examples.example([dearer, good], ["one"] * 40)).note
     assert "costs 150.0% more than good, the best single model (95% interval [150.0%, 150" in said
     worse = replace(router, quality=router.quality - 0.1)
-    said = summary_table(example([worse, good], ["one"] * 40)).note
+    said = summary_table(examples.example([worse, good], ["one"] * 40)).note
     assert (
         "Against good, the best single model, nothing is saved at equal quality: Q -0.100" in said
     )
-    assert len(example([worse, good], ["one"] * 40).savings) == 1
-    assert not example([router, replace(good, cost=0 * cost)], ["one"] * 40).savings
+    assert len(examples.example([worse, good], ["one"] * 40).savings) == 1
+    assert not examples.example([router, replace(good, cost=0 * cost)], ["one"] * 40).savings
 
 
 def test_of_equal_routes_the_cheaper_one_is_the_rival() -> None:
     """The dear route is better by exactly what it costs more: 0.1 * 10."""
-    dear = outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
-    cheap = outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
-    router = outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
-    found = example([router, dear, cheap], ["one"] * 12).power
+    dear = examples.outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
+    cheap = examples.outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
+    router = examples.outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
+    found = examples.example([router, dear, cheap], ["one"] * 12).power
     assert found is not None and found.policy == "cheap"
 
 
 def test_too_little_to_tell_claims_nothing() -> None:
-    assert example().power is None  # of four queries
-    route = outcome("a>a", "route", [0.5, 0.2, 0.9, 0.1] * 3)
+    assert examples.example().power is None  # of four queries
+    route = examples.outcome("a>a", "route", [0.5, 0.2, 0.9, 0.1] * 3)
     same = replace(route, name="hierrouter", kind="router")
-    assert example([route, same], ["one"] * 12).power is None
+    assert examples.example([route, same], ["one"] * 12).power is None
     names = ("quality", "accuracy", "cost")
     single = [
         replace(policy, **{name: getattr(policy, name)[:1] for name in names})
-        for policy in policies()
+        for policy in examples.policies()
     ]
-    found = example(single, ["one"])
+    found = examples.example(single, ["one"])
     assert (found.comparisons, found.power) == ((), None)

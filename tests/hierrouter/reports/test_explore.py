@@ -18,36 +18,31 @@ from hierrouter.reports import explore
 from hierrouter.reports.explore import as_html, as_object, explored, positions
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.learning.runs import (
-    ALPHA,
-    EXACT_GLIMPSE,
-    GRID,
-    glimpse,
-    small_tree,
-    sweep_glimpse,
-)
+from tests.hierrouter.learning import runs
 from tests.hierrouter.reports.explored import explored_of, shown
 from tests.hostile import HARM, collect_hostile
 
 
 @pytest.fixture(scope="module")
 def tree() -> RouteTree:
-    return small_tree()
+    return runs.small_tree()
 
 
 @pytest.fixture(scope="module")
 def sweep(tree: RouteTree) -> Sweep:
     """Two seeds; the first has learned enough to look at alpha."""
     learned = ExactConfig(epochs=30, queries=15, steps=30, hidden=32)
-    return Sweep(GRID, (sweep_glimpse(tree, config=learned), sweep_glimpse(tree, seed=1)))
+    return Sweep(
+        runs.GRID, (runs.sweep_glimpse(tree, config=learned), runs.sweep_glimpse(tree, seed=1))
+    )
 
 
 def test_positions_hold_every_alpha_asked_for_and_cover_the_changes(
     tree: RouteTree, sweep: Sweep
 ) -> None:
-    trained = replace(glimpse(tree), objective=Objective(0.0123))
+    trained = replace(runs.glimpse(tree), objective=Objective(0.0123))
     found = positions(tree, "test", sweep, trained)
-    assert {0.0, ALPHA, 0.0123, *GRID} <= set(found)
+    assert {0.0, runs.ALPHA, 0.0123, *runs.GRID} <= set(found)
     assert list(found) == sorted(found) and 90 < len(found) < 115
     changes = oracle_break_points(tree.split("train"))
     assert found[-1] > np.quantile(changes, 0.99)
@@ -56,13 +51,13 @@ def test_positions_hold_every_alpha_asked_for_and_cover_the_changes(
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
     assert positions(other, "test", sweep, None) == positions(tree, "test", sweep, None)
     # A sweep of single routers has its own only.
-    single = Sweep(GRID, (tuple(glimpse(tree, alpha=alpha) for alpha in GRID),))
-    assert positions(tree, "test", single, None) == GRID
-    assert explored_of(tree, sweep=single).alphas == GRID
+    single = Sweep(runs.GRID, (tuple(runs.glimpse(tree, alpha=alpha) for alpha in runs.GRID),))
+    assert positions(tree, "test", single, None) == runs.GRID
+    assert explored_of(tree, sweep=single).alphas == runs.GRID
 
 
 def test_endings_are_those_of_the_first_seed_at_each_alpha(tree: RouteTree, sweep: Sweep) -> None:
-    found = explored_of(tree, glimpse(tree), sweep)
+    found = explored_of(tree, runs.glimpse(tree), sweep)
     swept, alone = found.learned
     fold = tree.split("test")
     seen = set()
@@ -71,9 +66,9 @@ def test_endings_are_those_of_the_first_seed_at_each_alpha(tree: RouteTree, swee
         np.testing.assert_array_equal(swept.at(position), expected)
         seen.add(tuple(expected))
     assert len(seen) > 1
-    np.testing.assert_array_equal(alone.at(50), glimpse(tree).endings(fold).argmax(axis=1))
+    np.testing.assert_array_equal(alone.at(50), runs.glimpse(tree).endings(fold).argmax(axis=1))
     assert sum(map(len, alone.changed)) == 0
-    assert found.alphas[found.start] == ALPHA
+    assert found.alphas[found.start] == runs.ALPHA
 
 
 def test_without_a_router_there_are_bounds_only_and_a_sweep_alone_is_shown_once(
@@ -93,10 +88,10 @@ def test_an_empty_fold_is_refused(tree: RouteTree) -> None:
 
 def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_cache: Path) -> None:
     tree = open_tree(testbed_cache)
-    trained = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
+    trained = train(tree, Objective(runs.ALPHA), runs.EXACT_GLIMPSE, 0)
     found = explored(testbed_cache, tree, "validation", shown(trained), texts=3)
     fold = tree.split("validation")
-    regret = split_regret(fold, ALPHA, trained.endings(fold)).sum(axis=1)
+    regret = split_regret(fold, runs.ALPHA, trained.endings(fold)).sum(axis=1)
     assert len(found.texts) == 3
     left = np.delete(regret, list(found.texts))
     assert regret[list(found.texts)].min() >= left.max() - 1e-9
@@ -128,11 +123,11 @@ def test_numbers_come_back_to_the_last_bit() -> None:
 def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(
     tree: RouteTree, sweep: Sweep
 ) -> None:
-    stopping = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
+    stopping = train(tree, Objective(runs.ALPHA, allow_stop=True), runs.EXACT_GLIMPSE, 0)
     [router] = as_object(explored_of(tree, stopping))["routers"]
     assert router["stop"] is True
-    assert explored_of(tree, glimpse(tree), sweep).notes == ()
-    [said] = explored_of(replace(tree, rate=2 * tree.rate), glimpse(tree), sweep).notes
+    assert explored_of(tree, runs.glimpse(tree), sweep).notes == ()
+    [said] = explored_of(replace(tree, rate=2 * tree.rate), runs.glimpse(tree), sweep).notes
     assert said == "The router was trained under other prices than shown here."
 
 

@@ -10,31 +10,21 @@ from benchmarks.off_policy import Setting
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.serving import estimators as est
 from hierrouter_cache.tree import Routes
-from tests.hierrouter.serving.worlds import (
-    ALPHA,
-    Estimator,
-    Seen,
-    bandit,
-    expected_returns,
-    on_logs,
-    played,
-    shown_as,
-    world,
-)
+from tests.hierrouter.serving import worlds
 
 KINDS = 3  # of questions; those of a kind look alike and are treated alike
 
 
 def by_kind(*, allow_stop: bool = False) -> Setting:
     """Questions of three kinds; a state shows its kind and nothing else, one column each."""
-    setting = world(queries=60, allow_stop=allow_stop)
+    setting = worlds.world(queries=60, allow_stop=allow_stop)
     kind = np.arange(60) % KINDS
     shown = np.repeat(np.eye(KINDS)[kind][:, None], setting.tree.routes.states, axis=1)
-    setting = shown_as(setting, shown)
+    setting = worlds.shown_as(setting, shown)
     return replace(setting, logging=setting.logging[kind], target=setting.target[kind])
 
 
-def tabular(seen: Seen, columns: slice = slice(None)) -> est.LoggedStates:
+def tabular(seen: worlds.Seen, columns: slice = slice(None)) -> est.LoggedStates:
     """The states with a column for each node and kind, and one of zeros, or some of these."""
     log, states = seen.log, seen.states
     node = np.zeros(len(states.features), dtype=np.int64)
@@ -49,10 +39,10 @@ def fitted(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.nda
     return est.fit(log, states, reward, np.ones(len(log), dtype=bool), LinearRegression)
 
 
-def direct(columns: slice) -> Estimator:
+def direct(columns: slice) -> worlds.Estimator:
     """The value by regressions on some of the tabular features."""
 
-    def estimator(seen: Seen) -> est.Clustered:
+    def estimator(seen: worlds.Seen) -> est.Clustered:
         values = fitted(seen.log, tabular(seen, columns), seen.reward)
         first = np.einsum("ea,ea->e", seen.states.chances[:, 0], values[:, 0])
         return est.Clustered(float(first.mean()), 0.0, 1)
@@ -62,38 +52,38 @@ def direct(columns: slice) -> Estimator:
 
 @pytest.mark.parametrize("allow_stop", [False, True])
 def test_with_a_column_for_each_cell_it_is_unbiased(allow_stop: bool) -> None:
-    found = on_logs(by_kind(allow_stop=allow_stop), 300, 150, direct(slice(None)))
+    found = worlds.on_logs(by_kind(allow_stop=allow_stop), 300, 150, direct(slice(None)))
     assert abs(found.bias) <= 4 * found.error
     assert found.error < 0.01
 
 
 def test_blind_to_the_state_it_is_off_by_what_the_logger_knew() -> None:
-    setting = bandit(np.eye(2), logging=[0.5, 0.5], target=[0.5, 0.5])
+    setting = worlds.bandit(np.eye(2), logging=[0.5, 0.5], target=[0.5, 0.5])
     knowing = np.array([[[0.9, 0.1]], [[0.2, 0.8]]])  # the logger calls who is right
-    setting = shown_as(replace(setting, logging=knowing), np.zeros((2, 1, KINDS)))
+    setting = worlds.shown_as(replace(setting, logging=knowing), np.zeros((2, 1, KINDS)))
     expected = 0.5 * 0.9 / (0.9 + 0.2) + 0.5 * 0.8 / (0.8 + 0.1)
-    found = on_logs(setting, 300, 150, direct(slice(-1, None)))
+    found = worlds.on_logs(setting, 300, 150, direct(slice(-1, None)))
     assert abs(found.values.mean() - expected) <= 4 * found.error
     assert found.truth == 0.5
     assert found.bias > 20 * found.error
 
 
 def test_where_every_state_is_its_own_it_is_exact() -> None:
-    setting = world(queries=4)
+    setting = worlds.world(queries=4)
     states = setting.tree.routes.states
-    setting = shown_as(setting, np.eye(4 * states).reshape(4, states, -1))
-    log, states, _, reward = vars(played(setting, 4_000)).values()
+    setting = worlds.shown_as(setting, np.eye(4 * states).reshape(4, states, -1))
+    log, states, _, reward = vars(worlds.played(setting, 4_000)).values()
     found = fitted(log, states, reward)
-    wanted = expected_returns(setting)[log.query[:, None], log.node]
+    wanted = worlds.expected_returns(setting)[log.query[:, None], log.node]
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
 def test_its_interval_holds_the_truth_where_its_features_say_enough() -> None:
-    def estimator(seen: Seen) -> est.Clustered:
+    def estimator(seen: worlds.Seen) -> est.Clustered:
         shown = tabular(seen)
         return est.fqe(shown, est.fitted_values(seen.log, shown, seen.reward, LinearRegression))
 
-    assert on_logs(by_kind(), 200, 60, estimator).coverage >= 0.9
+    assert worlds.on_logs(by_kind(), 200, 60, estimator).coverage >= 0.9
 
 
 def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
@@ -103,12 +93,12 @@ def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     assert all(len(set(fold[query == number])) == 1 for number in range(25))
     fold = est.question_folds(np.array([7, 7, 3]))
     assert fold[0] == fold[1] != fold[2]
-    setting = world(queries=12, seed=5)
-    log, states, _, reward = vars(played(setting, 100, seed=1)).values()
+    setting = worlds.world(queries=12, seed=5)
+    log, states, _, reward = vars(worlds.played(setting, 100, seed=1)).values()
     before = est.fitted_values(log, states, reward, LinearRegression)
     of_one = log.query == log.query[0]
     lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
-    after = est.fitted_values(lied, states, lied.reward(ALPHA), LinearRegression)
+    after = est.fitted_values(lied, states, lied.reward(worlds.ALPHA), LinearRegression)
     np.testing.assert_array_equal(after.held_out[of_one], before.held_out[of_one])
     assert (after.held_out[~of_one] != before.held_out[~of_one]).any()
     assert (after.all[of_one] != before.all[of_one]).any()
