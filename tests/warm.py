@@ -104,10 +104,8 @@ class Warm:
     ) -> Running:
         """Start `-m MODULE` or `-c CODE` and arguments.
 
-        Args:
-            stdin: all of it, or a file to read from.
-            stdout: a file to write to instead of one that `Running` reads.
-            stderr: the same.
+        `stdin`: all of it, or a file to read from; `stdout`: a file to write to instead of one that
+        `Running` reads; `stderr`: the same.
         """
         with ExitStack() as opened:
             answer = opened.enter_context(socket.socket(socket.AF_UNIX))

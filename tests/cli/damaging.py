@@ -38,8 +38,7 @@ COMMANDS = {
 def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | None = None) -> None:
     """A folder with every kind of file: a cache with a seal and a failure, runs and a report.
 
-    Args:
-        older: where to copy it to before the last training of each run.
+    `older`: where to copy it to before the last training of each run.
     """
     folder.mkdir(parents=True)
 

@@ -53,8 +53,7 @@ def only_shown(page: Path) -> list[list[str]]:
 def follow(page: Path, place: Place, **instead: str) -> list[CompletedProcess[str]]:
     """Write the files of a page, then run its commands; returns what each `hierrouter` did.
 
-    Args:
-        instead: what files say in place of an address, by the port that the page shows.
+    `instead`: what files say in place of an address, by the port that the page shows.
     """
     finished = []
     for name, text in files(page).items():

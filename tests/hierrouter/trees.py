@@ -31,10 +31,9 @@ def planted_tree(
 ) -> RouteTree:
     """A tree of `families * sum(per_family)` queries.
 
-    Args:
-        per_family: queries of each family in the train, validation and test fold.
-        luck: probability that a route's answer is right where it should be wrong, or vice versa.
-        noise: length of an embedding's random part; its family's direction has length 1.
+    `per_family`: queries of each family in the train, validation and test fold; `luck`: probability
+    that a route's answer is right where it should be wrong, or vice versa; `noise`: length of an
+    embedding's random part; its family's direction has length 1.
     """
     rng = np.random.default_rng(seed)
     routes = Routes(models, hops)
@@ -173,9 +172,7 @@ def _tree(
 ) -> RouteTree:
     """A tree of models called by number, with direct calls drawn from `rng`.
 
-    Args:
-        rate: float64[models], price of a token, in and out.
-        columns: the rest of a `RouteTree`.
+    `rate`: float64[models], price of a token, in and out; `columns`: the rest of a `RouteTree`.
     """
     names = tuple(f"model-{number}" for number in range(routes.models))
     shape = (len(score), len(names) + 1)

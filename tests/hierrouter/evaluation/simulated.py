@@ -45,8 +45,7 @@ def figures(seed: int) -> dict[str, Floats]:
 def difference(rng: np.random.Generator, ties: float, other: Floats) -> Floats:
     """float64[queries]: R of a policy less R of one that does the same on a share of the queries.
 
-    Args:
-        other: float64[queries], score of the second policy where it does something else.
+    `other`: float64[queries], score of the second policy where it does something else.
     """
     gained = scores(rng, 0.35, 0.45) - other - ALPHA * (costs(rng, 1.5) - costs(rng, 1))
     return np.where(rng.random(QUERIES) < ties, 0.0, gained)
@@ -68,11 +67,8 @@ def contest(seed: int) -> Floats:
 def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
     """Rewards of 9 fixed routes, of a router that closes a third of the gap, and of the oracle.
 
-    Args:
-        apart: how much the routes differ in skill; 0 makes all equally good.
-
-    Returns:
-        float64[9, queries] and float64[queries] twice.
+    `apart`: how much the routes differ in skill; 0 makes all equally good. Returns float64[9,
+    queries] and float64[queries] twice.
     """
     rng = np.random.default_rng(seed)
     skill = np.linspace(-apart, 0, 9)[:, None] + 0.4
@@ -88,8 +84,7 @@ def grid(
 ) -> Floats:
     """float64[seeds, queries]: mean 0 plus what comes from seed, query and both.
 
-    Args:
-        deviations: standard deviations of the three.
+    `deviations`: standard deviations of the three.
     """
     of_seed, of_query, of_both = deviations
     return (
@@ -108,11 +103,9 @@ def coverage(
 ) -> Floats:
     """How often `covers` is true of samples of the population, on average.
 
-    Args:
-        population: float64[rows, queries].
-        queries: of each sample, drawn with replacement.
-        samples: how many.
-        covers: told the sample, float64[rows, queries], and a generator; says bool[...].
+    `population`: float64[rows, queries]; `queries`: of each sample, drawn with replacement;
+    `samples`: how many; `covers`: told the sample, float64[rows, queries], and a generator; says
+    bool[...].
     """
     sampling, covering = np.random.default_rng(seed).spawn(2)
     found = [

@@ -62,9 +62,7 @@ def example(
 ) -> Report:
     """A report on these outcomes.
 
-    Args:
-        found: a table with more in it.
-        fields: of `build_report`, instead of these.
+    `found`: a table with more in it; `fields`: of `build_report`, instead of these.
     """
     chosen = policies() if outcomes is None else list(outcomes)
     swept = [outcome for outcome in chosen if outcome.kind in ("router", "oracle")]
@@ -141,8 +139,7 @@ def stopping(**fields: Any) -> Report:
 def deferring(stronger: str = "big", **changes: Any) -> Report:
     """`example` of a router that hands over; nothing between a share of .05 and one of .4.
 
-    Args:
-        changes: of `HandingOver`.
+    `changes`: of `HandingOver`.
     """
     both = outcome(f"hierrouter, else {stronger}", "baseline", [0.9, 0.4, 0.9, 0.8])
     curve = (

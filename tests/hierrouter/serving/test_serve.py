@@ -291,9 +291,8 @@ def streaming(
 ) -> Iterator[str]:
     """A server where a stream, so the last call, gets this reply, by its number.
 
-    Args:
-        first: the call before it; it is answered as here.
-        names: of the models that a server has; without any all of them.
+    `first`: the call before it; it is answered as here; `names`: of the models that a server has;
+    without any all of them.
     """
 
     def script(prompt: str, before: int) -> Reply:

@@ -14,8 +14,7 @@ EMPTY = np.zeros(0, dtype=np.int64)
 def planted_arms(queries: int, arms: int = 3, seed: int = 0, noise: float = 0.3) -> Arms:
     """Arm `i % arms` is right on question `i`, and others are not; arm k costs about (k + 1) / 10.
 
-    Args:
-        noise: length of the random part of an embedding; the direction of its group has length 1.
+    `noise`: length of the random part of an embedding; the direction of its group has length 1.
     """
     rng = np.random.default_rng(seed)
     group, dim = group_of(queries, arms), 2 * arms
@@ -57,11 +56,10 @@ def answered(
 ) -> Arms:
     """Arms with this quality, [queries, arms], these costs, [calls], and answers to read.
 
-    Args:
-        looks: int64[queries, arms], what an answer's words show, 0 to 3; nothing by default.
-        says: int64[queries, arms], equal where answers are; all differ by default.
-        question: int64[queries], what the question shows, 0 to 3; nothing by default.
-        calls: bool[arms, calls]; each arm makes its own by default.
+    `looks`: int64[queries, arms], what an answer's words show, 0 to 3; nothing by default; `says`:
+    int64[queries, arms], equal where answers are; all differ by default; `question`:
+    int64[queries], what the question shows, 0 to 3; nothing by default; `calls`: bool[arms, calls];
+    each arm makes its own by default.
     """
     queries, arms = quality.shape
     rng = np.random.default_rng(seed)
