@@ -15,6 +15,7 @@ from hierrouter_cache.errors import named_reason
 # Buffers that older checkpoints hold and no version reads.
 NEVER_READ = ("inv_freq", "masked_bias", "attn.bias", "position_ids")
 PROBE = "What is 7319 plus 2?"
+NO_LOGITS = "its logits are NaN or infinite"
 
 
 def fault_of(
@@ -33,6 +34,7 @@ def fault_of(
         lambda: template_fault(tokenizer),
         lambda: _too_many_tokens(model, tokenizer),
         lambda: None if all(isinstance(end, int) for end in ends) else "it has no end token",
+        lambda: _wrong_logits(model, tokenizer),
     )
     return next((why for check in checks if (why := check())), None)
 
@@ -90,6 +92,19 @@ def _too_many_tokens(model: Any, tokenizer: Any) -> str | None:
     return f"its tokenizer has token {largest}, the model knows {rows}"
 
 
+@torch.inference_mode()
+def _wrong_logits(model: Any, tokenizer: Any) -> str | None:
+    """One prompt is tried, as continuous batches give no logits to look at later."""
+    try:
+        prompt = tokenizer.apply_chat_template(
+            message_of(PROBE), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        logits = model(input_ids=prompt["input_ids"].to(model.device)).logits[0, -1]
+    except (RuntimeError, ValueError, IndexError) as error:
+        return f"it cannot read a question: {named_reason(error)}"
+    return None if logits.amax().isfinite() else NO_LOGITS
+
+
 class Finite:
     """A logits processor that watches a batch, without a wait at each step.
 
@@ -108,4 +123,4 @@ class Finite:
     def require(self) -> None:
         """Raises RuntimeError: the logits of some step were not finite."""
         if self.fault.item():
-            raise RuntimeError("its logits are NaN or infinite; nothing of this batch is kept")
+            raise RuntimeError(f"{NO_LOGITS}; nothing of this batch is kept")

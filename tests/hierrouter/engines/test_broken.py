@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from hierrouter.collection import scheduler
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
+from hierrouter.engines.soundness import Finite
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.parts import list_parts
@@ -30,6 +31,7 @@ name = "m"
 model = "{folder}"
 base_rate = 1
 dtype = "float32"
+batching = "{batching}"
 [models.generation]
 max_new_tokens = 4
 """
@@ -121,8 +123,8 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
-def collect(folder: Path, hierrouter: Run) -> object:
-    (folder / "pool.toml").write_text(POOL.format(folder=folder / "model"))
+def collect(folder: Path, hierrouter: Run, batching: str = "static") -> object:
+    (folder / "pool.toml").write_text(POOL.format(folder=folder / "model", batching=batching))
     words = "collect --pool pool.toml --datasets testbed --limit 3 --cache cache"
     return hierrouter(*words.split(), cwd=folder)
 
@@ -140,6 +142,25 @@ def test_a_broken_model_is_refused_and_nothing_is_stored(
     line = refused(collect(tmp_path, hierrouter), 1)
     assert said in line and "\n" not in line.strip()
     assert not (tmp_path / "cache").exists() or stored_calls(tmp_path / "cache") == 0
+
+
+def test_a_broken_model_is_refused_before_continuous_batches(
+    sound: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    shutil.copytree(sound, tmp_path / "model")
+    said, damage = BROKEN["logits without end"]
+    damage(tmp_path / "model")
+    assert said in refused(collect(tmp_path, hierrouter, "continuous"), 1)
+
+
+def test_logits_are_watched_at_every_step() -> None:
+    watch, scores = Finite(torch.device("cpu")), torch.tensor([[1.0, -torch.inf], [2.0, 0.0]])
+    assert watch(torch.zeros(2, 1), scores) is scores
+    watch.require()
+    watch(torch.zeros(2, 1), torch.tensor([[1.0, 0.0], [torch.nan, 0.0]]))
+    watch(torch.zeros(2, 1), scores)
+    with pytest.raises(RuntimeError, match="logits are NaN or infinite; nothing of this batch"):
+        watch.require()
 
 
 def test_a_sound_model_answers(sound: Path, tmp_path: Path, hierrouter: Run) -> None:
