@@ -22,6 +22,7 @@ HUB_TIMEOUT_S = 5.0  # a hub that says nothing is not waited for, model after mo
 CONFIGS = ("config.json", "modules.json")
 # Never pickled weights, which are not loaded.
 WEIGHTS = "*.safetensors"
+MAX_BESIDE = 100_000_000  # bytes; tokenizers are read whole, large ones have 35 million
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.model", "*.txt")  # settings, tokenizer, chat template
 
 
@@ -79,7 +80,7 @@ def weights_of(spec: ModelSpec) -> str:
 def folder_digest(folder: Path) -> str:
     """Digest of a saved model, sub-folders included; 32 hexadecimal digits.
 
-    Raises InputError: there are no safetensors in it.
+    Raises InputError: there are no safetensors in it, or a file that is too large or not plain.
     """
     files = sorted(
         {path for pattern in (WEIGHTS, *BESIDE_WEIGHTS) for path in folder.rglob(pattern)}
@@ -90,6 +91,10 @@ def folder_digest(folder: Path) -> str:
         )
     total = hashlib.sha256()
     for path in files:
+        if not path.is_file():  # a pipe would be waited for
+            raise InputError(f"not a plain file: {path}; give the folder of a saved model")
+        if path.suffix != ".safetensors" and path.stat().st_size > MAX_BESIDE:
+            raise InputError(f"larger than {MAX_BESIDE:,} bytes: {path}; no tokenizer is so large")
         with path.open("rb") as file:
             name = path.relative_to(folder).as_posix().encode()
             total.update(name + hashlib.file_digest(file, "sha256").digest())

@@ -50,6 +50,15 @@ def huge_checkpoint(place: Path) -> None:
     os.truncate(file, 8 + len(header) + (1 << 31))
 
 
+def saved_model(place: Path) -> Path:
+    """A folder that a pool names, with weights and settings; returns its tokenizer's file."""
+    (place / "m").mkdir()
+    (place / "pool.toml").write_text(POOL.replace("testbed:calc", "./m"))
+    (place / "m/config.json").write_text("{}")
+    save_file({"x": torch.zeros(1)}, place / "m/model.safetensors")
+    return place / "m/tokenizer.json"
+
+
 def many_asked(place: Path) -> None:
     found = record_of(place / "run")
     assert found
@@ -89,6 +98,12 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "an id of no width": (COLLECT, text("d.jsonl", ROW[:-2] + ', "id": "\u200b"}'), "id is empty"),
     "a question of no width": (COLLECT, text("d.jsonl", ROW.replace('"q"', '"\u200b "')), "empty"),
+    "a tokenizer without end": (
+        COLLECT,
+        lambda at: sparse(at, str(saved_model(at)), 1 << 34),
+        "larger than",
+    ),
+    "a tokenizer that is a pipe": (COLLECT, lambda at: os.mkfifo(saved_model(at)), "not a plain"),
     "a great many shards": (f"{COLLECT} --shard 1/99999999999999", lambda at: None, "not a shard"),
     "a checkpoint of gigabytes": (TRAINED, huge_checkpoint, "more numbers than any router"),
     "a record without end": (TRAINED, many_asked, "larger than"),
