@@ -6,6 +6,9 @@
 // Every call that names a path below FAULT_ROOT, or a file opened there, has a number, over all
 // threads of the process. Call FAULT_AT fails: eio and enomem by that error, short by reading or
 // writing half (what neither reads nor writes fails by EIO). FAULT_LOG gets the name of each call.
+// Three conditions hold over the whole process, without FAULT_AT: "nolocks" (every flock fails by
+// ENOLCK), "readonly" (whatever would change a file fails by EROFS), and "clock", where the time of
+// day jumps by up to two days back and forth at every look, wherever that is from.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -21,6 +24,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static atomic_long calls;
@@ -65,6 +69,9 @@ static int fault(const char *name) {
     syscall(SYS_close, fd);
   }
   const char *when = getenv("FAULT_AT"), *how = getenv("FAULT_HOW");
+  if (how && !strcmp(how, "nolocks") && !strcmp(name, "flock")) return errno = ENOLCK, 1;
+  if (how && !strcmp(how, "readonly") && strstr("Write truncate rename link unlink mkdir rmdir utime make", name))
+    return errno = EROFS, 1;
   if (!when || atol(when) != number) return 0;
   if (how && !strcmp(how, "short") && strpbrk(name, "RW")) return 2;
   errno = how && !strcmp(how, "enomem") ? ENOMEM : EIO;
@@ -72,14 +79,15 @@ static int fault(const char *name) {
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define OPEN(flags) ((flags) & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC) ? "make" : "open")
 #define WITH_MODE mode_t mode = 0; if (flags & (O_CREAT | O_TMPFILE)) { va_list more; va_start(more, flags); mode = va_arg(more, mode_t); va_end(more); }
 
-int open(const char *path, int flags, ...) { WITH_MODE if (below(path) && fault("open")) return -1; return REAL(open)(path, flags, mode); }
-int open64(const char *path, int flags, ...) { WITH_MODE if (below(path) && fault("open")) return -1; return REAL(open64)(path, flags, mode); }
-int openat(int folder, const char *path, int flags, ...) { WITH_MODE if (at(folder, path) && fault("open")) return -1; return REAL(openat)(folder, path, flags, mode); }
-int openat64(int folder, const char *path, int flags, ...) { WITH_MODE if (at(folder, path) && fault("open")) return -1; return REAL(openat64)(folder, path, flags, mode); }
-FILE *fopen(const char *path, const char *mode) { if (below(path) && fault("open")) return NULL; return REAL(fopen)(path, mode); }
-FILE *fopen64(const char *path, const char *mode) { if (below(path) && fault("open")) return NULL; return REAL(fopen64)(path, mode); }
+int open(const char *path, int flags, ...) { WITH_MODE if (below(path) && fault(OPEN(flags))) return -1; return REAL(open)(path, flags, mode); }
+int open64(const char *path, int flags, ...) { WITH_MODE if (below(path) && fault(OPEN(flags))) return -1; return REAL(open64)(path, flags, mode); }
+int openat(int folder, const char *path, int flags, ...) { WITH_MODE if (at(folder, path) && fault(OPEN(flags))) return -1; return REAL(openat)(folder, path, flags, mode); }
+int openat64(int folder, const char *path, int flags, ...) { WITH_MODE if (at(folder, path) && fault(OPEN(flags))) return -1; return REAL(openat64)(folder, path, flags, mode); }
+FILE *fopen(const char *path, const char *mode) { if (below(path) && fault(strpbrk(mode, "wa+") ? "make" : "open")) return NULL; return REAL(fopen)(path, mode); }
+FILE *fopen64(const char *path, const char *mode) { if (below(path) && fault(strpbrk(mode, "wa+") ? "make" : "open")) return NULL; return REAL(fopen64)(path, mode); }
 ssize_t read(int fd, void *to, size_t n) { int f = held(fd) ? fault("Read") : 0; return f == 1 ? -1 : REAL(read)(fd, to, f && n > 1 ? n / 2 : n); }
 ssize_t pread(int fd, void *to, size_t n, off_t o) { int f = held(fd) ? fault("Read") : 0; return f == 1 ? -1 : REAL(pread)(fd, to, f && n > 1 ? n / 2 : n, o); }
 ssize_t pread64(int fd, void *to, size_t n, off64_t o) { int f = held(fd) ? fault("Read") : 0; return f == 1 ? -1 : REAL(pread64)(fd, to, f && n > 1 ? n / 2 : n, o); }
@@ -112,6 +120,13 @@ int fstat(int fd, struct stat *s) { return held(fd) && fault("stat") ? -1 : REAL
 int fstat64(int fd, struct stat64 *s) { return held(fd) && fault("stat") ? -1 : REAL(fstat64)(fd, s); }
 int fstatat(int folder, const char *path, struct stat *s, int flags) { return at(folder, path) && fault("stat") ? -1 : REAL(fstatat)(folder, path, s, flags); }
 int fstatat64(int folder, const char *path, struct stat64 *s, int flags) { return at(folder, path) && fault("stat") ? -1 : REAL(fstatat64)(folder, path, s, flags); }
+int clock_gettime(clockid_t which, struct timespec *now) {
+  static atomic_long looks;
+  const char *how = getenv("FAULT_HOW");
+  int failed = REAL(clock_gettime)(which, now);
+  if (which == CLOCK_REALTIME && how && !strcmp(how, "clock")) now->tv_sec += (++looks * 37 % 97 - 48) * 3600;
+  return failed;
+}
 int access(const char *path, int how) { return below(path) && fault("access") ? -1 : REAL(access)(path, how); }
 void *mmap(void *a, size_t n, int p, int flags, int fd, off_t o) { return !(flags & MAP_ANONYMOUS) && fd >= 0 && held(fd) && fault("map") ? MAP_FAILED : REAL(mmap)(a, n, p, flags, fd, o); }
 void *mmap64(void *a, size_t n, int p, int flags, int fd, off64_t o) { return !(flags & MAP_ANONYMOUS) && fd >= 0 && held(fd) && fault("map") ? MAP_FAILED : REAL(mmap64)(a, n, p, flags, fd, o); }

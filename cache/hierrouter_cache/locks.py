@@ -114,8 +114,7 @@ def _locked(path: Path, kind: int, who: str, wait: bool = False) -> Iterator[Non
         except OSError as error:
             if error.errno not in BUSY:
                 raise WorldError(
-                    f"cannot lock the cache: {path.parent}: {error.strerror}; "
-                    "use a disk that has locks"
+                    f"cannot lock: {path.parent}: {error.strerror}; use a disk that has locks"
                 ) from error
             file.seek(0)
             holder = file.read().strip() or "unknown pid"

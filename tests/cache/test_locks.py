@@ -145,6 +145,6 @@ def test_a_disk_without_locks_is_named(root: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", without)
-    message = f"cannot lock the cache: {root}: No locks available; use a disk that has locks"
+    message = f"cannot lock: {root}: No locks available; use a disk that has locks"
     with pytest.raises(WorldError, match=message), locks.collector_lock(root):
         pass

@@ -1,5 +1,6 @@
 """The collector and the environment keep Tianshou's contracts; its own trainer takes both."""
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -142,6 +143,14 @@ def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
     fixed = bounds.best_fixed_route(tree.split("train"), 0.005, fold).reward(0.005).mean()
     oracle = bounds.oracle(fold, 0.005).reward(0.005).mean()
     assert fixed + 0.3 * (oracle - fixed) < result.best_reward <= oracle
+
+
+def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, hours = random_tree(Routes(2, 2), 5, seed=1), itertools.count(9e9, -3600.0)
+    vector = TianshouEnv(ReplayVectorEnv(tree, ALPHA, 5))
+    collector = TreeCollector(ScriptedPolicy(action_space=vector.action_space[0]), tree, ALPHA)
+    monkeypatch.setattr("tianshou.data.collector.time.time", lambda: next(hours))
+    assert collector.collect(n_episode=5, reset_before_collect=True).n_collected_episodes == 5
 
 
 def test_features_are_seen_as_the_environment_shows_them() -> None:
