@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hierrouter_cache.errors import InputError, reason_of
@@ -73,24 +74,34 @@ def parse_object(line: bytes, where: str) -> dict[str, Any]:
 
 
 MAX_ROWS = 50_000_000  # a file that declares more is damaged, or a trap
-BATCH = 1024
+BATCH = 1024  # rows at once, fewer where one has many values
+TRAP = 1000  # times smaller than what it unpacks to is no text that people wrote
 
 
 def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, row by column) of each row; None where nothing stands.
 
-    Raises InputError: not a Parquet file, damaged, or of too many rows.
+    A value that stands in many rows is kept once until its row comes: a file of kilobytes can
+    repeat a long text often enough to fill any memory. Raises InputError: not a Parquet file,
+    damaged, of too many rows, or a trap.
     """
     number = 0
     try:
         require_plain(path)
         with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows > MAX_ROWS:
-                raise InputError(
-                    f"{file.metadata.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}; "
-                    "split the file"
-                )
-            for batch in file.iter_batches(batch_size=BATCH):
+            at_once = _rows_at_once(file.metadata, path)
+            texts = [
+                column.path
+                for column in map(file.schema.column, range(len(file.schema)))
+                if column.physical_type == "BYTE_ARRAY"
+                and column.logical_type.type in ("STRING", "NONE")
+            ]
+        unpacked, most = 0, max(4 * MAX_LINE, TRAP * path.stat().st_size)
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=at_once):
+                unpacked += sum(map(_text_bytes, batch.columns))
+                if unpacked > most:
+                    raise InputError(f"texts of over {most:,} bytes: {path}; write it again")
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
@@ -99,3 +110,38 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         place = f"{path}: after row {number}" if number else f"{path}"
         reason = reason_of(error).rstrip(".")
         raise InputError(f"not readable as parquet: {place}: {reason}; write it again") from None
+
+
+def _rows_at_once(found: pq.FileMetaData, path: Path) -> int:
+    """How many rows are read together; raises InputError: see `parquet_rows`."""
+    if found.num_rows > MAX_ROWS:
+        raise InputError(
+            f"{found.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}; split the file"
+        )
+    most = 1  # values of a row
+    for group in map(found.row_group, range(found.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            size, packed = column.total_uncompressed_size, column.total_compressed_size
+            if size > max(MAX_LINE, TRAP * packed):
+                sizes = f"{packed:,} bytes that unpack to {size:,}"
+                raise InputError(f"{sizes}: {path}; write it again")
+            most = max(most, column.num_values // max(group.num_rows, 1))
+    if most > MAX_VALUES:
+        raise InputError(f"more than {MAX_VALUES:,} values a row: {path}; write one question a row")
+    return max(1, min(BATCH, MAX_VALUES // most))
+
+
+TEXTS = (pa.StringArray, pa.BinaryArray, pa.LargeStringArray, pa.LargeBinaryArray)
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Bytes of all texts of a column, each as often as it stands there."""
+    if pa.types.is_dictionary(column.type) and isinstance(column.dictionary, TEXTS):
+        lengths = pc.binary_length(column.dictionary).take(column.indices)
+        return int(pc.sum(lengths).as_py() or 0)
+    if pa.types.is_map(column.type):
+        return _text_bytes(column.keys) + _text_bytes(column.items)
+    if pa.types.is_nested(column.type):
+        inner = column.flatten()
+        return sum(map(_text_bytes, inner if isinstance(inner, list) else [inner]))
+    return 0

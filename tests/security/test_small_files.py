@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -50,6 +52,11 @@ def huge_checkpoint(place: Path) -> None:
     os.truncate(file, 8 + len(header) + (1 << 31))
 
 
+def parquet(question: pa.Array, answer: pa.Array) -> Callable[[Path], object]:
+    table = pa.table({"question": question, "answer": answer})
+    return lambda place: pq.write_table(table, place / "d.parquet", compression="zstd")
+
+
 def saved_model(place: Path) -> Path:
     """A folder that a pool names, with weights and settings; returns its tokenizer's file."""
     (place / "m").mkdir()
@@ -68,6 +75,7 @@ def many_asked(place: Path) -> None:
 
 
 COLLECT = "collect --dry-run --pool pool.toml --datasets d.jsonl"
+PARQUET = COLLECT.replace("jsonl", "parquet")
 TRAINED = "route --dry-run --checkpoint run x"
 HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "dotted keys": (COLLECT, text("pool.toml", "a." * 50_000 + "a = 1\n"), "more than 64 parts"),
@@ -98,6 +106,23 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "an id of no width": (COLLECT, text("d.jsonl", ROW[:-2] + ', "id": "\u200b"}'), "id is empty"),
     "a question of no width": (COLLECT, text("d.jsonl", ROW.replace('"q"', '"\u200b "')), "empty"),
+    "a text in many rows": (
+        PARQUET,
+        parquet(
+            pa.DictionaryArray.from_arrays([0] * 20_000, ["x" * 999_999]), pa.array(["1"] * 20_000)
+        ),
+        "texts of over 67,108,864 bytes",
+    ),
+    "a list in one row": (
+        PARQUET,
+        parquet(pa.array(["a"]), pa.array([["1"] * 2_000_000])),
+        "more than 1,000,000 values a row",
+    ),
+    "a text that unpacks": (
+        PARQUET,
+        parquet(pa.array(["x" * 20_000_000]), pa.array(["1"])),
+        "bytes that unpack to 20,0",
+    ),
     "a tokenizer without end": (
         COLLECT,
         lambda at: sparse(at, str(saved_model(at)), 1 << 34),
