@@ -96,6 +96,9 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
 def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     """(kind, file, what is wrong) of each file of a run or a report."""
     record, why = None, None
+    if run_folders.earlier_command(run):
+        yield "record", run / run_folders.RECORD, "of an earlier version; train again"
+        return
     try:
         record = run_folders.record_of(run)
         if record is None and any(run.rglob(run_folders.WEIGHTS)):

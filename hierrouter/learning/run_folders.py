@@ -154,9 +154,19 @@ def _records() -> list[Record]:
     for run in sorted(RUNS.glob("*/")):
         if record := record_of(run):
             records.append(record)
+        elif command := earlier_command(run):
+            records.append(Record(run, command, {}))
         elif any(run.rglob(WEIGHTS)):
             raise InputError(f"{RECORD} is gone: {run}; {REPAIR}")
     return records
+
+
+def earlier_command(run: Path) -> str | None:
+    """The command whose finished run this is, where an earlier version left it; None else."""
+    for name, command in (("policy.json", "train"), ("sweep.json", "sweep-alpha")):
+        if (run / name).is_file() and not (run / RECORD).exists():
+            return command
+    return None
 
 
 def passed_over(command: str) -> list[str]:
@@ -283,8 +293,9 @@ def resumable(
 
     What was asked for is written down before the first result, so that a run is never gone on with
     as another one. The folder is this process's alone meanwhile. Raises InputError: `out` holds
-    something else, its record is damaged, or its parent does not exist; CacheLocked: another
-    process is at work there; WorldError: the disk is full or failed.
+    something else, its parent does not exist, or the record of any run is damaged, so that nobody
+    could say that this one is newer; CacheLocked: another process is at work there; WorldError: the
+    disk is full or failed.
 
     Args:
         command: "train" or "sweep-alpha".
@@ -294,6 +305,7 @@ def resumable(
     from hierrouter_cache.locks import folder_lock
 
     asked = json.loads(json.dumps(asked))  # as it is read again
+    _records()
     begun = record_of(out) if out else None
     found = {"command": begun.command, "asked": begun.asked} if begun else {}
     different = sorted(differences(found, {"command": command, "asked": asked})) if begun else []

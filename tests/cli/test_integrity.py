@@ -101,11 +101,22 @@ def test_a_run_that_was_not_finished_is_passed_over_and_named(rivals: Place) -> 
     assert "checkpoint runs/rival" in told
 
 
-def test_a_run_of_an_earlier_version_is_passed_over_and_named(rivals: Place) -> None:
+def test_runs_of_an_earlier_version_are_passed_over_and_named(rivals: Place) -> None:
     file = rivals / str(TRAIN / "run.json")
     held = json.loads(file.read_bytes())
     file.write_text(json.dumps({name: held[name] for name in ("asked", "command")}))
-    assert f"not looked at: {TRAIN}" in rivals.does("report").stderr
+    (rivals / str(SWEEP / "run.json")).rename(rivals / str(SWEEP / "sweep.json"))
+    told = rivals.does("report").stderr
+    assert f"not looked at: {TRAIN}" in told and f"not looked at: {SWEEP}" in told
+    told = rivals.asks("verify").stderr
+    assert f"damaged: {SWEEP}/run.json: of an earlier version; train again" in told
+    assert told.count("damaged: ") == 1
+
+
+def test_a_run_that_could_not_be_said_to_be_the_newest_is_not_begun(rivals: Place) -> None:
+    deleted(rivals.folder, SWEEP / "run.json")
+    assert f"run.json is gone: {SWEEP}" in rivals.refuses("train --algo exact --out runs/newest")
+    assert not (rivals / "runs/newest").exists()
 
 
 def test_the_newest_run_is_the_one_that_was_finished_last_whatever_the_clock(
