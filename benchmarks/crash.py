@@ -4,7 +4,7 @@
 
 One cache is kept over all kills. A worker appends parts of every kind and compacts after every
 two batches; each run goes on where the last one was killed. After each kill everything that was
-acknowledged is compared with what a reader is served, row by row; see `tests/cache/crash.py`.
+acknowledged is compared with what a reader is served, row by row; see `killing.py`.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
 import pyarrow
+from killing import Harness, inspect, leftovers, rows_stored, stored_names
 
 from hierrouter_cache.parts import list_parts
-from tests.cache.crash import Harness, inspect, leftovers, rows_stored, stored_names
 
 
 def main() -> None:

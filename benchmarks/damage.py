@@ -5,7 +5,7 @@
 Each flip and cut goes through `verify` and through one other command, in turn; deletions, renamings
 and exchanges go through all. A damage is silent where a command ends well, says nothing more than
 on the sound files, and has another result. "same": the command ended well with the same result, as
-it does not read the file. See `tests/cli/damaging.py`.
+it does not read the file. See `damaging.py`.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import measuring  # noqa: F401  makes `tests` importable
+from damaging import COMMANDS, Bench, build, files_of
 
 from tests.cli.conftest import BRIEF, COMMAND
-from tests.cli.damaging import COMMANDS, Bench, build, files_of
 from tests.conftest import SOURCES, environment
 from tests.warm import WarmProcess
 

@@ -5,7 +5,7 @@
 The cache lies on an ext4 image of its own, on a loop device. A cut is ext4's forced shutdown
 without a flush of the journal: nothing that has not reached the disk by then ever does. Then the
 image is mounted anew and everything that was acknowledged is compared with what a reader is
-served; see `tests/cache/crash.py`. Linux only; needs root, `mkfs.ext4` and loop devices. What the
+served; see `killing.py`. Linux only; needs root, `mkfs.ext4` and loop devices. What the
 workers say about their dying disk goes to stderr.
 """
 
@@ -25,8 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import measuring  # noqa: F401  makes `tests` importable
-
-from tests.cache.crash import Harness, inspect
+from killing import Harness, inspect
 
 IMAGE_BYTES = 256 << 20
 LOOP_DEVICES = 7  # major number

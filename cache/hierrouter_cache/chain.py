@@ -17,8 +17,23 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache import parts
 from hierrouter_cache.errors import CacheError, DamagedPart
+from hierrouter_cache.parts import (
+    GONE,
+    KINDS,
+    SEALS,
+    Link,
+    Listing,
+    Part,
+    link_of,
+    listing,
+    no_cache,
+    origin,
+    own_name,
+    part_named,
+    parts_folder,
+    proof,
+)
 from hierrouter_cache.writer import Steps, append_part, no_steps
 
 TRIES = 100  # how often a listing is taken again while others change the folder
@@ -28,7 +43,7 @@ HERE, MERGED, DAMAGED, MISSING = "here", "merged", "damaged", "missing"
 LOST = "missing: later commits name it"
 FOREIGN = "written by another cache, and no pull brought it"
 
-Found = Mapping[parts.Part, tuple[str | None, parts.Link | None]]  # as `parts.proof` of each part
+Found = Mapping[Part, tuple[str | None, Link | None]]  # as `parts.proof` of each part
 
 
 @dataclass(frozen=True)
@@ -45,13 +60,13 @@ class Chain:
         heads: names of the commits that nobody names.
     """
 
-    faults: Mapping[parts.Part, str | None]
+    faults: Mapping[Part, str | None]
     loose: Sequence[str]
     unsealed: Sequence[str]
     fates: Mapping[str, str]
     heads: tuple[str, ...]
 
-    def sound(self, *kinds: str) -> list[parts.Part]:
+    def sound(self, *kinds: str) -> list[Part]:
         """The sound parts of these kinds, in name order."""
         return [part for part, why in self.faults.items() if not why and part.kind in kinds]
 
@@ -78,23 +93,23 @@ def examine(root: Path) -> Chain:
     not come to rest.
     """
     known: Found = {}
-    before = parts.listing(root)
+    before = listing(root)
     for _ in range(TRIES):
         if not before.parts and not before.heads:
-            raise parts.no_cache(root)
-        seen = parts.listing(root)
+            raise no_cache(root)
+        seen = listing(root)
         if set(before.parts) <= set(seen.parts):
-            known = {part: known.get(part) or parts.proof(part) for part in seen.parts}
-            if all(why != parts.GONE for why, _ in known.values()):
+            known = {part: known.get(part) or proof(part) for part in seen.parts}
+            if all(why != GONE for why, _ in known.values()):
                 return _connected(root, replace(seen, heads=before.heads), known)
-            known = {part: found for part, found in known.items() if found[0] != parts.GONE}
+            known = {part: found for part, found in known.items() if found[0] != GONE}
         before = seen
     raise CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
 
 
-def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
+def _connected(root: Path, seen: Listing, found: Found) -> Chain:
     links = {  # also of a part that was only renamed, under its own name
-        parts.own_name(part, link) if link else part.path.name: link
+        own_name(part, link) if link else part.path.name: link
         for part, (why, link) in found.items()
         if link or not why
     }
@@ -102,7 +117,7 @@ def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
     wanted = _wanted(seen.heads, links, fates)
     faults = {part: why for part, (why, _) in found.items()}
     missing = wanted - {part.path.name for part in found}
-    faults |= {part: LOST for name in sorted(missing) if (part := parts.part_named(root, name))}
+    faults |= {part: LOST for name in sorted(missing) if (part := part_named(root, name))}
     # A number that is not noted is known where the chain holds a part of it.
     caches = seen.caches | {link.cache for name in wanted if (link := links.get(name))}
     loose, unsealed = [], []
@@ -112,7 +127,7 @@ def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
             continue
         if not link:
             unsealed.append(name)
-        elif link.cache in caches or not caches or parts.origin(root, link.cache).exists():
+        elif link.cache in caches or not caches or origin(root, link.cache).exists():
             loose.append(name)
         else:
             faults[part] = FOREIGN
@@ -120,7 +135,7 @@ def _connected(root: Path, seen: parts.Listing, found: Found) -> Chain:
 
 
 def _wanted(
-    heads: Iterable[str], links: Mapping[str, parts.Link | None], fates: Mapping[str, str]
+    heads: Iterable[str], links: Mapping[str, Link | None], fates: Mapping[str, str]
 ) -> set[str]:
     """Names of the commits that must be there, from what sound parts and seals say, by name.
 
@@ -138,19 +153,19 @@ def _wanted(
     return found
 
 
-def _fates(seals: Iterable[parts.Part]) -> dict[str, str]:
+def _fates(seals: Iterable[Part]) -> dict[str, str]:
     """What the seals say together, a later one knows better; a damaged one says nothing."""
     fates: dict[str, str] = {}
     for seal in sorted(seals, key=lambda part: part.path.name):
         with suppress(OSError, pa.ArrowException), pq.ParquetFile(seal.path) as file:
-            rows = file.read(parts.SEALS.names, use_threads=False).to_pydict()
+            rows = file.read(SEALS.names, use_threads=False).to_pydict()
             fates |= {name: fate for name, fate in zip(*rows.values(), strict=True) if name}
     return fates
 
 
-def sound_parts(root: Path) -> list[parts.Part]:
+def sound_parts(root: Path) -> list[Part]:
     """The parts that hold rows, in name order; raises as `sound_chain`."""
-    return sound_chain(root).sound(*parts.KINDS)
+    return sound_chain(root).sound(*KINDS)
 
 
 def sound_chain(root: Path) -> Chain:
@@ -187,7 +202,7 @@ def _note_unsealed(root: Path, count: int, first: str) -> None:
 def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> None:
     """Commit what became of these parts; raises as `PartWriter.append`."""
     names = sorted(fates)
-    table = pa.table([names, [fates[name] for name in names]], schema=parts.SEALS)
+    table = pa.table([names, [fates[name] for name in names]], schema=SEALS)
     append_part(root, "seals", table, secrets.token_hex(4), on_step)
 
 
@@ -198,14 +213,14 @@ def seal_loose(root: Path) -> None:
     `PartWriter.append` and `arrivals`.
     """
     loose = set(glance(root).loose).difference(arrivals(root))
-    if due := [name for name in loose if (parts.parts_folder(root) / name).exists()]:
+    if due := [name for name in loose if (parts_folder(root) / name).exists()]:
         seal(root, dict.fromkeys(due, HERE))
 
 
 def glance(root: Path) -> Chain:
     """As `examine`, but nothing is hashed: no fault is known but what is missing or foreign."""
-    seen = parts.listing(root)
-    return _connected(root, seen, {part: (None, parts.link_of(part.path)) for part in seen.parts})
+    seen = listing(root)
+    return _connected(root, seen, {part: (None, link_of(part.path)) for part in seen.parts})
 
 
 def arrivals(root: Path) -> list[str]:
@@ -215,7 +230,7 @@ def arrivals(root: Path) -> list[str]:
     """
     try:
         names = json.loads((root / ARRIVING).read_bytes())
-        return [name for name in names if parts.part_named(root, name)]
+        return [name for name in names if part_named(root, name)]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, RecursionError) as error:

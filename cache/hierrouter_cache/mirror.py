@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from hierrouter_cache import writer
 from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
 from hierrouter_cache.locks import pull_lock, shared_lock
@@ -26,6 +25,15 @@ from hierrouter_cache.parts import (
 )
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, Store, unreachable
+from hierrouter_cache.writer import (
+    OnPart,
+    commit,
+    fsync_folder,
+    make_cache,
+    no_steps,
+    sweep_drafts,
+    write_derived,
+)
 
 DISPUTED = "SELECT key FROM calls_rows GROUP BY key HAVING min(outcome) != max(outcome)"
 STREAMS = 4  # parts on their way together: a store's answer takes longer than a disk's
@@ -40,7 +48,7 @@ def note_arrivals(root: Path, names: Collection[str]) -> None:
 
     Raises WorldError: the disk is full or failed.
     """
-    writer.write_derived(root, root / ARRIVING, [json.dumps(sorted(names)).encode()])
+    write_derived(root, root / ARRIVING, [json.dumps(sorted(names)).encode()])
 
 
 def judge_arrivals(root: Path, whole: bool = False) -> tuple[list[str], list[str]]:
@@ -67,7 +75,7 @@ def _remove(root: Path, names: Collection[str]) -> None:
     for name in names:
         (parts_folder(root) / name).unlink(missing_ok=True)
     if names:
-        writer.fsync_folder(parts_folder(root))
+        fsync_folder(parts_folder(root))
 
 
 def finish_pull(root: Path) -> None:
@@ -217,9 +225,9 @@ def pull(
         raise NoCache(f"no parts in the mirror: {store}; push to it first, or check its address")
     if not there:
         return Pulled(str(store))
-    writer.make_cache(root)
+    make_cache(root)
     with shared_lock(root), pull_lock(root):
-        writer.sweep_drafts(root)
+        sweep_drafts(root)
         lost = {part.path.name for part, why in glance(root).faults.items() if why == LOST}
         ours = _missing(root, lost.intersection(there))  # no arrivals: they were here
         faults = _each(partial(_fetch, store, root), ours, on_part)
@@ -253,7 +261,7 @@ def exchange(root: Path, store: Store) -> Pulled:
     return pulled
 
 
-def copying_to(store: Store) -> writer.OnPart:
+def copying_to(store: Store) -> OnPart:
     """For `PartWriter`: copy each part right after its commit.
 
     What it returns raises WorldError where the store fails; the next `push` makes up for that.
@@ -303,7 +311,7 @@ def _fetch(store: Store, root: Path, name: str) -> CacheError | None:
             f"damaged part in the mirror: {store}: {name}: {why}; delete it there, and push from "
             "a cache that has it or collect again"
         )
-    writer.commit(root, name, memoryview(data), writer.no_steps)
+    commit(root, name, memoryview(data), no_steps)
     return None
 
 

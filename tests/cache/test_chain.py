@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import killing
 from hierrouter_cache import chain
 from hierrouter_cache.chain import examine, seal_loose, sound_chain, sound_parts
 from hierrouter_cache.errors import CacheError, DamagedPart
@@ -21,7 +22,7 @@ from hierrouter_cache.parts import KINDS, SCHEMAS, head_name, listing
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
-from tests.cache import crash, rows
+from tests.cache import rows
 
 BATCHES = 3
 
@@ -31,7 +32,7 @@ def filled(root: Path, first: int = 0) -> Path:
     for begin in (first, first + BATCHES):
         writer = PartWriter(root)
         for number in range(begin, begin + BATCHES):
-            for kind, table in crash.batch(number).items():
+            for kind, table in killing.batch(number).items():
                 writer.append(kind, table)
         if begin == first:
             compact(root)
@@ -183,7 +184,7 @@ def test_a_head_that_was_renamed_is_named(tmp_path: Path) -> None:
 def test_a_kill_between_part_and_head_is_no_damage_and_the_part_is_then_taken_in(
     tmp_path: Path, point: str, time: int
 ) -> None:
-    cache = crash.Harness(tmp_path)
+    cache = killing.Harness(tmp_path)
     assert cache.run(2, kill_at=(point, time)) == -9
     found = sound_chain(tmp_path)
     assert len(found.loose) == (point != "after head")
@@ -199,7 +200,7 @@ def test_two_processes_that_write_at_once_and_are_killed_leave_a_whole_chain(
     tmp_path: Path,
 ) -> None:
     dice = random.Random(1)
-    writers = [crash.PROCESSES.Process(target=endless, args=(tmp_path, n)) for n in range(2)]
+    writers = [killing.PROCESSES.Process(target=endless, args=(tmp_path, n)) for n in range(2)]
     for writer in writers:
         writer.start()
     while len(list(tmp_path.glob("parts/*.parquet"))) < 12 + dice.randrange(9):
@@ -221,8 +222,8 @@ def test_two_processes_that_write_at_once_and_are_killed_leave_a_whole_chain(
 def endless(root: Path, first: int) -> None:
     """Append part after part, without any lock."""
     writer = PartWriter(root)
-    for number in range(first, crash.ENDLESS, 2):
-        writer.append("calls", crash.batch(number)["calls"])
+    for number in range(first, killing.ENDLESS, 2):
+        writer.append("calls", killing.batch(number)["calls"])
 
 
 def test_threads_that_write_while_others_read_are_never_damage(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
+from benchmarks import killing
 from hierrouter_cache import errors, writer
 from hierrouter_cache import mirror as remote
 from hierrouter_cache.chain import sound_parts
@@ -34,7 +35,7 @@ from hierrouter_cache.parts import KINDS, list_parts
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, ObjectStore, Store, store_at, without_secrets
 from hierrouter_cache.writer import PartWriter
-from tests.cache import crash, rows
+from tests.cache import rows
 
 BATCHES = 4
 PARTS = BATCHES * len(KINDS)
@@ -106,7 +107,7 @@ def pushed(root: Path, mirror: FolderStore) -> FolderStore:
 def filled(root: Path, batches: range) -> Path:
     writer = PartWriter(root)
     for number in batches:
-        for kind, table in crash.batch(number).items():
+        for kind, table in killing.batch(number).items():
             writer.append(kind, table)
     return root
 
@@ -144,7 +145,7 @@ def test_a_mirror_gives_back_every_byte(root: Path, store: Store, other: Path) -
     assert contents(other) == contents(root)
     assert (push(root, store), push(other, store)) == (0, 0)
     assert pull(store, root) == Pulled(str(store))
-    assert crash.leftovers(other) == []
+    assert killing.leftovers(other) == []
     (other / "quarantine").mkdir()
     for part in list_parts(other)[::3]:  # as a repair does
         part.path.rename(other / "quarantine" / part.path.name)
@@ -158,7 +159,7 @@ def test_a_folder_is_a_cache_itself_and_strangers_in_it_are_left_alone(
     store, folder = store_at(f"file://{tmp_path / 'mir%20ror'}"), tmp_path / "mir ror"
     push(root, store)
     assert served(folder) == served(root)
-    assert not crash.leftovers(folder)
+    assert not killing.leftovers(folder)
     stranger = folder / "parts" / ".DS_Store"
     stranger.write_text("?")
     pull(store, other)
@@ -175,8 +176,8 @@ def test_two_sides_become_equal(store: Store, tmp_path: Path) -> None:
             copy(side, store)
     assert contents(one) == contents(other)
     assert served(one) == served(other)
-    found = crash.inspect(one, crash.whole(5))
-    assert replace(found, older=0) == crash.Findings()  # with equal counters no plan is older
+    found = killing.inspect(one, killing.whole(5))
+    assert replace(found, older=0) == killing.Findings()  # with equal counters no plan is older
 
 
 def test_a_copy_that_fails_costs_no_row(root: Path, pushed: FolderStore) -> None:
@@ -207,7 +208,7 @@ def test_a_torn_or_altered_object_is_refused_by_name_and_a_torn_one_copied_again
     with pytest.raises(errors.DamagedPart, match=refused):
         pull(store, other)
     assert contents(other).keys() == contents(root).keys() - {name}
-    assert crash.leftovers(other) == []
+    assert killing.leftovers(other) == []
     if len(hurt(sound)) < len(sound):
         assert push(root, store) == 1
         assert pull(store, other).copied == 1
@@ -333,7 +334,7 @@ def require_own_answer(here: Path) -> None:
     assert reader.number(f"SELECT count(*) FROM calls_rows WHERE key = '{CALL}'") == 1
     assert not reader.has("scores")
     assert not (here / ARRIVING).exists()
-    assert crash.leftovers(here) == []
+    assert killing.leftovers(here) == []
 
 
 @pytest.mark.parametrize("kind", ["calls", "scores"])
@@ -522,7 +523,7 @@ def test_a_url_is_shown_without_its_secrets_and_a_folder_needs_none() -> None:
 def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
     here: Path, mirror: FolderStore, point: str, time: int, go_on: Any
 ) -> None:
-    assert crash.killed(pull, mirror, here, point=point, time=time)
+    assert killing.killed(pull, mirror, here, point=point, time=time)
     assert (here / ARRIVING).exists()
     if go_on is compact:
         compact(here)
@@ -533,26 +534,26 @@ def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
 
 
 @pytest.mark.parametrize("time", [1, 7])
-@pytest.mark.parametrize("point", crash.POINTS[:4])
+@pytest.mark.parametrize("point", killing.POINTS[:4])
 def test_kill_9_in_the_middle_of_a_pull(
     root: Path, pushed: FolderStore, other: Path, point: str, time: int
 ) -> None:
-    assert crash.killed(pull, pushed, other, point=point, time=time)
+    assert killing.killed(pull, pushed, other, point=point, time=time)
     there = contents(other) if list(other.glob("parts/*.parquet")) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen
     early = [name for name in there if name.startswith("scores-")]
     assert pull(pushed, other).copied == PARTS - len(there) + len(early)
     assert contents(other) == contents(root)
-    assert crash.leftovers(other) == []
+    assert killing.leftovers(other) == []
 
 
 @pytest.mark.parametrize("time", [1, 7])
-@pytest.mark.parametrize("point", [*crash.POINTS[:4], "half"])
+@pytest.mark.parametrize("point", [*killing.POINTS[:4], "half"])
 def test_kill_9_in_the_middle_of_a_push(
     root: Path, mirror: FolderStore, point: str, time: int
 ) -> None:
     files = ObjectStore(fs.LocalFileSystem(), str(mirror.root), whole=False, shown="local")
-    assert crash.killed(push, root, files if point == "half" else mirror, point=point, time=time)
+    assert killing.killed(push, root, files if point == "half" else mirror, point=point, time=time)
     there = contents(mirror.root) if list(mirror.root.glob("parts/*.parquet")) else {}
     assert there.items() <= contents(root).items()  # nothing torn is to be seen
     assert push(root, mirror) == PARTS - len(there)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
 from hierrouter.learning.run_folders import Record, record_of
 from tests.cli.conftest import Place
-from tests.cli.damaging import COMMANDS, Bench, build, deleted, files_of
 from tests.conftest import Run, Start, once
 
 TRAIN, SWEEP = Path("runs/quickstart-train"), Path("runs/quickstart-sweep-alpha")

@@ -1,9 +1,9 @@
 """Kill a process that writes a cache, then look what is left.
 
-One harness for `test_crash` and `benchmarks/crash.py`. A worker process appends batches of rows of
-every kind, acknowledges each part over a pipe after `append` has returned, and compacts now and
-then; it is killed with SIGKILL, by itself at a named milestone or from outside at any time.
-`inspect` then compares the cache with what was acknowledged, row by row.
+One harness for `crash.py`, `power.py` and `tests/cache/test_crash.py`. A worker process appends
+batches of rows of every kind, acknowledges each part over a pipe after `append` has returned, and
+compacts now and then; it is killed with SIGKILL, by itself at a named milestone or from outside at
+any time. `inspect` then compares the cache with what was acknowledged, row by row.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ ENDLESS = 1_000_000
 
 # A server that has imported what the workers need forks them; no thread of the tests is forked.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["__main__", "tests.cache.crash"])
+PROCESSES.set_forkserver_preload(["__main__", __name__])
 
 Ack = tuple[int, str]
 
@@ -211,7 +211,8 @@ def copy_and_die(
             step("half")
             stream.write(bytes(data[len(data) // 2 :]))
 
-    mirror.no_steps = stores.no_steps = step
+    for module in (mirror, stores):
+        module.__dict__["no_steps"] = step
     Path.unlink, stores.ObjectStore._put = unlink, put  # type: ignore[assignment,method-assign]
     copy(*sides)
 

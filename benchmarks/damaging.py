@@ -1,7 +1,7 @@
 """Every kind of file that figures rest on, damaged in every way, and what each command makes of it.
 
 A damage is silent where a command ends well, says nothing that it did not say before, and has
-another result. `benchmarks/damage.py` counts; `test_integrity.py` tries some.
+another result. `damage.py` counts; `tests/cli/test_integrity.py` tries some.
 """
 
 import random
@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -172,15 +173,15 @@ class Bench:
         for number in range(max(flips, cuts) if whole else 0):
             file = whole[number % len(whole)]
             if number < flips:
-                yield "flip", lambda place, file=file: flipped(place, file, rng)
+                yield "flip", partial(flipped, file=file, rng=rng)
             if number < cuts:
-                yield "cut", lambda place, file=file: cut(place, file, rng)
+                yield "cut", partial(cut, file=file, rng=rng)
         for file in files:
-            yield "deletion", lambda place, file=file: deleted(place, file)
-            yield "renaming", lambda place, file=file: renamed(place, file)
+            yield "deletion", partial(deleted, file=file)
+            yield "renaming", partial(renamed, file=file)
             for name, other in {**self.others, "another of its kind": self.world}.items():
                 rivals = [other / file, *(other / path for path in files_of(other).get(kind, []))]
                 for rival in rivals:
                     if rival.is_file() and rival.read_bytes() != (self.world / file).read_bytes():
-                        yield name, lambda place, file=file, by=rival: exchanged(place, file, by)
+                        yield name, partial(exchanged, file=file, other=rival)
                         break
