@@ -108,10 +108,8 @@ def part_fault(
 
     Raises FileNotFoundError: a compaction has taken the part away.
 
-    Args:
-        part: sound, as `parts.sound_parts` gives it.
-        fault_of: what is wrong with a row of a kind.
-        on_rows: told the number of rows after each batch of them.
+    `part`: sound, as `parts.sound_parts` gives it; `fault_of`: what is wrong with a row of a kind;
+    `on_rows`: told the number of rows after each batch of them.
     """
     done = 0
     try:

@@ -174,10 +174,7 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
     Raises NoCache: nothing was collected at `root`; DamagedPart: a part here is damaged; it is not
     copied; WorldError: the store failed.
 
-    Args:
-        root: the cache's folder.
-        store: where to.
-        on_part: told (parts copied, parts to copy).
+    `root`: the cache's folder; `store`: where to; `on_part`: told (parts copied, parts to copy).
     """
     sent = 0
     for _ in range(TRIES):

@@ -155,10 +155,8 @@ def total_cost(
 ) -> NDArray[np.float64]:
     """float64[queries, nodes]: C, the cost of all calls from the root to each node.
 
-    Args:
-        routes: shape of the tree.
-        tokens_in, tokens_out: int64[queries, nodes], of the call that made the node.
-        rate: float64[M, 2].
+    `routes`: shape of the tree; `tokens_in`, `tokens_out`: int64[queries, nodes], of the call that
+    made the node; `rate`: float64[M, 2].
     """
     total = np.zeros(tokens_in.shape)
     for node in range(1, routes.nodes):

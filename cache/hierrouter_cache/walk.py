@@ -204,11 +204,8 @@ def states(
 ) -> list[State]:
     """The states with these context hashes, in this order.
 
-    Args:
-        reader: the cache that the forest comes from.
-        spec: the pool as content keys.
-        forest: where the states are found.
-        contexts: uint64[n], each the outcome of a node of the forest.
+    `reader`: the cache that the forest comes from; `spec`: the pool as content keys; `forest`:
+    where the states are found; `contexts`: uint64[n], each the outcome of a node of the forest.
     """
     width = spec.routes.states
     place = first_match(contexts, forest.tree.outcome[:, :width].ravel())

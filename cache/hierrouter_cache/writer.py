@@ -189,11 +189,8 @@ def encode(
 
     Raises ValueError: `table` has no rows; such a part would carry no information.
 
-    Args:
-        table: its rows.
-        link: what it says of itself.
-        level: how hard zstd compresses; low while a collection waits for it.
-        page_bytes: size of a page.
+    `table`: its rows; `link`: what it says of itself; `level`: how hard zstd compresses; low while
+    a collection waits for it; `page_bytes`: size of a page.
     """
     if table.num_rows == 0:
         raise ValueError("an empty part would carry no information")

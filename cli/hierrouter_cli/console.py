@@ -88,10 +88,8 @@ def put_as(
 ) -> None:
     """A result on stdout, in one of `options.FORMATS`.
 
-    Args:
-        as_json: the whole of it as text.
-        long_table: one row a fact, for CSV.
-        tables: what a person reads, on a terminal or in a paper.
+    `as_json`: the whole of it as text; `long_table`: one row a fact, for CSV; `tables`: what a
+    person reads, on a terminal or in a paper.
     """
     from hierrouter.tables import as_csv, as_latex, as_markdown
 

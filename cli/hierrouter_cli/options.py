@@ -64,11 +64,8 @@ def value(
 ) -> Any:
     """A flag with a value.
 
-    Args:
-        group: its heading on a long page.
-        offer: words that the shell offers.
-        offer_list: the same where a value is a list with commas.
-        more: as typer has them.
+    `group`: its heading on a long page; `offer`: words that the shell offers; `offer_list`: the
+    same where a value is a list with commas; `more`: as typer has them.
     """
     if offer or offer_list:
         more["autocompletion"] = some_of(offer_list) if offer_list else one_of(offer)

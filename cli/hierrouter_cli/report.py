@@ -148,10 +148,8 @@ def show_paper(
 ) -> None:
     """The paper's two tables on stdout, its figure in files; what it lacks is said.
 
-    Args:
-        folder: where the figure will be.
-        draft: where it is written.
-        width: of the figure, in inches.
+    `folder`: where the figure will be; `draft`: where it is written; `width`: of the figure, in
+    inches.
     """
     from hierrouter.reports.figures import latex_figure, reward_figure, save
     from hierrouter.reports.results import as_json
@@ -177,10 +175,8 @@ def say_shown(
 ) -> None:
     """Which router is shown, and what is remarkable about it.
 
-    Args:
-        split: the fold that it is shown on; None names none.
-        with_alpha: name the price of cost.
-        with_sweep: name the sweep, too.
+    `split`: the fold that it is shown on; None names none; `with_alpha`: name the price of cost;
+    `with_sweep`: name the sweep, too.
     """
     for remark in shown.remarks:
         console.say(f"{command}: {remark}")
@@ -234,10 +230,8 @@ def log_looks(
 ) -> None:
     """Log that routers are looked at on the test fold; nothing for other folds, or without runs.
 
-    Args:
-        tree: all folds, under the prices shown.
-        runs: of the routers, that of the main one first.
-        look: what is looked at beside the tree, JSON values.
+    `tree`: all folds, under the prices shown; `runs`: of the routers, that of the main one first;
+    `look`: what is looked at beside the tree, JSON values.
     """
     from hierrouter.learning.selection import count_test_looks, log_test_look
 

@@ -152,11 +152,8 @@ def require_consent(
 
     Raises InputError: with the numbers; CacheError: the cache is damaged.
 
-    Args:
-        pool: the models, hops and stage instructions.
-        queries: what will be asked.
-        root: the cache's folder, or where it will be.
-        engines: the backend of a name.
+    `pool`: the models, hops and stage instructions; `queries`: what will be asked; `root`: the
+    cache's folder, or where it will be; `engines`: the backend of a name.
     """
     calls = len(queries) * (pool.routes.calls + len(pool.everyone))
     if calls > MOST_CALLS or calls * _slowest(root) > MOST_SECONDS:
@@ -422,11 +419,8 @@ def survey(
 ) -> Survey:
     """Walk what is known of the trees of `queries`, and of all other queries of the cache.
 
-    Args:
-        pool: the models, hops and stage instructions.
-        spec: the pool as content keys.
-        queries: what will be asked.
-        reader: the cache, or None where there is none yet.
+    `pool`: the models, hops and stage instructions; `spec`: the pool as content keys; `queries`:
+    what will be asked; `reader`: the cache, or None where there is none yet.
     """
     direct, levels = plan.stages_of(pool, spec)
     for stages in levels:

@@ -121,10 +121,8 @@ def export_jsonl(root: Path, out: Path, on_progress: OnProgress = ignored) -> Co
     Raises CacheError: nothing there, damaged, or merged by a compaction meanwhile; WorldError: the
     disk is full or failed.
 
-    Args:
-        root: the cache's folder.
-        out: the file; it appears when it is whole.
-        on_progress: told ("export", done, total).
+    `root`: the cache's folder; `out`: the file; it appears when it is whole; `on_progress`: told
+    ("export", done, total).
     """
     reader = CacheReader(root)
     counts = Counter(
@@ -195,10 +193,8 @@ def import_jsonl(path: Path, root: Path, on_progress: OnProgress = ignored) -> M
     cache is damaged, in use by a collector, or cannot be written; WorldError: the disk is full or
     failed; run again, what is there is not written twice.
 
-    Args:
-        path: written by `export_jsonl`.
-        root: the cache's folder.
-        on_progress: told ("check" or "import", done, total).
+    `path`: written by `export_jsonl`; `root`: the cache's folder; `on_progress`: told ("check" or
+    "import", done, total).
     """
     for _ in _checked_rows(path, "check", on_progress):
         pass

@@ -98,10 +98,8 @@ def next_contexts(
 ) -> Contexts:
     """The contexts after one more hop, as far as these calls are answered.
 
-    Args:
-        stages: those of the level.
-        contexts: before the hop.
-        responses: of every answered call, by its key.
+    `stages`: those of the level; `contexts`: before the hop; `responses`: of every answered call,
+    by its key.
     """
     return {
         next_context(context, response): (*texts, response)

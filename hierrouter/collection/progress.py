@@ -107,10 +107,8 @@ def progress_lines(
 
     There is one every so often, and one at the end of each stage that took that long.
 
-    Args:
-        put: takes a line.
-        every_s: seconds between two lines, and before the first one.
-        clock: seconds since any moment.
+    `put`: takes a line; `every_s`: seconds between two lines, and before the first one; `clock`:
+    seconds since any moment.
     """
     last = clock()
 

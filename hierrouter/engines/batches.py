@@ -402,11 +402,8 @@ def _next_result(manager: Any) -> tuple[int, list[int]]:
 def prompt_seed(weights: str, seed: int, prompt: str) -> int:
     """60 bits that are this prompt's own.
 
-    Args:
-        weights: name of the content of the weights; with the same numbers the models of a pool
-            would tend to be right and wrong together.
-        seed: of the decoding settings.
-        prompt: the text.
+    `weights`: name of the content of the weights; with the same numbers the models of a pool would
+    tend to be right and wrong together; `seed`: of the decoding settings; `prompt`: the text.
     """
     return int(digest(["draw", weights, seed, prompt])[:15], 16)
 

@@ -228,10 +228,8 @@ class Caller:
         a part of the answer was told; RuntimeError: another model answers, or answers come without
         token counts.
 
-        Args:
-            client: the connection to its server.
-            prompt: the text.
-            on_text: told what comes next of the answer, while it comes.
+        `client`: the connection to its server; `prompt`: the text; `on_text`: told what comes next
+        of the answer, while it comes.
         """
         limit = self._limit
         request = self._request(prompt, limit)

@@ -23,10 +23,8 @@ def fault_of(
 ) -> str | None:
     """What is wrong with a model, in words; None where nothing is.
 
-    Args:
-        model, tokenizer: as loaded.
-        loaded: what the loader says of it, `output_loading_info` of transformers.
-        ends: the tokens that end a response.
+    `model`, `tokenizer`: as loaded; `loaded`: what the loader says of it, `output_loading_info` of
+    transformers; `ends`: the tokens that end a response.
     """
     checks: tuple[Callable[[], str | None], ...] = (
         lambda: _not_as_saved(loaded),

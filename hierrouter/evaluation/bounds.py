@@ -111,10 +111,8 @@ def gap_closed(router: float, fixed: float, best: float) -> float | None:
     Returns 1 where the router is as good as the oracle, below 0 where it is worse than the fixed
     route, None where the gap is below `SMALLEST_GAP`.
 
-    Args:
-        router: mean reward of the router.
-        fixed: mean reward of the best fixed route.
-        best: mean reward of the tree oracle.
+    `router`: mean reward of the router; `fixed`: mean reward of the best fixed route; `best`: mean
+    reward of the tree oracle.
     """
     gap = best - fixed
     return (router - fixed) / gap if gap >= SMALLEST_GAP else None

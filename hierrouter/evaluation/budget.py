@@ -169,10 +169,8 @@ def optimum_under_budget(
     It knows the cost of each route before it takes it. Where no route is within the budget it takes
     the cheapest one.
 
-    Args:
-        budget: greatest C of a query, in money.
-        alpha: reward lost per unit of cost.
-        allow_stop: whether an episode may end before L calls.
+    `budget`: greatest C of a query, in money; `alpha`: reward lost per unit of cost; `allow_stop`:
+    whether an episode may end before L calls.
     """
     endings = np.zeros_like(tree.cost, dtype=np.bool_)
     endings[:, Actions(tree.routes, allow_stop).endings] = True
@@ -243,11 +241,8 @@ def affordable(ceilings: Ceilings, tree: RouteTree, budget: float, actions: Acti
     to a query whose bare question costs more than the budget. Returns bool[queries, states, A], at
     least one True in each row.
 
-    Args:
-        ceilings: of the training fold.
-        tree: queries of any fold, with the same pool and hops.
-        budget: greatest C of a query, in money.
-        actions: what may be chosen at all.
+    `ceilings`: of the training fold; `tree`: queries of any fold, with the same pool and hops;
+    `budget`: greatest C of a query, in money; `actions`: what may be chosen at all.
     """
     routes = tree.routes
     ahead = [
@@ -369,10 +364,8 @@ def price_mix(tree: RouteTree, model: str, alpha: float, allow_stop: bool = Fals
     `bounds.oracle`; so at alpha 0, too, prices matter: among equally good routes. Raises
     InputError: no such model.
 
-    Args:
-        model: a name of the pool.
-        alpha: reward lost per unit of cost.
-        allow_stop: whether the oracle may end before L calls.
+    `model`: a name of the pool; `alpha`: reward lost per unit of cost; `allow_stop`: whether the
+    oracle may end before L calls.
     """
     if model not in tree.models:
         raise InputError(f"no such model in the pool: {model}; known: {', '.join(tree.models)}")

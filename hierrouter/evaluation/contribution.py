@@ -60,10 +60,8 @@ def contributions(
 ) -> Contribution:
     """Leave-one-out and Shapley contribution of each model of the pool.
 
-    Args:
-        value: what a pool is worth.
-        rng: draws the orders where the pool has more than `EXACT` models; else not used.
-        permutations: number of orders drawn, at least 2.
+    `value`: what a pool is worth; `rng`: draws the orders where the pool has more than `EXACT`
+    models; else not used; `permutations`: number of orders drawn, at least 2.
     """
     worth = _worth(tree, value)
     everyone = frozenset(range(len(tree.models)))

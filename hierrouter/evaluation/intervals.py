@@ -19,10 +19,8 @@ def resampled_means(values: Floats, n: int, rng: np.random.Generator) -> Floats:
 
     Returns float64[policies, n].
 
-    Args:
-        values: float64[policies, queries].
-        n: number of resamples.
-        rng: source of the draws; equal states give equal resamples.
+    `values`: float64[policies, queries]; `n`: number of resamples; `rng`: source of the draws;
+    equal states give equal resamples.
     """
     queries = values.shape[1]
     if queries == 0:
@@ -41,10 +39,7 @@ def percentile_interval(means: Floats, queries: int, level: float = 0.95) -> tup
     Should Know About the Bootstrap, The American Statistician 69(4), section 5.3.2). Returns low
     and high, float64[...] each.
 
-    Args:
-        means: float64[..., n].
-        queries: how many each resample is made of.
-        level: in (0, 1).
+    `means`: float64[..., n]; `queries`: how many each resample is made of; `level`: in (0, 1).
     """
     tail = expanded_tail(queries, level)
     low, high = np.quantile(means, [tail, 1 - tail], axis=-1)
@@ -126,11 +121,8 @@ def gap_closed_interval(
     None where the resamples do not bound the share, because the gap is below `SMALLEST_GAP` in too
     many of them.
 
-    Args:
-        router, fixed, oracle: float64[queries], rewards on the same queries.
-        n: number of resamples.
-        level: in (0, 1).
-        rng: source of the draws.
+    `router`, `fixed`, `oracle`: float64[queries], rewards on the same queries; `n`: number of
+    resamples; `level`: in (0, 1); `rng`: source of the draws.
     """
     means = resampled_means(np.array([router, fixed, oracle]), n, rng)
     gap = means[2] - means[1]
@@ -157,11 +149,8 @@ def smallest_difference(
     wrong side, about once in a million, is left out. Cohen, Statistical Power Analysis (1988),
     chapter 2.
 
-    Args:
-        deviation: s, standard deviation of the difference over queries.
-        queries: n, at least 2.
-        level: 1 less the probability of finding what is not there.
-        power: probability of finding d.
+    `deviation`: s, standard deviation of the difference over queries; `queries`: n, at least 2;
+    `level`: 1 less the probability of finding what is not there; `power`: probability of finding d.
     """
     freedom = queries - 1
     critical = float(stats.t.ppf((1 + level) / 2, freedom))

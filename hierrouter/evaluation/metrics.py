@@ -110,10 +110,8 @@ def pareto_distance(
     quality, decides what is near. State it; the width of the cost range of a table is usual.
     Nearest need not mean at equal cost.
 
-    Args:
-        frontier_cost: float64[points].
-        frontier_quality: float64[points].
-        scale: above 0, in money.
+    `frontier_cost`: float64[points]; `frontier_quality`: float64[points]; `scale`: above 0, in
+    money.
     """
     hull = frontier(frontier_cost, frontier_quality)
     corner_cost, corner_quality = frontier_cost[hull], frontier_quality[hull]
@@ -176,10 +174,8 @@ def call_performance_threshold(share: Floats, quality: Floats, recovered: float)
 
     Straight between points. Chance has x. None where PGR is.
 
-    Args:
-        share: float64[points], as of `apgr`.
-        quality: float64[points], as of `gap_recovered`.
-        recovered: x, in [0, 1].
+    `share`: float64[points], as of `apgr`; `quality`: float64[points], as of `gap_recovered`;
+    `recovered`: x, in [0, 1].
     """
     reached = gap_recovered(quality)
     if reached is None:

@@ -169,11 +169,8 @@ class AdamFactory(OptimizerFactory):  # type: ignore[misc]
 def build_algorithm(router: Router, eyes: Eyes, config: SampledConfig, adam: AdamFactory) -> Any:
     """The algorithm of Tianshou that `config` is of, its own in all that it computes.
 
-    Args:
-        router: trained in place; where an algorithm needs more networks, they are drawn anew.
-        eyes: how states are looked up.
-        config: the numbers.
-        adam: makes the optimisers.
+    `router`: trained in place; where an algorithm needs more networks, they are drawn anew; `eyes`:
+    how states are looked up; `config`: the numbers; `adam`: makes the optimisers.
     """
     algorithm = _algorithm(router, eyes, config, adam)
     for name in ("compute_episodic_return", "compute_nstep_return"):

@@ -48,10 +48,8 @@ def bundle_of(cache: Path, tree: RouteTree, pool: str | None = None) -> Bundle:
 
     Raises CacheError: nothing there, or damaged.
 
-    Args:
-        cache: the folder that the tree was opened from.
-        tree: all folds, or those that training sees.
-        pool: as in `hierrouter.replay.opening.Selection`.
+    `cache`: the folder that the tree was opened from; `tree`: all folds, or those that training
+    sees; `pool`: as in `hierrouter.replay.opening.Selection`.
     """
     plan = CacheReader(cache).latest_plan()
     opened = opened_pool(plan.pool, pool, tree.models, tree.hops)

@@ -145,10 +145,8 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
 
     Raises InputError: another format, or parts that are missing, impossible or do not fit together.
 
-    Args:
-        text: what `describe` gave, as JSON.
-        tensors: what `tensors_of` gave; the ceilings are taken out.
-        file: where both were read, for messages.
+    `text`: what `describe` gave, as JSON; `tensors`: what `tensors_of` gave; the ceilings are taken
+    out; `file`: where both were read, for messages.
     """
     try:
         found = json.loads(text)
@@ -255,10 +253,8 @@ def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[
 
     Raises WorldError: the disk is full or failed.
 
-    Args:
-        run: folder of the sweep; each checkpoint is in its `member_folder` already.
-        seeds: one for each member.
-        heads: as in `Record`.
+    `run`: folder of the sweep; each checkpoint is in its `member_folder` already; `seeds`: one for
+    each member; `heads`: as in `Record`.
     """
     described = {
         "alphas": list(sweep.alphas),

@@ -235,10 +235,8 @@ def training_config(
 
     Raises InputError: an unknown preset or algorithm, or fewer than 1 epoch.
 
-    Args:
-        name: of the preset.
-        epochs: instead of the preset's.
-        every_alpha: of one network for every alpha.
+    `name`: of the preset; `epochs`: instead of the preset's; `every_alpha`: of one network for
+    every alpha.
     """
     config = preset(name, algo)  # refuses a wrong name even where it is not taken
     if every_alpha:

@@ -150,10 +150,8 @@ def improvement_loss(
 ) -> Tensor:
     """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
 
-    Args:
-        log_policy: float32[queries, states, A], log-probabilities of the present policy.
-        legal: bool[queries, states, A].
-        reward: float32[queries, nodes].
+    `log_policy`: float32[queries, states, A], log-probabilities of the present policy; `legal`:
+    bool[queries, states, A]; `reward`: float32[queries, nodes].
     """
     with torch.no_grad():
         values = network.action_values(actions, log_policy.exp(), reward)

@@ -112,11 +112,8 @@ def live_states(
 ) -> States:
     """Some states that are being decided on now, a row each.
 
-    Args:
-        embedding: float32[n, dim], the encoder's vectors of the view.
-        stage: n numbers of calls made so far.
-        cost: n costs so far, in money.
-        legal: bool[n, A].
+    `embedding`: float32[n, dim], the encoder's vectors of the view; `stage`: n numbers of calls
+    made so far; `cost`: n costs so far, in money; `legal`: bool[n, A].
     """
     return States(
         embedding=torch.from_numpy(np.asarray(embedding, dtype=np.float32)),
@@ -339,10 +336,8 @@ def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Te
 
     Returns float32[queries, states, A].
 
-    Args:
-        actions: what may be done.
-        probabilities: float32[queries, states, A], the policy that is followed afterwards.
-        reward: float32[queries, nodes], paid where an episode ends.
+    `actions`: what may be done; `probabilities`: float32[queries, states, A], the policy that is
+    followed afterwards; `reward`: float32[queries, nodes], paid where an episode ends.
     """
     level = actions.routes.level
     return _backed_up(
@@ -366,10 +361,8 @@ def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
 def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
     """The value of a policy on each query, float32[queries].
 
-    Args:
-        actions: what may be done.
-        probabilities: float32[queries, states, A].
-        reward: float32[queries, nodes], paid where an episode ends.
+    `actions`: what may be done; `probabilities`: float32[queries, states, A]; `reward`:
+    float32[queries, nodes], paid where an episode ends.
     """
     routes, queries = actions.routes, len(reward)
     reached, total = torch.ones(queries, 1), torch.zeros(queries)

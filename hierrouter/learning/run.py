@@ -326,10 +326,8 @@ def train_run(
 
     Raises HierRouterError: as `train`.
 
-    Args:
-        tree: of `training_tree`.
-        budget: as in `train`; instead of the objective's alpha.
-        over: another run in `out` makes way.
+    `tree`: of `training_tree`; `budget`: as in `train`; instead of the objective's alpha; `over`:
+    another run in `out` makes way.
     """
     asked = {**training_named(Origin.of(tree, config, seed), objective), "budget": budget}
     with run_folders.resumable("train", asked, out, over) as begun:

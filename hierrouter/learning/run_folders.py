@@ -297,10 +297,8 @@ def resumable(
     could say that this one is newer; CacheLocked: another process is at work there; WorldError: the
     disk is full or failed.
 
-    Args:
-        command: "train" or "sweep-alpha".
-        asked: what the result depends on, as JSON values.
-        over: another run in `out` makes way.
+    `command`: "train" or "sweep-alpha"; `asked`: what the result depends on, as JSON values;
+    `over`: another run in `out` makes way.
     """
     from hierrouter_cache.locks import folder_lock
 

@@ -228,10 +228,8 @@ def log_test_look(runs: Iterable[Path], command: str, look: Mapping[str, Any]) -
 
     Returns what could not be written, in words; a log that fails stops no command.
 
-    Args:
-        runs: folders of runs, or checkpoints in them.
-        command: that looks.
-        look: what is looked at, JSON values; equal ones are the same look.
+    `runs`: folders of runs, or checkpoints in them; `command`: that looks; `look`: what is looked
+    at, JSON values; equal ones are the same look.
     """
     folders = sorted({_folder(run) for run in runs})
     seen = {"command": command, "routers": [_name(folder) for folder in folders], **look}

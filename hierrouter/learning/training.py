@@ -233,11 +233,8 @@ class TrainedRouter:
         Raises ValueError: prompts are needed, and are not given or not M; or ceilings are, and
         there are none.
 
-        Args:
-            embedding: float32[n, dim], the encoder's vectors of the view.
-            paths: of each state, as `decide` has it.
-            costs: of each state.
-            prompts: of each state.
+        `embedding`: float32[n, dim], the encoder's vectors of the view; `paths`: of each state, as
+        `decide` has it; `costs`: of each state; `prompts`: of each state.
         """
         known = zip(paths, costs, prompts, strict=True)
         legal = np.stack([self._legal(*one) for one in known])

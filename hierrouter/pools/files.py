@@ -167,11 +167,8 @@ def overridden(
 
     Raises InputError: a value that a pool file could not have either, or flags that contradict.
 
-    Args:
-        pool: as read.
-        backend: who runs the models; "openai" where a base_url is given.
-        base_url, api_key_env, timeout_s, insecure: see `Endpoint`.
-        device: see `ModelSpec`.
+    `pool`: as read; `backend`: who runs the models; "openai" where a base_url is given; `base_url`,
+    `api_key_env`, `timeout_s`, `insecure`: see `Endpoint`; `device`: see `ModelSpec`.
     """
     if backend is not None and backend not in CALLED:
         raise InputError(
@@ -255,10 +252,8 @@ def prices_of(pool: Pool, given: Mapping[str, Price], known: Iterable[str]) -> d
 
     Raises InputError: a price for a model that nobody knows.
 
-    Args:
-        pool: its own prices hold where none is given, and its unit where a price has none.
-        given: prices that replace them.
-        known: names that `given` may hold besides those of the pool.
+    `pool`: its own prices hold where none is given, and its unit where a price has none; `given`:
+    prices that replace them; `known`: names that `given` may hold besides those of the pool.
     """
     prices = pool.prices()
     names = dict.fromkeys([*prices, *known])

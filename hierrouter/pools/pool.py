@@ -353,10 +353,8 @@ class Pool:
         Raises InputError: a model that is not in the pool, none that is left, or more hops than it
         has.
 
-        Args:
-            models: names of those to keep; references stay.
-            hops: how many.
-            without: names of models and references to leave out.
+        `models`: names of those to keep; references stay; `hops`: how many; `without`: names of
+        models and references to leave out.
         """
         names = [model.name for model in self.models]
         everyone = [model.name for model in self.everyone]

@@ -61,11 +61,8 @@ def validated(kind: Any, raw: object, where: str, key: str = "") -> Any:
 
     Raises InputError: with the key, its place, and what is expected there.
 
-    Args:
-        kind: a class of which each field is checked, or another annotation.
-        raw: the value as it was read.
-        where: the file or flag, for messages.
-        key: what the value is called there.
+    `kind`: a class of which each field is checked, or another annotation; `raw`: the value as it
+    was read; `where`: the file or flag, for messages; `key`: what the value is called there.
     """
     from pydantic import ValidationError
 

@@ -234,10 +234,8 @@ MENTION = re.compile(r"(?<!\bnot )\(([A-Ja-j])\)|^[ \t]*([A-J])[.):]", re.M)
 def choice(response: str, references: Sequence[str], choices: Choices = ()) -> float:
     """1 where the label that the response states is that of a reference.
 
-    Args:
-        response: what a model said.
-        references: labels.
-        choices: label and text of each choice, where they are known.
+    `response`: what a model said; `references`: labels; `choices`: label and text of each choice,
+    where they are known.
     """
     found = stated_label(response) or label_of_text(response, choices)
     return float(found is not None and any(found == one.strip(" ().") for one in references))

@@ -35,10 +35,8 @@ def own_code(
 
     Raises InputError: the code failed, or ended the program.
 
-    Args:
-        failure: what went wrong, and where.
-        remedy: what to do about it.
-        passing: errors that are left as they are.
+    `failure`: what went wrong, and where; `remedy`: what to do about it; `passing`: errors that are
+    left as they are.
     """
     try:
         yield

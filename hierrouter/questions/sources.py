@@ -31,11 +31,8 @@ def query_of(row: Row, where: str, dataset: str, number: int) -> Query:
 
     Raises InputError: a key is missing or holds something else.
 
-    Args:
-        row: see above; other keys are left alone.
-        where: names the row in messages.
-        dataset: of rows that name none.
-        number: the id of rows that have none.
+    `row`: see above; other keys are left alone; `where`: names the row in messages; `dataset`: of
+    rows that name none; `number`: the id of rows that have none.
     """
     question = _text(row, "question", where)
     if len(question) > MAX_QUESTION:

@@ -83,10 +83,8 @@ def cache_info(
     answer), a fingerprint of pool and queries; with `incomplete` under that name a list of {query,
     missing_nodes, missing_direct}.
 
-    Args:
-        root: the cache's folder.
-        pool, models, hops: what the trees are counted for, see `opened_pool`.
-        incomplete: name the queries that lack something.
+    `root`: the cache's folder; `pool`, `models`, `hops`: what the trees are counted for, see
+    `opened_pool`; `incomplete`: name the queries that lack something.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
@@ -154,10 +152,8 @@ def verify_cache(
     collection writes; CacheError: nothing there, or changed meanwhile. Returns what was checked and
     found, a line each.
 
-    Args:
-        root: the cache's folder.
-        rescore: compute every score again.
-        on_rows: told (rows just checked, rows of all parts).
+    `root`: the cache's folder; `rescore`: compute every score again; `on_rows`: told (rows just
+    checked, rows of all parts).
     """
     reader = CacheReader(root)
     vectors = embedding_files(root)

@@ -59,10 +59,8 @@ def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str
     A state's embedding is the encoder's vectors of these texts, one after the other. Raises
     InputError: an unknown view.
 
-    Args:
-        view: one of `VIEWS`.
-        question: text of the query.
-        responses: the answers so far, oldest first.
+    `view`: one of `VIEWS`; `question`: text of the query; `responses`: the answers so far, oldest
+    first.
     """
     texts = {
         CONTEXT: context_text(question, responses),

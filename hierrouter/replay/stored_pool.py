@@ -205,11 +205,8 @@ def score_forest(
 
     Raises InputError: a user's scorer fails or gives something that is no number in [0, 1].
 
-    Args:
-        reader: the cache that the forest comes from.
-        forest: what was found.
-        scorer: gives the values.
-        on_scored: told (done, total) while values are computed.
+    `reader`: the cache that the forest comes from; `forest`: what was found; `scorer`: gives the
+    values; `on_scored`: told (done, total) while values are computed.
     """
     stored = stored_scores(reader, forest, scorer.key)
     in_tree = forest.tree.found & np.isnan(stored.tree)

@@ -47,10 +47,8 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
 
     Raises CacheError: nothing there, damaged, or not the cache of this tree.
 
-    Args:
-        root: the cache that the tree was opened from.
-        tree: the queries that are wanted, no more.
-        pool: as in `hierrouter.replay.opening.Selection`.
+    `root`: the cache that the tree was opened from; `tree`: the queries that are wanted, no more;
+    `pool`: as in `hierrouter.replay.opening.Selection`.
     """
     reader, _, forest = calls_of(root, tree, pool)
     _require_whole(forest.tree, root)

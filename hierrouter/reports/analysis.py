@@ -235,11 +235,8 @@ def add_hulls(
 ) -> CostRange:
     """What the hull of routers reaches, and of what they are held against.
 
-    Args:
-        found: the table.
-        fold: that is shown.
-        arms: its static arms.
-        routers: a sweep's, one for each alpha, or the only one; may be empty.
+    `found`: the table; `fold`: that is shown; `arms`: its static arms; `routers`: a sweep's, one
+    for each alpha, or the only one; may be empty.
     """
     exact = exact_frontier(fold, arms.allow_stop)
     drawn = replace(found.bootstrap, n=min(found.bootstrap.n, RESAMPLES))

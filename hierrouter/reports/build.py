@@ -309,11 +309,8 @@ def add_depths(
 
     Ends of an interval are None where too many resamples hold no such query.
 
-    Args:
-        found: the table.
-        fold: the queries that are shown.
-        endings: float64[queries, nodes], rows sum to 1.
-        alpha: weight of cost in R.
+    `found`: the table; `fold`: the queries that are shown; `endings`: float64[queries, nodes], rows
+    sum to 1; `alpha`: weight of cost in R.
     """
     figures = (np.ones_like(fold.score), fold.score, fold.cost, fold.node_reward(alpha))
     depths = by_depth(fold, endings)

@@ -207,10 +207,8 @@ def standings(
 ) -> Standings:
     """Means, paired intervals, and the values of a second hop and of adaptivity.
 
-    Args:
-        contest: at least one query.
-        bootstrap: number of resamples, level and seed; defaults to 10,000 at 95 %.
-        look: see `Standings`.
+    `contest`: at least one query; `bootstrap`: number of resamples, level and seed; defaults to
+    10,000 at 95 %; `look`: see `Standings`.
     """
     found = Estimates(contest.datasets, bootstrap)
     reward = np.array([entry.outcome.reward(contest.alpha) for entry in contest.entries])

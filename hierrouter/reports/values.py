@@ -98,10 +98,8 @@ def each(values: Values, low: Values, high: Values) -> list[Estimate]:
 def estimates(values: Values, bootstrap: Bootstrap, stream: int) -> list[Estimate]:
     """Mean and interval of each row.
 
-    Args:
-        values: float64[rows, queries].
-        bootstrap: how intervals are made.
-        stream: see `Bootstrap.draws`.
+    `values`: float64[rows, queries]; `bootstrap`: how intervals are made; `stream`: see
+    `Bootstrap.draws`.
     """
     found: list[Estimate] = []
     for start in range(0, len(values), ROWS_AT_ONCE):

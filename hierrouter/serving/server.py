@@ -486,10 +486,8 @@ class RequestLog:
     def answered(self, name: str, model: str, policy: str, result: RouteResult) -> None:
         """A question has its answer.
 
-        Args:
-            name: id of the completion.
-            model: name that the client asked for.
-            policy: name of the policy that chose the calls.
+        `name`: id of the completion; `model`: name that the client asked for; `policy`: name of the
+        policy that chose the calls.
         """
         query = text_digest(result.question)  # one name for one question, however often it comes
         line = {"id": name, "query": query, "asked_for": model, "policy": policy, "status": 200}
@@ -506,10 +504,8 @@ class RequestLog:
     ) -> None:
         """A question has no answer; the calls that were made for it are named all the same.
 
-        Args:
-            name, model: as in `answered`.
-            hops: those that have an answer.
-            instead_of: those of the next hop that failed before the one that `reason` tells of.
+        `name`, `model`: as in `answered`; `hops`: those that have an answer; `instead_of`: those of
+        the next hop that failed before the one that `reason` tells of.
         """
         steps = [hop.as_object() for hop in hops]
         line = {"id": name, "asked_for": model, "status": status, "error": reason, "steps": steps}

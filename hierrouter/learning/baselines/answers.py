@@ -163,10 +163,8 @@ class Judge:
     ) -> NDArray[np.float64]:
         """float64[n], in [0, 1]: expected quality of one arm's answer to each query.
 
-        Args:
-            query: int64[n], positions of queries.
-            arm: int64[n], whose answer it is; its calls were made.
-            read: bool[n, arms], whose answers were read; that of `arm` says nothing more.
+        `query`: int64[n], positions of queries; `arm`: int64[n], whose answer it is; its calls were
+        made; `read`: bool[n, arms], whose answers were read; that of `arm` says nothing more.
         """
         if not len(query):
             return np.zeros(0)

@@ -277,10 +277,8 @@ def promising_pairs(
 ) -> list[tuple[int, int]]:
     """Pairs of a cheaper and a dearer arm by the mean reward of their better one, highest first.
 
-    Args:
-        reward: float64[queries, arms].
-        cost: float64[arms], its mean.
-        most: how many pairs are returned; a pair of an arm and itself counts as one.
+    `reward`: float64[queries, arms]; `cost`: float64[arms], its mean; `most`: how many pairs are
+    returned; a pair of an arm and itself counts as one.
     """
     order = np.argsort(cost, kind="stable")
     small, large = np.triu_indices(len(order))
@@ -318,10 +316,8 @@ def expectation(
 ) -> Expectation:
     """Fit it.
 
-    Args:
-        question: float32[queries, dim], of the train fold, at least one.
-        values: float64[queries, targets].
-        rng: cuts the folds.
+    `question`: float32[queries, dim], of the train fold, at least one; `values`: float64[queries,
+    targets]; `rng`: cuts the folds.
     """
     columns, queries = _padded(question), len(question)
     if queries == 1:

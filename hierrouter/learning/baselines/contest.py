@@ -267,10 +267,7 @@ def look_details(
 ) -> dict[str, Any]:
     """Alpha, sets, seed and baselines of a contest; `own` only where one is the user's.
 
-    Args:
-        held: the contest.
-        baselines: those it was held with.
-        policies: of the user's own.
+    `held`: the contest; `baselines`: those it was held with; `policies`: of the user's own.
     """
     took_part = [one.outcome.name for one in held.entries if one.outcome.kind == "baseline"]
     users = [one.name for one in baselines if isinstance(one, OwnBaseline)]

@@ -27,10 +27,8 @@ def descend(
 ) -> Iterator[tuple[int, list[Array]]]:
     """Follow the gradient of a loss.
 
-    Args:
-        start: float32 arrays to be learned; they are not changed.
-        loss: of tensors in the order of `start`; called once a step, it may draw a batch.
-        stops: numbers of steps, rising.
+    `start`: float32 arrays to be learned; they are not changed; `loss`: of tensors in the order of
+    `start`; called once a step, it may draw a batch; `stops`: numbers of steps, rising.
 
     Yields:
         The number of steps made and a copy of the arrays, at each stop.
@@ -55,10 +53,8 @@ def random_map(rng: np.random.Generator, inputs: int, outputs: int, spread: floa
 def arm_loss(likeness: Tensor, reward: Tensor, positives: int) -> Tensor:
     """Contrast of each of a question's best arms with its worse ones.
 
-    Args:
-        likeness: float32[queries, arms].
-        reward: float32[queries, arms].
-        positives: how many arms are best; the others are negatives.
+    `likeness`: float32[queries, arms]; `reward`: float32[queries, arms]; `positives`: how many arms
+    are best; the others are negatives.
     """
     order = reward.argsort(dim=1, descending=True, stable=True)
     best, worst = order[:, :positives], order[:, positives:]
