@@ -1,6 +1,6 @@
 """Kill a process that writes a cache, then look what is left.
 
-One harness for `crash.py`, `power.py` and `tests/cache/test_crash.py`. A worker process appends
+One harness for `crash.py`, `power.py` and `tests/cache/test_full_disk.py`. A worker process appends
 batches of rows of every kind, acknowledges each part over a pipe after `append` has returned, and
 compacts now and then; it is killed with SIGKILL, by itself at a named milestone or from outside at
 any time. `inspect` then compares the cache with what was acknowledged, row by row.

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -276,7 +276,8 @@ def drafted(folder: Path) -> Iterator[Path]:
         if (folder / CONTENTS).is_file():
             shutil.rmtree(folder)
         draft.replace(folder)
-        fsync_folder(folder.parent)
+        with suppress(OSError):  # it is there; at worst a power cut takes it away again
+            fsync_folder(folder.parent)
     except OSError as error:
         raise WorldError(
             f"cannot write: {folder}: {error.strerror}; give the same command again"

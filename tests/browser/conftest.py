@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.browser.get_chromium import kept
-
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
 SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 OPEN_ALL = "document.querySelectorAll('details').forEach(item => { item.open = true })"
@@ -57,10 +55,12 @@ def browser() -> Iterator[Any]:
     For a module, not for the session: while it is there no other test can run an event loop.
     """
     sync_api = pytest.importorskip("playwright.sync_api")
-    known = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES)]
-    found = next(filter(None, [*known, str(kept()) if kept().exists() else None]), None)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    fetched = sorted(map(str, cache.glob("hierrouter/chromium-*/headless")))
+    known = [os.environ.get("HIERROUTER_CHROMIUM"), *map(shutil.which, NAMES), *fetched]
+    found = next(filter(None, known), None)
     if found is None:
-        pytest.skip("no Chromium; HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py)")
+        pytest.skip("no Chromium; HIERROUTER_CHROMIUM=$(python .ci/get_chromium.py)")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found)
         yield browser

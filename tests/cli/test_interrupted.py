@@ -11,7 +11,7 @@ import pytest
 from hierrouter.learning.run_folders import file_digest
 from hierrouter.replay.inspection import ask_cache, verify_cache
 from tests.cli.conftest import Place
-from tests.conftest import Start
+from tests.conftest import Run, Start, works
 
 ANSWERS = "SELECT query, route, call, response FROM nodes ORDER BY ALL"
 CACHE, OTHER = Path("caches/default"), Path("caches/other")
@@ -84,3 +84,73 @@ def test_stopped_for_a_while_a_training_ends_as_it_would(
     bare.does("train --epochs 6 --out undisturbed")
     ends = (place / "run/policy.safetensors", bare / "undisturbed/policy.safetensors")
     assert len({file_digest(end) for end in ends}) == 1
+
+
+# Each takes seconds on one core and offers several moments to go on from.
+COMMANDS = {
+    "train": "train --epochs 11",
+    "every alpha": "sweep-alpha --alphas 0,0.5 --epochs 11",
+    "one for each alpha": "sweep-alpha --alphas 0,0.5 --algo ppo --epochs 6",
+}
+CTRL_C = 130
+KEPT = ("policy.safetensors", "live.json")
+
+
+@pytest.fixture(scope="module")
+def derived(bare: Place) -> Place:
+    """A folder with a cache in which everything is derived already."""
+    bare.does("train --dry-run")
+    return bare
+
+
+def kept(run: Path) -> dict[str, bytes]:
+    """What a run leaves, by name."""
+    files = (file for file in sorted(run.rglob("*")) if file.name in KEPT)
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+def moments(run: Path) -> set[tuple[Path, int]]:
+    """The beginning, the moments to go on from that are there now, and what is finished."""
+    found = set()
+    for name in ("run.json", "training.safetensors", "policy.safetensors"):
+        for file in run.rglob(name):
+            try:
+                found.add((file, file.stat().st_mtime_ns))
+            except FileNotFoundError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_same_bytes_after_any_number_of_kills(
+    name: str, derived: Place, cold: Run, start: Start
+) -> None:
+    """An undisturbed sweep is cold: another hash seed gives the same bytes too."""
+    words, random_later = COMMANDS[name], random.Random(0)
+    whole, run = derived / f"whole {name}", derived / name
+    first = derived.run if name == "train" else cold
+    works(first(*words.split(), "--out", whole, cwd=derived.folder))
+    command, ends = [*words.split(), "--out", run], []
+    # After the beginning, after the first moment to go on from, after the next.
+    for how in (signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
+        before = moments(run)
+        process = start(*command, cwd=derived.folder)
+        while moments(run) == before and process.poll() is None:
+            time.sleep(0.02)
+        time.sleep(random_later.uniform(0, 0.1))
+        process.send_signal(how)
+        done = process.result()
+        ends.append(done.returncode)
+        if how == signal.SIGINT:
+            told = f"{words.split()[0]}: to go on, give the same command with --out {run}"
+            assert told in done.stderr
+            assert done.stderr.splitlines()[-1].startswith("error: interrupted")
+            other = derived.refuses(f"{words} --seed 7 --out", run)
+            assert f"another run was begun in {run}: seed" in other
+    # A machine that is quick may be done before the last signal comes.
+    assert ends[:2] == [-signal.SIGKILL, CTRL_C] and ends[2] in (-signal.SIGKILL, 0)
+    (run / ".policy.safetensors.0123abcd.tmp").write_bytes(b"as a kill in a save leaves it")
+    done = derived.does(words, "--out", run)
+    assert "goes on after epoch" in done.stderr or "already there" in done.stderr
+    assert kept(run) == kept(whole)
+    assert not [*run.rglob("training.safetensors"), *run.rglob("*.tmp")]

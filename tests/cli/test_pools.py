@@ -1,16 +1,24 @@
-"""`hierrouter pools`: what comes with the package, and what a person's own pool says."""
+"""`hierrouter pools` and `datasets`, a person's own pool, and models that cannot be run."""
 
+import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from hierrouter.pools.files import load_pool
+from hierrouter.questions.sources import PAPER_DATASETS
+from hierrouter.questions.testbed import FAMILIES
 from hierrouter.reports.plans import listed
 from tests.cli.conftest import Place
 from tests.conftest import environment
+from tests.hierrouter.questions.files import rows, write
+from tests.hub import hub, repository
+from tests.models import save_random_model
 
 POOL = """
 [pool]
@@ -131,3 +139,155 @@ def test_no_network_is_asked(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "not here" in done.stdout
+
+
+def collected(place: Place, model: str | Path, *settings: str, code: int = 2) -> str:
+    """The last line of collecting one question with this model alone, which cannot be."""
+    lines = ["[[models]]", 'name = "a"', f'model = "{model}"', "base_rate = 1", *settings]
+    (place / "p.toml").write_text("\n".join(lines))
+    (place / "d.jsonl").write_text(json.dumps({"question": "q", "answer": "a"}) + "\n")
+    line = place.refuses("collect --datasets d.jsonl --pool p.toml", code=code)
+    assert len(line) <= 307
+    return line
+
+
+def test_m01_a_hub_model_that_is_not_here_and_no_network(place: Place) -> None:
+    line = collected(place, "nobody/nothing", code=1)
+    assert line.startswith("error: model nobody/nothing not found on this machine")
+    assert "download it first, or give the folder of a saved model" in line
+    assert not (place / "caches").exists()
+
+
+def test_m02_code_of_a_model_is_never_run(place: Place) -> None:
+    """A saved model whose configuration names classes in a file beside it."""
+    folder = save_random_model(place / "rc", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    auto_map = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
+    changed = {**config, "model_type": "evil", "auto_map": auto_map}
+    (folder / "config.json").write_text(json.dumps(changed))
+    (folder / "evil.py").write_text(f"open({str(place / 'pwned')!r}, 'w')")
+    line = collected(place, folder, code=1)
+    assert line.startswith("error: cannot load model a")
+    assert "trust_remote_code" in line or "custom code" in line
+    assert not (place / "pwned").exists()
+
+
+def test_m03_a_model_with_parts_of_a_path(place: Place) -> None:
+    (place / "work").mkdir()
+    line = collected(Place(place / "work", place.run), "../../evil")
+    assert "invalid model path with ../" in line
+    assert [path.name for path in place.folder.iterdir()] == ["work"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_m14_a_gpu_that_is_not_there(place: Place) -> None:
+    line = collected(place, "testbed:calc", 'device = "cuda"')
+    assert "cuda is not available" in line
+    assert "use --device cpu" in line
+    assert not (place / "caches").exists()
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="needs a machine without vllm")
+def test_vllm_that_is_not_there(place: Place) -> None:
+    line = collected(place, "testbed:calc", 'backend = "vllm"')
+    assert 'pip install "hierrouter[vllm]"' in line
+
+
+NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill at noon ?"
+
+
+@pytest.fixture
+def asked(place: Place) -> Place:
+    """gsm8k as a file, and a file of one's own with choices and a leak."""
+    (place / "data").mkdir()
+    write(place / "data" / "gsm8k.jsonl", rows(20))
+    mine = [dict(row, choices=["no", row["answer"]], answer="B") for row in rows(4)]
+    mine += [
+        {"id": "pond", "question": NEAR, "answer": "nine", "split": "train"},
+        {"id": "lake", "question": NEAR.upper(), "answer": "nine", "split": "test"},
+    ]
+    write(place / "mine.parquet", mine)
+    return place
+
+
+def test_every_name_is_listed_with_its_origin(asked: Place) -> None:
+    text = asked.does("datasets").stdout
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines())
+    assert list(lines) == [*FAMILIES, *PAPER_DATASETS]
+    assert lines["gsm8k"].split() == ["file", "20", "data/gsm8k.jsonl"]
+    assert lines["mmlu"].split() == ["hub", "14,042", "cais/mmlu", "all", "test"]
+    listed = asked.tells("datasets")
+    assert [item["name"] for item in listed] == list(lines)
+    assert listed[-1] == {
+        "name": "arc-challenge",
+        "origin": "hub",
+        "place": "allenai/ai2_arc ARC-Challenge test",
+        "questions": 1172,
+    }
+
+
+def test_folds_and_samples_are_shown(asked: Place) -> None:
+    show = "datasets --datasets gsm8k,mine.parquet"
+    first, sample, second, choices = asked.does(f"{show} --show 1").stdout.splitlines()
+    assert first == "gsm8k: 11 train, 3 validation, 6 test"
+    assert sample.startswith("  q0 [")
+    assert sample.endswith("] 'What is 0+1?' -> '1'")
+    assert second.startswith("mine: ")
+    assert r"'What is 0+1?\nA. no\nB. 1' -> 'B'" in choices
+    found = asked.tells(show)["datasets"]
+    assert [dataset["name"] for dataset in found] == ["gsm8k", "mine"]
+    assert found[0]["folds"] == {"train": 11, "validation": 3, "test": 6}
+    assert found[1]["samples"][0]["choices"] == [["A", "no"], ["B", "1"]]
+
+
+def test_near_questions_are_said_and_shown(asked: Place) -> None:
+    done = asked.does("datasets --datasets mine.parquet --near")
+    assert done.stderr == (
+        "1 question of test is nearly the same as one in another fold: mine/lake ~ mine/pond "
+        "(1.00); `hierrouter datasets --near` shows them\n"
+    )
+    assert done.stdout.splitlines()[-3:] == [
+        "near 1.00: mine/lake ~ mine/pond",
+        f"  {NEAR.upper()!r}",
+        f"  {NEAR!r}",
+    ]
+    done = asked.does("datasets --datasets arith --near")
+    assert done.stderr == "no question of test is nearly the same as one of another fold\n"
+
+
+def from_hub(
+    endpoint: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> subprocess.CompletedProcess[str]:
+    for name, value in (
+        ("HF_HUB_OFFLINE", "0"),
+        ("HF_HOME", str(place / "home")),
+        ("HF_ENDPOINT", endpoint),
+    ):
+        monkeypatch.setenv(name, value)
+    return place.asks("datasets --datasets mbpp")
+
+
+def test_what_came_from_the_hub_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    made = [{"task_id": n, "text": f"Make {n}.", "code": "pass"} for n in range(3)]
+    with hub({"google-research-datasets/mbpp": repository({("full", "test"): made})}) as address:
+        done = from_hub(address, place, monkeypatch)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ("mbpp: from the hub, google-research-datasets/mbpp@0123456789ab, test\n")
+    assert done.stdout.startswith("mbpp: 2 train, 0 validation, 1 test\n")
+
+
+def test_a_hub_that_is_not_there_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    done = from_hub("http://127.0.0.1:9", place, monkeypatch)
+    assert (done.returncode, done.stdout) == (1, "")
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("error: cannot load from the hub: google-research-datasets/mbpp: ")
+    assert "put the questions into data/mbpp.jsonl" in said
+    assert said.endswith("see docs/datasets.md")
+
+
+def test_a_hub_that_is_switched_off_is_a_missing_file(place: Place) -> None:
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    said = place.refuses("datasets --datasets mbpp")
+    assert said.startswith("error: dataset file not found: data/mbpp.jsonl; put the questions")

@@ -9,7 +9,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "Code of models": (
         "tests/contract/test_generator.py::test_remote_code_is_never_run",
-        "tests/cli/test_models.py::test_m02_code_of_a_model_is_never_run",
+        "tests/cli/test_pools.py::test_m02_code_of_a_model_is_never_run",
         "tests/security/test_code.py::test_what_is_shut_stays_shut",
         "tests/security/test_models.py::test_code_of_a_tokenizer_is_never_run",
         "tests/security/test_models.py::test_code_of_an_encoder_is_never_run",
@@ -36,7 +36,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "Paths": (
         "tests/security/test_files.py::test_ids_and_names_become_no_path",
-        "tests/cli/test_models.py::test_m03_a_model_with_parts_of_a_path",
+        "tests/cli/test_pools.py::test_m03_a_model_with_parts_of_a_path",
     ),
     "Links and pipes": (
         "tests/cache/test_damage.py::test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part",
@@ -67,7 +67,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/security/test_keys.py::test_no_key_is_found_anywhere",
         "tests/hierrouter/engines/test_endpoint.py::test_a_key_goes_to_the_server_and_nowhere_else",
         "tests/hierrouter/engines/test_endpoint.py::test_a_key_is_not_shown_in_part",
-        "tests/cli/test_go_on.py::test_a_stored_plan_does_not_decide_where_a_key_goes",
+        "tests/cli/test_collect.py::test_a_stored_plan_does_not_decide_where_a_key_goes",
         "tests/security/test_live.py::test_a_run_of_others_does_not_decide_where_a_key_goes",
         "tests/security/test_live.py::test_a_key_in_place_of_its_variable_is_not_repeated",
     ),

@@ -1,18 +1,41 @@
 """Files that are no table of ours are refused in one line."""
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from hierrouter.collection.files import whole_folder
+from hierrouter.collection.files import export_jsonl, import_jsonl, read_header, whole_folder
+from hierrouter.collection.plan import Call, failures_table
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.tables import gather, read_rows, read_table
 from hierrouter.collection.transfer import guess_format
-from hierrouter_cache.errors import InputError, WorldError
-from tests.hierrouter.collection.examples import Rows, answers_of, save, single_answers
+from hierrouter.engines.generator import Failure
+from hierrouter.replay.opening import open_tree
+from hierrouter_cache.errors import CacheLocked, InputError, WorldError
+from hierrouter_cache.keys import next_context, plan_key
+from hierrouter_cache.locks import collector_lock
+from hierrouter_cache.maintenance import compact
+from hierrouter_cache.parts import CALLS, IDENTITY
+from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.writer import PartWriter
+from tests.engines import Scripted
+from tests.hierrouter.collection.examples import (
+    POOL,
+    Rows,
+    answers_of,
+    keys,
+    save,
+    single_answers,
+    stored,
+    sums,
+)
 
 Spoil = Callable[[Rows], object]
 
@@ -152,3 +175,234 @@ def test_folds_are_cut_by_question_unless_the_table_says(tmp_path: Path) -> None
 def test_a_failed_write_is_hinted_by_its_cause(tmp_path: Path, number: int, hint: str) -> None:
     with pytest.raises(WorldError, match=hint), whole_folder(tmp_path / "out"):
         raise OSError(number, "failed")
+
+
+Line = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with scores, of more rows than are written between two reports of progress."""
+    root = tmp_path_factory.mktemp("collected")
+    fill_cache(POOL, sums(80), root, engines=Scripted())
+    open_tree(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def exported(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("exported") / "cache.jsonl"
+    export_jsonl(collected, file)
+    return file
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    stored(answers_of(single_answers(2), tmp_path), tmp_path / "small")
+    export_jsonl(tmp_path / "small", tmp_path / "small.jsonl")
+    return tmp_path / "small.jsonl"
+
+
+def edited(file: Path, change: Callable[[list[Line]], object]) -> Path:
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    change(lines)
+    other = file.with_name("edited.jsonl")
+    other.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return other
+
+
+def test_a_collected_cache_comes_back_the_same(
+    collected: Path, exported: Path, tmp_path: Path
+) -> None:
+    back = tmp_path / "back"
+    assert import_jsonl(exported, back).present.total() == 0
+    for kind, names in IDENTITY.items():
+        for name in names:
+            assert keys(back, kind, name) == keys(collected, kind, name), kind
+    before, after = CacheReader(collected), CacheReader(back)
+    assert after.latest_plan() == before.latest_plan()
+    assert after.responses() == before.responses()
+    assert open_tree(back).fingerprint == open_tree(collected).fingerprint
+    export_jsonl(back, tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == exported.read_bytes()
+    parts = set((back / "parts").iterdir())
+    assert import_jsonl(exported, back).added.total() == 0
+    assert set((back / "parts").iterdir()) == parts
+
+
+def test_a_cache_with_something_else_keeps_it(
+    exported: Path, small: Path, tmp_path: Path, collected: Path
+) -> None:
+    import_jsonl(exported, tmp_path / "both")
+    import_jsonl(small, tmp_path / "both")
+    assert set(keys(collected)) < set(keys(tmp_path / "both"))
+    assert CacheReader(tmp_path / "both").latest_plan() == (
+        CacheReader(tmp_path / "small").latest_plan()
+    )
+    import_jsonl(exported, tmp_path / "both")  # the plan that was imported last is the latest
+    assert open_tree(tmp_path / "both").fingerprint == open_tree(collected).fingerprint
+
+
+def test_the_response_that_was_there_stays(small: Path, tmp_path: Path) -> None:
+    """Two machines may answer one call differently; that is what a common key then holds."""
+    call = CacheReader(tmp_path / "small").sql("SELECT * FROM calls").to_pylist()[0]
+    other = {**call, "response": "other", "outcome": next_context(call["context"], "other")}
+    PartWriter(tmp_path / "here").append("calls", pa.Table.from_pylist([other], schema=CALLS))
+    merge = import_jsonl(small, tmp_path / "here")
+    assert (merge.present["calls"], merge.different["calls"]) == (1, 1)
+    assert CacheReader(tmp_path / "here").responses()[call["key"]] == "other"
+
+
+def test_only_the_last_status_of_a_failed_call_travels(small: Path, tmp_path: Path) -> None:
+    root = tmp_path / "small"
+    call = CacheReader(root).sql("SELECT key, step, context, model FROM calls").to_pylist()[0]
+    failed = Call(call["key"], call["step"], call["context"], "prompt")
+    for status in ("filtered", "error"):
+        rows = failures_table(call["model"], [(failed, Failure(status, "why"))], 1)
+        PartWriter(root).append("failures", rows)
+    assert export_jsonl(root, tmp_path / "failed.jsonl")["failures"] == 1
+    import_jsonl(tmp_path / "failed.jsonl", tmp_path / "back")
+    assert CacheReader(tmp_path / "back").failures() == {call["key"]: "error"}
+
+
+def test_plans_that_are_merged_meanwhile_are_exported(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    stored(answers_of(single_answers(200), tmp_path), root)
+    compact(root)
+    plan = CacheReader(root).sql("SELECT * FROM plans")
+    PartWriter(root).append("plans", plan)
+    fewer: list[int] = []
+
+    def compact_once(what: str, done: int, total: int) -> None:
+        if not fewer:
+            result = compact(root)
+            fewer.append(result.parts_before - result.parts_after)
+
+    assert export_jsonl(root, tmp_path / "all.jsonl", compact_once)["plans"] == 1
+    assert fewer == [1]
+    assert import_jsonl(tmp_path / "all.jsonl", tmp_path / "back").another_plan
+
+
+def first(kind: str) -> Callable[[list[Line]], Line]:
+    return lambda lines: next(line for line in lines if line["kind"] == kind)
+
+
+def change(kind: str, /, **values: object) -> Callable[[list[Line]], object]:
+    return lambda lines: first(kind)(lines).update(values)
+
+
+def with_pool(**values: object) -> Callable[[list[Line]], object]:
+    """The plan with another pool, under the key that is right for it."""
+
+    def spoil(lines: list[Line]) -> None:
+        lines[0].pop("sha256")
+        plan = first("plan")(lines)
+        stored = json.loads(plan["pool"])
+        stored["pool"] |= values
+        plan["pool"] = json.dumps(stored)
+        plan["plan"] = plan_key(plan["pool"], plan["queries"])
+
+    return spoil
+
+
+BAD = {
+    "response": (change("call", response="forged"), "outcome is not that of the row's content"),
+    "context": (change("call", context="0" * 32), "key is not that of"),
+    "question": (change("query", question="forged"), "query is not that of"),
+    "answers": (change("query", answers=["forged"]), "query is not that of"),
+    "references": (change("query", references="0"), "references is not that of"),
+    "score": (change("score", value=1.5), "value must be from 0 to 1, got 1.5"),
+    "plan": (change("plan", queries=["0"]), "plan is not that of"),
+    "pool": (change("plan", pool="{}"), "plan is not that of"),
+    "NaN": (change("score", value=float("nan")), "value must be double, got nan"),
+    "no float": (change("score", value=10**400), "value must be double"),
+    "long seconds": (change("call", latency_s=10**400), "latency_s must be double"),
+    "odd seconds": (change("call", latency_s=2**53 + 1), "latency_s must be double"),
+    "text": (change("call", tokens_in="5"), "tokens_in must be int32, got '5'"),
+    "bool": (change("call", tokens_in=True), "tokens_in must be int32, got True"),
+    "int64": (change("call", tokens_out=2**31), "tokens_out must be int32"),
+    "negative": (change("call", tokens_out=-1), "tokens_out must be int32"),
+    "null": (change("call", response=None), "response must be string"),
+    "list": (change("query", answers=[1]), "answers must be list"),
+    "surrogate": (change("call", prompt="\ud800"), "prompt must be string"),
+    "kind": (change("call", kind="cull"), "unknown kind 'cull'"),
+    "column": (lambda lines: first("call")(lines).pop("key"), "key is missing"),
+    "line": (lambda lines: lines[4].update(response="forged"), "edited.jsonl:5;"),
+    "torn": (lambda lines: lines.pop(), "0 plans where the header says 1"),
+    "doubled": (lambda lines: lines.append(lines[-1]), "2 plans where the header says 1"),
+    "header": (lambda lines: lines.pop(0), "no header"),
+    "format": (lambda lines: lines[0].update(format=99), "format 99, this version reads 1"),
+    "digest": (lambda lines: lines[0].update(sha256=1), "sha256 must be a text"),
+    "count": (lambda lines: lines[0].update(calls="many"), "calls must be a count"),
+    "hops in words": (with_pool(hops="2"), "hops must be an integer, got '2'"),
+    "no hops": (with_pool(hops=0), "hops must be at least 1"),
+    "too deep": (with_pool(hops=20), "nodes per query"),
+    "no models": (with_pool(models=[]), "models is empty"),
+    "prompts": (with_pool(stage_prompts=[1]), "stage_prompts must be a list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_line_that_was_changed_is_refused_and_nothing_is_written(
+    small: Path, collected: Path, name: str
+) -> None:
+    def content() -> list[bytes]:
+        return [part.read_bytes() for part in sorted((collected / "parts").iterdir())]
+
+    spoil, message = BAD[name]
+    file, before = edited(small, spoil), content()
+    for root in (collected, small.parent / "cache"):
+        with pytest.raises(InputError) as error:
+            import_jsonl(file, root)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+        assert str(file) in str(error.value)
+    assert content() == before
+    assert not root.exists()
+
+
+FORGED = {
+    "value": change("score", value=0.25),
+    "tokens": change("call", tokens_out=1),
+    "prompt": change("call", prompt="forged"),
+    "model": change("call", model="forged"),
+    "order": lambda lines: lines.insert(1, lines.pop(2)),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_no_key_covers_is_covered_by_the_digest(small: Path, name: str) -> None:
+    file = edited(small, FORGED[name])
+    with pytest.raises(InputError, match="edited after the export"):
+        import_jsonl(file, small.parent / "cache")
+    assert not (small.parent / "cache").exists()
+    import_jsonl(edited(file, lambda lines: lines[0].pop("sha256")), small.parent / "cache")
+
+
+def test_the_digest_is_that_of_the_lines_below_the_header(small: Path) -> None:
+    header, rest = small.read_bytes().split(b"\n", 1)
+    assert json.loads(header)["sha256"] == hashlib.sha256(rest).hexdigest()
+    assert read_header(small)[1] == hashlib.sha256(rest).hexdigest()
+    small.write_bytes(small.read_bytes() + b"\n")
+    with pytest.raises(InputError, match="edited after the export"):
+        import_jsonl(small, small.parent / "cache")
+
+
+def test_nothing_is_imported_while_a_collector_works(small: Path, tmp_path: Path) -> None:
+    with collector_lock(tmp_path / "small"), pytest.raises(CacheLocked):
+        import_jsonl(small, tmp_path / "small")
+
+
+def test_an_import_that_was_interrupted_is_finished_by_the_next(
+    exported: Path, collected: Path, tmp_path: Path
+) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if what == "import":
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            import_jsonl(exported, tmp_path / "back", stop)
+    import_jsonl(exported, tmp_path / "back")
+    assert keys(tmp_path / "back") == keys(collected)
+    assert open_tree(tmp_path / "back").fingerprint == open_tree(collected).fingerprint

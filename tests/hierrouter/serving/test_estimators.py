@@ -1,4 +1,4 @@
-"""Estimators over a thousand logs, against what theory says of them."""
+"""Weights and overlap by hand; fitted Q evaluation; estimators on logs of known worlds."""
 
 import ast
 from dataclasses import replace
@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import binom
+from sklearn.linear_model import LinearRegression
 
+from benchmarks.off_policy import Setting
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.serving import estimators as est
+from hierrouter.serving.estimators import NeverTaken, Overlap, Weights
+from hierrouter.serving.logs import states_in_tree
+from hierrouter_cache.tree import Routes
+from tests.hierrouter.serving import worlds
 from tests.hierrouter.serving.worlds import (
     Estimator,
     Found,
@@ -165,3 +172,190 @@ def reaches_a_tree(name: str) -> bool:
 def test_no_estimator_can_get_hold_of_a_tree() -> None:
     assert not reaches_a_tree("estimators")
     assert reaches_a_tree("off_policy")  # the guard can fail
+
+
+KINDS = 3  # of questions; those of a kind look alike and are treated alike
+
+
+def by_kind(*, allow_stop: bool = False) -> Setting:
+    """Questions of three kinds; a state shows its kind and nothing else, one column each."""
+    setting = worlds.world(queries=60, allow_stop=allow_stop)
+    kind = np.arange(60) % KINDS
+    shown = np.repeat(np.eye(KINDS)[kind][:, None], setting.tree.routes.states, axis=1)
+    setting = worlds.shown_as(setting, shown)
+    return replace(setting, logging=setting.logging[kind], target=setting.target[kind])
+
+
+def tabular(seen: worlds.Seen, columns: slice = slice(None)) -> est.LoggedStates:
+    """The states with a column for each node and kind, and one of zeros, or some of these."""
+    log, states = seen.log, seen.states
+    node = np.zeros(len(states.features), dtype=np.int64)
+    node[states.row[log.alive]] = log.node[log.alive]
+    kind = states.features[:, :KINDS].argmax(axis=1)
+    one_hot = np.eye(log.actions.routes.states * KINDS + 1)[node * KINDS + kind]
+    return replace(states, features=one_hot[:, columns].astype(np.float32))
+
+
+def fitted(log: est.Log, states: est.LoggedStates, reward: np.ndarray) -> np.ndarray:
+    """By ordinary least squares, on all episodes."""
+    return est.fit(log, states, reward, np.ones(len(log), dtype=bool), LinearRegression)
+
+
+def direct(columns: slice) -> worlds.Estimator:
+    """The value by regressions on some of the tabular features."""
+
+    def estimator(seen: worlds.Seen) -> est.Clustered:
+        values = fitted(seen.log, tabular(seen, columns), seen.reward)
+        first = np.einsum("ea,ea->e", seen.states.chances[:, 0], values[:, 0])
+        return est.Clustered(float(first.mean()), 0.0, 1)
+
+    return estimator
+
+
+@pytest.mark.parametrize("allow_stop", [False, True])
+def test_with_a_column_for_each_cell_it_is_unbiased(allow_stop: bool) -> None:
+    found = worlds.on_logs(by_kind(allow_stop=allow_stop), 300, 150, direct(slice(None)))
+    assert abs(found.bias) <= 4 * found.error
+    assert found.error < 0.01
+
+
+def test_blind_to_the_state_it_is_off_by_what_the_logger_knew() -> None:
+    setting = worlds.bandit(np.eye(2), logging=[0.5, 0.5], target=[0.5, 0.5])
+    knowing = np.array([[[0.9, 0.1]], [[0.2, 0.8]]])  # the logger calls who is right
+    setting = worlds.shown_as(replace(setting, logging=knowing), np.zeros((2, 1, KINDS)))
+    expected = 0.5 * 0.9 / (0.9 + 0.2) + 0.5 * 0.8 / (0.8 + 0.1)
+    found = worlds.on_logs(setting, 300, 150, direct(slice(-1, None)))
+    assert abs(found.values.mean() - expected) <= 4 * found.error
+    assert found.truth == 0.5
+    assert found.bias > 20 * found.error
+
+
+def test_where_every_state_is_its_own_it_is_exact() -> None:
+    setting = worlds.world(queries=4)
+    states = setting.tree.routes.states
+    setting = worlds.shown_as(setting, np.eye(4 * states).reshape(4, states, -1))
+    log, states, _, reward = vars(worlds.played(setting, 4_000)).values()
+    found = fitted(log, states, reward)
+    wanted = worlds.expected_returns(setting)[log.query[:, None], log.node]
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_its_interval_holds_the_truth_where_its_features_say_enough() -> None:
+    def estimator(seen: worlds.Seen) -> est.Clustered:
+        shown = tabular(seen)
+        return est.fqe(shown, est.fitted_values(seen.log, shown, seen.reward, LinearRegression))
+
+    assert worlds.on_logs(by_kind(), 200, 60, estimator).coverage >= 0.9
+
+
+def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
+    query = np.random.default_rng(0).integers(25, size=300)
+    fold = est.question_folds(query)
+    assert set(fold) == set(range(est.FOLDS))
+    assert all(len(set(fold[query == number])) == 1 for number in range(25))
+    fold = est.question_folds(np.array([7, 7, 3]))
+    assert fold[0] == fold[1] != fold[2]
+    setting = worlds.world(queries=12, seed=5)
+    log, states, _, reward = vars(worlds.played(setting, 100, seed=1)).values()
+    before = est.fitted_values(log, states, reward, LinearRegression)
+    of_one = log.query == log.query[0]
+    lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
+    after = est.fitted_values(lied, states, lied.reward(worlds.ALPHA), LinearRegression)
+    np.testing.assert_array_equal(after.held_out[of_one], before.held_out[of_one])
+    assert (after.held_out[~of_one] != before.held_out[~of_one]).any()
+    assert (after.all[of_one] != before.all[of_one]).any()
+
+
+def test_what_was_never_taken_is_expected_to_earn_the_mean() -> None:
+    log = est.Log(
+        actions=Actions(Routes(3, 1)),
+        query=np.arange(4),
+        action=np.array([[0], [0], [1], [1]]),
+        propensity=np.full((4, 1), 0.5),
+        length=np.ones(4, dtype=np.int64),
+        quality=np.array([1.0, 0.5, 0.0, 0.5]),
+        cost=np.zeros((4, 1)),
+    )
+    row, features = np.zeros((4, 1), dtype=np.int64), np.zeros((1, 1), dtype=np.float32)
+    states = est.LoggedStates(row, features, np.full((1, 3), 1 / 3))
+    found = fitted(log, states, log.reward(0.0))
+    np.testing.assert_allclose(found[:, 0], np.tile([0.75, 0.25, 0.5], (4, 1)), atol=1e-6)
+
+
+def overlap_of(setting: Setting, episodes: int = 2_000) -> Overlap:
+    found = played(setting, episodes)
+    return Overlap.of(found.log, found.states)
+
+
+def test_a_weight_is_the_product_of_the_ratios_on_the_way() -> None:
+    setting = world(hops=3, allow_stop=True)
+    log, _, weights, _ = vars(played(setting, 40)).values()
+    for episode, position in enumerate(log.query):
+        product = 1.0
+        for hop in range(log.length[episode]):
+            place = position, log.node[episode, hop], log.action[episode, hop]
+            assert weights.before[episode, hop] == pytest.approx(product)
+            product *= setting.target[place] / setting.logging[place]
+            assert weights.so_far[episode, hop] == pytest.approx(product)
+        assert weights.whole[episode] == pytest.approx(product)
+
+
+def test_effective_episodes_and_the_largest_weight() -> None:
+    setting = bandit(np.zeros((50, 2)), logging=[0.8, 0.2], target=[0.2, 0.8])
+    found = overlap_of(setting)
+    rare = (setting.play(2_000, np.random.default_rng(0)).action == 1).sum()
+    total, squares = 4 * rare + (2_000 - rare) / 4, 16 * rare + (2_000 - rare) / 16
+    assert found.effective == pytest.approx(total**2 / squares)
+    assert (found.largest, found.mean) == pytest.approx((4, total / 2_000))
+
+
+def test_the_policy_that_logged_has_all_of_its_episodes() -> None:
+    setting = world(queries=20)
+    found = overlap_of(replace(setting, target=setting.logging), 100)
+    assert (found.effective, found.largest, found.mean) == pytest.approx((100, 1, 1))
+    assert (found.misses, found.never_taken) == (False, ())
+
+
+def test_what_the_log_never_does_is_named_with_its_share() -> None:
+    setting = world(queries=50, models=3)
+    logging = setting.logging.copy()
+    logging[:, 0] = [0.5, 0.5, 0.0]
+    logging[:, 1] = [0.0, 0.5, 0.5]
+    found = overlap_of(replace(setting, logging=logging), 20_000)
+    chances = setting.target
+    expected = {(0, 2): chances[:, 0, 2].mean()}
+    expected[1, 0] = (chances[:, 0, 0] * chances[:, 1, 0]).mean()
+    shares = {(item.node, item.action): item.share for item in found.never_taken}
+    assert shares == pytest.approx(expected, rel=0.1)
+    assert found.share_never_taken == pytest.approx(sum(expected.values()), rel=0.1)
+    assert found.misses
+
+
+def test_what_it_does_elsewhere_but_not_here_shows_in_the_mean_weight() -> None:
+    setting = bandit(np.zeros((2, 2)), logging=[0.5, 0.5], target=[0.5, 0.5])
+    found = overlap_of(replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
+    assert (found.never_taken, found.misses, found.mean) == ((), True, 0.5)
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.0005, False), (0.002, True)])
+def test_rare_things_are_not_worth_a_warning(share: float, named: bool) -> None:
+    setting = bandit(np.zeros((20, 2)), logging=[1.0, 0.0], target=[1 - share, share])
+    expected = (NeverTaken(0, 1, pytest.approx(share)),) if named else ()
+    assert overlap_of(setting).never_taken == expected
+
+
+def test_a_policy_that_never_stops_has_no_weight_where_the_log_stops() -> None:
+    setting = world(queries=20, allow_stop=True)
+    log = played(setting, 200).log
+    going_on = world(queries=20).target  # M columns
+    whole = Weights.of(log, states_in_tree(log, setting.tree, going_on)).whole
+    stopped = log.length < 2
+    assert stopped.any()
+    assert not whole[stopped].any()
+    assert whole[~stopped].all()
+
+
+def test_expected_returns_are_those_of_the_tree() -> None:
+    setting = world(queries=5, hops=3)
+    first = (setting.target[:, 0] * expected_returns(setting)[:, 0]).sum(axis=1)
+    assert first.mean() == pytest.approx(setting.truth)

@@ -3,7 +3,7 @@
 It goes to the user's cache folder, once, and its path to stdout. The package is checked against
 the digest below before anything of it is run. It brings its own libraries and a font.
 
-    HIERROUTER_CHROMIUM=$(python tests/browser/get_chromium.py) pytest tests/browser
+    HIERROUTER_CHROMIUM=$(python .ci/get_chromium.py) pytest tests/browser
 """
 
 import hashlib

@@ -1,1 +1,0 @@
-"""Fuzzing by hand, guided by the code that is reached: see `noting`."""
