@@ -170,6 +170,16 @@ def test_a_sound_model_answers(sound: Path, tmp_path: Path, hierrouter: Run) -> 
     assert "of the answers of m are cut at the cap; look at its settings" in done.stderr
 
 
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+def test_a_model_that_repeats_a_special_token_is_named(
+    batching: str, sound: Path, tmp_path: Path, hierrouter: Run
+) -> None:
+    shutil.copytree(sound, tmp_path / "model")
+    weights(lambda tensors: tensors[NORM].fill_(0.0))(tmp_path / "model")  # all logits are 0
+    told = works(collect(tmp_path, hierrouter, batching)).stderr
+    assert "100% of the answers of m are empty; look at its settings" in told
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "what"), [("", "stop", "empty"), ("x", "length", "cut")]
 )
