@@ -34,6 +34,9 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/cache/test_damage.py::test_a_part_that_hides_its_number_of_rows_is_refused_by_its_footer",
         "tests/security/test_files.py::test_a_text_that_is_said_a_million_times_takes_no_memory",
     ),
+    "Large small files": (
+        "tests/security/test_small_files.py::test_a_small_hostile_file_is_refused_at_once",
+    ),
     "Paths": (
         "tests/security/test_files.py::test_ids_and_names_become_no_path",
         "tests/cli/test_pools.py::test_m03_a_model_with_parts_of_a_path",
