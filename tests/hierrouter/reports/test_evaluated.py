@@ -265,7 +265,7 @@ def test_under_several_price_lists_a_policy_is_asked_once_under_each(
     asked: list[int] = []
     own = own_policies([lambda seen: len(asked.append(0) or "")])
     lists = {"own": hr.open(testbed_cache), "dear": hr.open(testbed_cache, prices={"calc": 9.0})}
-    monkeypatch.setattr("hierrouter.reports.report.report_on", lambda *_, valued, **__: valued)
+    monkeypatch.setattr("hierrouter.reports.evaluated.report_on", lambda *_, valued, **__: valued)
     request = ReportRequest(lists, SelectedRun(None, None, ALPHA, None, None), policies=own)
     first = request.under(lists["own"])
     before = len(asked)
