@@ -32,7 +32,7 @@ COMMANDS = {
     "train": "train --algo exact --epochs 2 --out new",
     "route": "route --dry-run What_is_19_x_23?",
     "explore": "explore --texts 3 --out new/page.html",
-    "resume": "train --epochs 30 --out runs/interrupted",
+    "resume": "train --epochs 12 --out runs/interrupted",
 }
 
 

@@ -24,10 +24,12 @@ import tempfile
 import threading
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+from weakref import finalize
 
 TIMEOUT = 600.0
 HEAVY = """
@@ -37,7 +39,7 @@ HEAVY = """
     hierrouter.learning.algorithms hierrouter.learning.checkpoint hierrouter.reports.page
     hierrouter.reports.figures hierrouter.reports.results hierrouter.replay.opening
     hierrouter_cli.app hierrouter.serving.server hierrouter.engines.endpoint
-    sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3
+    ray.dag sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3
     transformers.models.olmo2.modeling_olmo2
     transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense
 """
@@ -57,7 +59,7 @@ class Running:
     def poll(self) -> int | None:
         """The exit code if it has ended."""
         if self.returncode is None and select.select([self._answer], [], [], 0)[0]:
-            self.returncode = int(self._answer.recv(16) or b"-9")  # nothing: its parent was killed
+            self.returncode = int(self._answer.recv(16))
         return self.returncode
 
     def send_signal(self, how: signal.Signals) -> None:
@@ -158,45 +160,65 @@ class WarmProcess:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork for each request until whoever started this has gone."""
-    while listener in select.select([listener, sys.stdin], [], [])[0]:
-        asking, _ = listener.accept()
-        with asking:
+    """Fork for each request, and tell each end, until whoever started this has gone."""
+    # One process only stands between a test and its Python: a fork of this size takes a while.
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    asking: dict[int, socket.socket] = {}
+    while sys.stdin not in (ready := select.select([listener, sys.stdin, woken], [], [])[0]):
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(asking)
+        if listener in ready:
+            answer, _ = listener.accept()
             _warm_up()
-            head, files, _, _ = socket.recv_fds(asking, 4, 3)
-            asked = asking.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
-            if os.fork() == 0:
-                listener.close()
-                _wait_for_the_run(json.loads(asked), asking, files)
-        for file in files:
-            os.close(file)
+            head, files, _, _ = socket.recv_fds(answer, 4, 3)
+            asked = answer.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+            if (pid := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for held in (woken, wake):
+                    os.close(held)
+                for end in (listener, answer, *asking.values()):
+                    end.close()
+                _run(*json.loads(asked), files)
+            answer.sendall(pid.to_bytes(4, "big"))
+            asking[pid] = answer
+            for file in files:
+                os.close(file)
 
 
+def _tell_ends(asking: dict[int, socket.socket]) -> None:
+    """The exit code of each that has ended to whoever asked for it."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with asking.pop(ended[0]) as answer, suppress(OSError):  # it may be gone itself
+                answer.sendall(str(os.waitstatus_to_exitcode(ended[1])).encode())
+
+
+@cache
 def _warm_up() -> None:
     """Import, once and only if anything is asked for."""
-    if gc.get_freeze_count():
-        return
     from hierrouter_cli.app import LIBRARY_SETTINGS, root_command
 
     for name, value in LIBRARY_SETTINGS.items():
         os.environ.setdefault(name, value)
     for module in HEAVY.split():
         __import__(module)
+    # At the end torch takes itself down and says how often it compiled: half the time of a command.
+    from torch._dynamo import eval_frame, utils
+    from torch._subclasses import fake_tensor
+
+    for last in (eval_frame._log_traced_frames, utils.dump_compile_times):
+        atexit.unregister(last)
+    atexit.unregister(fake_tensor.dump_cache_stats)
+    for item in finalize._registry:
+        item.atexit = False
     root_command()
     gc.collect()
     gc.freeze()
-
-
-def _wait_for_the_run(asked: list[Any], answer: socket.socket, files: list[int]) -> None:
-    """In a process of its own: fork once more, tell its number and its exit code."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if (pid := os.fork()) == 0:
-        answer.close()
-        _run(*asked, files)
-    answer.sendall(pid.to_bytes(4, "big"))
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    answer.sendall(str(code).encode())
-    os._exit(0)
 
 
 def _run(command: list[str], cwd: str, env: dict[str, str], files: list[int]) -> None:
@@ -243,7 +265,6 @@ def _exit_code(told: object) -> int:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
     with socket.socket(fileno=int(sys.argv[1])) as listener:
         serve(listener)
     os._exit(0)  # what is frozen cannot be taken down in order

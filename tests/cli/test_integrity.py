@@ -13,7 +13,7 @@ import pytest
 from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
 from hierrouter.learning.run_folders import Record, record_of
 from tests.cli.conftest import Place
-from tests.conftest import Run, Start, once
+from tests.conftest import Run, Start
 
 TRAIN, SWEEP = Path("runs/quickstart-train"), Path("runs/quickstart-sweep-alpha")
 # Of each kind of file a command that reads it; `verify` reads all.
@@ -31,22 +31,17 @@ READERS = {
 
 
 @pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory, brief: Run, start: Start) -> Path:
-    def make(folder: Path) -> None:
-        build(folder / "world", brief, start, older=folder / "older")
-        build(folder / "other", brief, start, seed=7)
-
-    return once(tmp_path_factory, "worlds", make)
-
-
-@pytest.fixture(scope="module")
-def bench(worlds: Path, brief: Run, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    others = {"another seed": worlds / "other", "older": worlds / "older"}
-    return Bench(worlds / "world", others, brief, tmp_path_factory.mktemp("damaged"))
+def bench(
+    home: Place, brief: Run, start: Start, tmp_path_factory: pytest.TempPathFactory
+) -> Bench:
+    folder = tmp_path_factory.mktemp("worlds")
+    build(folder / "world", brief, start, older=folder / "older")
+    others = {"another quickstart": home.folder, "older": folder / "older"}
+    return Bench(folder / "world", others, brief, folder)
 
 
-def test_every_kind_of_file_is_there_and_known(worlds: Path) -> None:
-    kinds = files_of(worlds / "world").keys()
+def test_every_kind_of_file_is_there_and_known(bench: Bench) -> None:
+    kinds = files_of(bench.world).keys()
     assert kinds >= {"head", "failures part", "seals part", "resume file", "report", "contents"}
     assert kinds >= READERS.keys()
 
@@ -61,15 +56,20 @@ def test_no_damage_is_silent(kind: str, bench: Bench) -> None:
             assert bench.verdict(damage, reader) != "SILENT", (name, reader)
 
 
-@pytest.fixture
-def rivals(own: Place) -> Place:
+@pytest.fixture(scope="module")
+def two_runs(work: Place) -> Place:
     """Another run of the same alpha, finished before the quickstart's."""
-    own.does("train --algo exact --epochs 2 --out runs/rival")
-    record = record_of(own / str(TRAIN))
+    work.does("train --algo exact --epochs 2 --out runs/rival")
+    record = record_of(work / str(TRAIN))
     assert record
     replace(record, seq=9).write()
-    assert str(TRAIN) in own.does("report").stderr
-    return own
+    assert str(TRAIN) in work.does("report").stderr
+    return work
+
+
+@pytest.fixture
+def rivals(two_runs: Place, tmp_path: Path) -> Place:
+    return two_runs.copy(tmp_path / "rivals")
 
 
 @pytest.mark.parametrize(
