@@ -31,9 +31,7 @@ READERS = {
 
 
 @pytest.fixture(scope="module")
-def bench(
-    home: Place, brief: Run, start: Start, tmp_path_factory: pytest.TempPathFactory
-) -> Bench:
+def bench(home: Place, brief: Run, start: Start, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("worlds")
     build(folder / "world", brief, start, older=folder / "older")
     others = {"another quickstart": home.folder, "older": folder / "older"}

@@ -11,13 +11,12 @@ from hierrouter.questions.testbed import world
 from hierrouter_cli import options
 from tests.cli import pages
 from tests.cli.conftest import Place
-from tests.cli.pages import DOCS, follow
 from tests.cli.test_help import COMMANDS, context
 from tests.conftest import Run
 from tests.servers import Reply, Server, completion, serving
 
 Python = Callable[[str, Place], str]
-TUTORIALS = pages.DOCS / "tutorials"  # followed in test_tutorials.py
+TUTORIALS = pages.DOCS / "tutorials"
 FOLLOWED = [
     page
     for page in pages.PAGES
@@ -122,15 +121,15 @@ WITHOUT_SERVERS = ("own_dataset", "prices_and_budgets", "add_a_model", "own_base
 
 @pytest.mark.parametrize("name", WITHOUT_SERVERS)
 def test_a_tutorial_runs(name: str, own: Place) -> None:
-    follow(DOCS / "tutorials" / f"{name}.md", own)
+    pages.follow(TUTORIALS / f"{name}.md", own)
 
 
 def test_the_tutorial_of_endpoints_runs(tmp_path: Path, brief: Run) -> None:
     small = speaking("small-3b", lambda prompt: "I do not know.")
     large = speaking("large-14b", total)
     with serving(small), serving(large):
-        page = DOCS / "tutorials" / "own_models.md"
-        follow(page, Place(tmp_path, brief), _8000=small.url, _8001=large.url)
+        page = TUTORIALS / "own_models.md"
+        pages.follow(page, Place(tmp_path, brief), _8000=small.url, _8001=large.url)
     assert len(small.asked) == len(large.asked) > 40
     assert max([*small.asked.values(), *large.asked.values()]) == 1  # the pilot is not paid twice
 
@@ -150,5 +149,5 @@ def total(prompt: str) -> str:
 
 
 def test_every_tutorial_is_here() -> None:
-    found = {page.stem for page in (DOCS / "tutorials").glob("*.md")}
+    found = {page.stem for page in TUTORIALS.glob("*.md")}
     assert found == {*WITHOUT_SERVERS, "own_models", "paper"}
