@@ -33,6 +33,7 @@ from hierrouter_cache.parts import (
     part_named,
     parts_folder,
     proof,
+    require_damage,
 )
 from hierrouter_cache.writer import Steps, append_part, no_steps
 
@@ -101,7 +102,8 @@ def examine(root: Path) -> Chain:
         if set(before.parts) <= set(seen.parts):
             known = {part: known.get(part) or proof(part) for part in seen.parts}
             if all(why != GONE for why, _ in known.values()):
-                return _connected(root, replace(seen, heads=before.heads), known)
+                with suppress(FileNotFoundError):  # a seal was merged after it was hashed
+                    return _connected(root, replace(seen, heads=before.heads), known)
             known = {part: found for part, found in known.items() if found[0] != GONE}
         before = seen
     raise CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
@@ -154,12 +156,20 @@ def _wanted(
 
 
 def _fates(seals: Iterable[Part]) -> dict[str, str]:
-    """What the seals say together, a later one knows better; a damaged one says nothing."""
+    """What the seals say together, a later one knows better; a damaged one says nothing.
+
+    Raises FileNotFoundError: a compaction has taken one away; WorldError: the disk failed.
+    """
     fates: dict[str, str] = {}
     for seal in sorted(seals, key=lambda part: part.path.name):
-        with suppress(OSError, pa.ArrowException), pq.ParquetFile(seal.path) as file:
-            rows = file.read(SEALS.names, use_threads=False).to_pydict()
+        try:
+            with pq.ParquetFile(seal.path) as file:
+                rows = file.read(SEALS.names, use_threads=False).to_pydict()
             fates |= {name: fate for name, fate in zip(*rows.values(), strict=True) if name}
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            require_damage(error, seal.path)
     return fates
 
 
@@ -220,7 +230,10 @@ def seal_loose(root: Path) -> None:
 def glance(root: Path) -> Chain:
     """As `examine`, but nothing is hashed: no fault is known but what is missing or foreign."""
     seen = listing(root)
-    return _connected(root, seen, {part: (None, link_of(part.path)) for part in seen.parts})
+    try:
+        return _connected(root, seen, {part: (None, link_of(part.path)) for part in seen.parts})
+    except FileNotFoundError:  # a compaction has merged a seal
+        return glance(root)
 
 
 def arrivals(root: Path) -> list[str]:

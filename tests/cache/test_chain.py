@@ -18,7 +18,7 @@ from hierrouter_cache.chain import examine, seal_loose, sound_chain, sound_parts
 from hierrouter_cache.errors import CacheError, DamagedPart
 from hierrouter_cache.maintenance import compact, damaged_files, quarantine
 from hierrouter_cache.mirror import pull, push
-from hierrouter_cache.parts import KINDS, SCHEMAS, head_name, listing
+from hierrouter_cache.parts import KINDS, SCHEMAS, Link, Part, head_name, listing
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
@@ -102,6 +102,24 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two caches of the same history and other rows."""
     folder = tmp_path_factory.mktemp("two")
     return filled(folder / "one"), filled(folder / "other", 50)
+
+
+def test_a_seal_that_is_merged_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, merged = filled(tmp_path), []
+    [seal] = parts_of(root, "seals")
+
+    def proof(part: Part, data: bytes | None = None) -> tuple[str | None, Link | None]:
+        found = hashed(part, data)
+        if part.path == seal and not merged:
+            merged.append(part)
+            compact(root)
+        return found
+
+    hashed = chain.proof
+    monkeypatch.setattr(chain, "proof", proof)
+    assert sound_chain(root).sound("seals") and merged and not seal.exists()
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
