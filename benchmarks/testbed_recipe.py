@@ -363,10 +363,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def train_specialist(
-    name: Model,
-    out: Path,
-    seed: int = 0,
-    on_step: Callable[[int, int, float], None] | None = None,
+    name: Model, out: Path, seed: int = 0, on_step: Callable[[int, int, float], None] | None = None
 ) -> None:
     """Train specialist `name` and save it to `out`.
 

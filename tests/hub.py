@@ -117,10 +117,7 @@ def hub(
 
 
 def _reply(
-    path: str,
-    how: tuple[bool, str],
-    repositories: Mapping[str, Files],
-    models: Mapping[str, Model],
+    path: str, how: tuple[bool, str], repositories: Mapping[str, Files], models: Mapping[str, Model]
 ) -> Reply:
     match path.strip("/").split("/"):
         case ["api", "models", owner, name, *rest] if f"{owner}/{name}" in models:

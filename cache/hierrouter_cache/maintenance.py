@@ -24,15 +24,7 @@ from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.mirror import finish_pull
-from hierrouter_cache.parts import (
-    KINDS,
-    LAST_WINS,
-    Listing,
-    Part,
-    list_parts,
-    listing,
-    no_cache,
-)
+from hierrouter_cache.parts import KINDS, LAST_WINS, Listing, Part, list_parts, listing, no_cache
 from hierrouter_cache.reader import Winners, winners_of
 
 TARGET_ROWS = 131_072

@@ -14,15 +14,7 @@ import pyarrow as pa
 from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
 from hierrouter_cache.locks import pull_lock, shared_lock
-from hierrouter_cache.parts import (
-    KINDS,
-    Part,
-    list_parts,
-    part_named,
-    parts_folder,
-    proof,
-    sha16,
-)
+from hierrouter_cache.parts import KINDS, Part, list_parts, part_named, parts_folder, proof, sha16
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore, Store, unreachable
 from hierrouter_cache.writer import (

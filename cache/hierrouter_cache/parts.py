@@ -90,13 +90,7 @@ FAILURES = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-KINDS = {
-    "calls": CALLS,
-    "queries": QUERIES,
-    "scores": SCORES,
-    "plans": PLANS,
-    "failures": FAILURES,
-}
+KINDS = {"calls": CALLS, "queries": QUERIES, "scores": SCORES, "plans": PLANS, "failures": FAILURES}
 SEALS = pa.schema(
     [
         ("part", pa.string()),  # the name of a part

@@ -21,15 +21,7 @@ from numpy.typing import NDArray
 from hierrouter_cache.chain import sound_chain
 from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH
-from hierrouter_cache.parts import (
-    ADDED,
-    IDENTITY,
-    KINDS,
-    LAST_WINS,
-    NULLABLE,
-    Part,
-    parts_folder,
-)
+from hierrouter_cache.parts import ADDED, IDENTITY, KINDS, LAST_WINS, NULLABLE, Part, parts_folder
 
 AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
 MEMORY = "2GB"  # for the identities; a million questions have 36 million rows

@@ -53,10 +53,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def placing(
-    draft: Path,
-    target: Path,
-    on_step: Steps = no_steps,
-    then: Callable[[], None] = lambda: None,
+    draft: Path, target: Path, on_step: Steps = no_steps, then: Callable[[], None] = lambda: None
 ) -> Iterator[BinaryIO]:
     """An open `draft` that becomes `target`: the one order of steps that survives a crash anywhere.
 

@@ -90,8 +90,7 @@ def explore(
     policy: options.Policies = None,
     split: options.Split = report.TEST,
     texts: Annotated[
-        int,
-        options.value("--texts", "N", "So many queries with question and answers.", min=0),
+        int, options.value("--texts", "N", "So many queries with question and answers.", min=0)
     ] = TEXTS,
     out: Annotated[
         Path | None,

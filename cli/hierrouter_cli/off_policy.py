@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def off_policy(
     selected: Selected,
     log: Annotated[
-        Path | None,
-        options.value("--log", "FILE", "Episodes as JSON lines, from a server, say."),
+        Path | None, options.value("--log", "FILE", "Episodes as JSON lines, from a server, say.")
     ] = None,
     checkpoint: options.Checkpoint = None,
     alpha: options.ShownAlpha = None,

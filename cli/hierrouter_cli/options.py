@@ -343,8 +343,7 @@ Policies = Annotated[
 ]
 Split = Annotated[str, split_flag("The fold to evaluate on.")]
 SplitOrAll = Annotated[
-    str,
-    choice("--split", (*FOLDS, ALL_FOLDS), "The fold to show; all is no test.", what="split"),
+    str, choice("--split", (*FOLDS, ALL_FOLDS), "The fold to show; all is no test.", what="split")
 ]
 Format = Annotated[str, format_flag(*FORMATS)]
 ShortFormat = Annotated[str, format_flag("text", "json")]

@@ -46,10 +46,7 @@ def report(
     figures: Annotated[
         str | None,
         options.value(
-            "--figures",
-            "svg,pdf,png",
-            "Also the figures, a file each.",
-            offer_list=options.FIGURES,
+            "--figures", "svg,pdf,png", "Also the figures, a file each.", offer_list=options.FIGURES
         ),
     ] = None,
     style: Annotated[
@@ -222,11 +219,7 @@ def looks_at(policies: Iterable[OwnPolicy]) -> dict[str, Any]:
 
 
 def log_looks(
-    command: str,
-    tree: RouteTree,
-    split: str,
-    runs: Iterable[Path | None],
-    look: Mapping[str, Any],
+    command: str, tree: RouteTree, split: str, runs: Iterable[Path | None], look: Mapping[str, Any]
 ) -> None:
     """Log that routers are looked at on the test fold; nothing for other folds, or without runs.
 

@@ -249,21 +249,17 @@ def serve(
     api_key_env: Annotated[
         str | None,
         options.value(
-            "--api-key-env",
-            "VARIABLE",
-            "Environment variable with the key that clients must send.",
+            "--api-key-env", "VARIABLE", "Environment variable with the key that clients must send."
         ),
     ] = None,
     log: Annotated[
-        Path | None,
-        options.value("--log", "FILE", "Append a JSON line for each request."),
+        Path | None, options.value("--log", "FILE", "Append a JSON line for each request.")
     ] = None,
     sample: options.Sample = False,
     seed: options.Seed = options.DEFAULT_SEED,
     reroute: options.Reroute = False,
     max_requests: Annotated[
-        int,
-        options.value("--max-requests", "N", "Under way at once; more are refused.", min=1),
+        int, options.value("--max-requests", "N", "Under way at once; more are refused.", min=1)
     ] = MAX_REQUESTS,
 ) -> None:
     """Answer OpenAI's chat completions with the live models of the pool.
@@ -366,11 +362,7 @@ def _run(app: FastAPI, listener: socket.socket, address: str, names: Sequence[st
 
     console.log_to_stderr()
     config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=LAST_SECONDS,
+        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=LAST_SECONDS
     )
     try:
         Telling(config).run(sockets=[listener])

@@ -258,8 +258,7 @@ def _of_stage(
     own = TEMPLATE_TOKENS + len(stage.instruction.encode())
     behind = hidden.times(seen.tokens_in / seen.calls if seen else None, own)
     tokens_in = behind + Amount(
-        known.due_bytes * per_byte,
-        known.due_bytes + known.due * TEMPLATE_TOKENS + hidden_tokens,
+        known.due_bytes * per_byte, known.due_bytes + known.due * TEMPLATE_TOKENS + hidden_tokens
     )
     limit = stage.model.generation.max_new_tokens
     tokens_out = calls.times(seen.tokens_out / seen.calls if seen else None, limit)

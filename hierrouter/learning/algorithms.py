@@ -23,11 +23,7 @@ from torch.distributions import Categorical
 
 from hierrouter.learning import loop
 from hierrouter.learning.collector import TreeCollector
-from hierrouter.learning.config import (
-    DQNConfig,
-    PPOConfig,
-    SampledConfig,
-)
+from hierrouter.learning.config import DQNConfig, PPOConfig, SampledConfig
 from hierrouter.learning.network import NoisyTable, Router, States, noisy
 from hierrouter.replay.env import QueryStream
 

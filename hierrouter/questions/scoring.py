@@ -9,14 +9,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from hierrouter.questions.answers import (
-    boxed,
-    choice,
-    exact_match,
-    numeric,
-    plain_number,
-    token_f1,
-)
+from hierrouter.questions.answers import boxed, choice, exact_match, numeric, plain_number, token_f1
 from hierrouter.questions.final import BOX, MARK
 from hierrouter.questions.own_code import import_path, own_code, source_digest, source_file
 from hierrouter_cache.errors import InputError, suggestion

@@ -164,7 +164,7 @@ def verify_cache(
     forest = walk(reader, opened_pool(plan.pool).spec, plan.queries)
     orphans = reader.number(
         "SELECT count(*) FROM calls_rows c ANTI JOIN (SELECT outcome AS context FROM "
-        "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context",
+        "calls_rows UNION ALL SELECT context FROM queries_rows) p ON p.context = c.context"
     )
     lines = [
         f"{len(reader.parts)} parts: every byte as its name says, the chain is whole"

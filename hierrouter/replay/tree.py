@@ -57,9 +57,7 @@ def load_texts(root: Path, tree: RouteTree, pool: str | None = None) -> list[Tex
     rows = reader.queries(forest.keys, ("question", "answers")).to_pylist()
     return [
         Texts(
-            row["question"],
-            tuple(row["answers"]),
-            ("", *(found[call].response for call in mine)),
+            row["question"], tuple(row["answers"]), ("", *(found[call].response for call in mine))
         )
         for row, mine in zip(rows, calls.tolist(), strict=True)
     ]

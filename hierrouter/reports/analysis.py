@@ -148,11 +148,7 @@ def _more(
 
 
 def _add_calls(
-    found: Estimates,
-    fold: RouteTree,
-    alpha: float,
-    endings: NDArray[np.float64] | None,
-    stop: bool,
+    found: Estimates, fold: RouteTree, alpha: float, endings: NDArray[np.float64] | None, stop: bool
 ) -> None:
     """Expected calls of each model at each hop, by the router and by the tree oracle."""
     policies = {("oracle", "oracle"): _oracle_endings(fold, alpha, stop)}

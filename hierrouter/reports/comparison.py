@@ -32,25 +32,8 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
 from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.report import ROWS, run_or_sweep, table_named
-from hierrouter.reports.values import (
-    Bootstrap,
-    Estimate,
-    Estimates,
-    Row,
-    Values,
-    estimates,
-    pivot,
-)
-from hierrouter.tables import (
-    Cell,
-    Column,
-    Line,
-    Table,
-    as_markdown,
-    json_text,
-    numbered,
-    one_line,
-)
+from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row, Values, estimates, pivot
+from hierrouter.tables import Cell, Column, Line, Table, as_markdown, json_text, numbered, one_line
 from hierrouter_cache.writer import write_atomically
 
 

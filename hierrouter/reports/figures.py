@@ -321,10 +321,7 @@ def _name_groups(axes: Axes, datasets: Sequence[str], width: float) -> None:
     groups, labels = len(datasets), [label(name) for name in datasets]
     slanted = max(map(len, labels)) * groups * CHARACTER_INCHES > width - 1
     axes.set_xticks(
-        range(groups),
-        labels,
-        rotation=30 if slanted else 0,
-        ha="right" if slanted else "center",
+        range(groups), labels, rotation=30 if slanted else 0, ha="right" if slanted else "center"
     )
     middle, half = (groups - 1) / 2, max(groups, FEWEST_GROUPS) / 2
     axes.set_xlim(middle - half, middle + half)

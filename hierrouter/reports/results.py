@@ -555,11 +555,7 @@ def _analysis(report: Report) -> dict[str, Any]:
             for section, fields in nested.items()
         },
         "measurable": seen
-        and {
-            "view": seen.policy,
-            "looks": int(seen.looks),
-            **_nested(seen, "n", "reward"),
-        },
+        and {"view": seen.policy, "looks": int(seen.looks), **_nested(seen, "n", "reward")},
         "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
         "frontier": spent and {**asdict(spent), "hulls": [_hull(row) for row in report.hulls]},
         "models": [_model(row) for row in report.models],

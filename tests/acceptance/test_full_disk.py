@@ -45,11 +45,7 @@ def happened(folder: Path, command: list[str]) -> dict[str, str]:
     space = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", STEPS, "sh"]
     try:
         done = subprocess.run(
-            [*space, *command],
-            cwd=folder,
-            env=environment(),
-            capture_output=True,
-            text=True,
+            [*space, *command], cwd=folder, env=environment(), capture_output=True, text=True
         )
     except OSError as error:
         pytest.skip(f"no small file system here: {error}")

@@ -91,10 +91,7 @@ def set_back(part: Path, _: Path) -> str:
     return part.name
 
 
-HARMS = (
-    *(deleted, renamed_later, exchanged_names),
-    *(swapped, exchanged, joined, set_back),
-)
+HARMS = (*(deleted, renamed_later, exchanged_names), *(swapped, exchanged, joined, set_back))
 
 
 @pytest.fixture(scope="module")

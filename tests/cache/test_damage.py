@@ -314,11 +314,7 @@ def no_utf8(column: str) -> Change:
 ODD: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     "no answer": ("calls", every("response", None), ("open",)),
     "a time that is none": ("calls", every("latency_s", float("nan")), ("export",)),
-    "a key that is not UTF-8": (
-        "calls",
-        no_utf8("key"),
-        ("info", "open", "export", "compact"),
-    ),
+    "a key that is not UTF-8": ("calls", no_utf8("key"), ("info", "open", "export", "compact")),
     "a step that is not UTF-8": ("calls", no_utf8("step"), ("info", "open", "sql", "export")),
     "no question": ("queries", every("question", None), ("open",)),
     "no references": ("queries", every("answers", None), ("open",)),

@@ -16,9 +16,7 @@ from hierrouter_cache.embeddings import (
     embedding_files,
     merge_embeddings,
 )
-from hierrouter_cache.embeddings import (
-    CONTEXTS as CONTEXT_TEXTS,
-)
+from hierrouter_cache.embeddings import CONTEXTS as CONTEXT_TEXTS
 from hierrouter_cache.errors import DamagedPart, IncompleteTree, WorldError
 from hierrouter_cache.keys import digest
 from hierrouter_cache.maintenance import quarantine

@@ -142,9 +142,7 @@ generation = { max_new_tokens = 4 }
 """
 
 
-def test_only_what_is_missing_is_asked_and_another_pool_gets_the_same_queries(
-    place: Place,
-) -> None:
+def test_only_what_is_missing_is_asked_and_another_pool_gets_the_same_queries(place: Place) -> None:
     (place / "mine.jsonl").write_text("\n".join(QUESTIONS) + "\n")
     place.does("collect --datasets mine.jsonl --pool testbed --cache c")
     before = place.tells("cache info --cache c")

@@ -117,9 +117,7 @@ def test_a_run_that_could_not_be_said_to_be_the_newest_is_not_begun(rivals: Plac
     assert not (rivals / "runs/newest").exists()
 
 
-def test_the_newest_run_is_the_one_that_was_finished_last_whatever_the_clock(
-    rivals: Place,
-) -> None:
+def test_the_newest_run_is_the_one_that_was_finished_last_whatever_the_clock(rivals: Place) -> None:
     for file in rivals.folder.rglob("*"):
         os.utime(file, (1e9, 1e9 + ("rival" in str(file))))
     assert f"checkpoint {TRAIN}" in rivals.does("report").stderr

@@ -162,10 +162,7 @@ def test_other_questions_of_the_cache_tell_what_to_expect_and_are_not_counted(
 
 def test_cost_is_tokens_times_the_rates(tmp_path: Path) -> None:
     engines = Scripted()
-    models = (
-        ModelSpec("a", "a", rate_in=0.001, rate_out=0.5),
-        ModelSpec("b", "b", base_rate=0.25),
-    )
+    models = (ModelSpec("a", "a", rate_in=0.001, rate_out=0.5), ModelSpec("b", "b", base_rate=0.25))
     pool = Pool(models, 1, ("Solve.",))
     fill_cache(pool, drawn(10, "arith"), tmp_path, engines=engines)
     stages = estimate(pool, drawn(20, "arith"), tmp_path, engines).stages

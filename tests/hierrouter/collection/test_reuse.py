@@ -126,10 +126,7 @@ def cache(collected: dict[Callable[[Pool], Pool], Path], tmp_path: Path) -> Path
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_setting_asks_again_where_it_changes_answers(
-    originals: Path,
-    collected: dict[Callable[[Pool], Pool], Path],
-    tmp_path: Path,
-    change: str,
+    originals: Path, collected: dict[Callable[[Pool], Pool], Path], tmp_path: Path, change: str
 ) -> None:
     first, changed, expected = CHANGES[change]
     before, root = first(pool(originals)), tmp_path / "cache"

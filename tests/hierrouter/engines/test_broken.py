@@ -184,11 +184,7 @@ def test_a_model_that_repeats_a_special_token_is_named(
     ("text", "reason", "what"), [("", "stop", "empty"), ("x", "length", "cut")]
 )
 def test_answers_out_of_the_ordinary_are_said_once_and_early(
-    text: str,
-    reason: str,
-    what: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    text: str, reason: str, what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = Pool((ModelSpec("odd", "odd", 1.0),), hops=1, stage_prompts=("",), encoder="x")
     queries = [Query(str(n), "mine", f"question {n}", ("1",), "train") for n in range(200)]

@@ -269,10 +269,7 @@ def only_late(given: Any) -> Act:
 
 
 BAD = [
-    (
-        lambda seen: 3,
-        "no such action: 3: .*stage 0; actions: 0 model-0, 1 .*, 2 model-2$",
-    ),
+    (lambda seen: 3, "no such action: 3: .*stage 0; actions: 0 model-0, 1 .*, 2 model-2$"),
     (lambda seen: -1, "no such action: -1: <lambda>: query q0, stage 0"),
     (lambda seen: "modle", "no such action: 'modle': <lambda>: query q0, stage 0"),
     (lambda seen: None, "policy gave None: <lambda>: query q0, stage 0; give an action from 0 "),
@@ -284,10 +281,7 @@ BAD = [
     (lambda seen: [1.5, -0.5, 0], "policy gave no probabilities: 1.5 -0.5 0: "),
     (lambda seen: [np.nan, 1, 0], "policy gave no probabilities: nan 1 0: "),
     (lambda seen: [np.inf, -np.inf, 1], "policy gave no probabilities: inf -inf 1: "),
-    (
-        lambda seen: sys.exit("gone"),
-        "policy failed: .*: SystemExit: gone; mend it, or leave",
-    ),
+    (lambda seen: sys.exit("gone"), "policy failed: .*: SystemExit: gone; mend it, or leave"),
     (Raising(), "policy failed: raising: query q0, stage 0: LookupError: no such thing; mend it"),
     (lambda seen: seen["answers"], "no texts to read: this tree holds numbers only; open the"),
     (lambda seen: seen["qeustion"], "<lambda>: query q0, stage 0: KeyError: 'qeustion'; mend it"),

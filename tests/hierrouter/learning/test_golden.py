@@ -22,12 +22,7 @@ from tests.hierrouter.trees import planted_tree
 
 GOLDEN = SOURCES / "tests" / "golden"
 SAMPLED = PPOConfig(
-    epochs=8,
-    rollouts=512,
-    update_epochs=4,
-    hidden=32,
-    warmup_steps=8,
-    entropy_coefficient=0.1,
+    epochs=8, rollouts=512, update_epochs=4, hidden=32, warmup_steps=8, entropy_coefficient=0.1
 )
 CONFIGS = {"ppo": SAMPLED, "exact": ExactConfig(epochs=8, queries=8, hidden=32)}
 

@@ -179,8 +179,7 @@ def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])],
+    ("name", "value"), [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])]
 )
 def test_a_summary_of_nothing_or_no_numbers_is_an_error(
     tmp_path: Path, name: str, value: object

@@ -96,11 +96,7 @@ STATED: dict[Callable[[str], Any], list[tuple[str, Any]]] = {
         (rf"ten signs, \boxed{{x{LONGEST_BOX}}} y}}", None),
     ],
     marked_text: [("#### 3\n#### \n 4 apples \nor more\n", "4 apples "), ("### 3", None)],
-    cued_text: [
-        ("think\nA: 5. No", "5"),
-        ("the ANSWER is 6! A\n7", "6"),
-        ("A man has 8", None),
-    ],
+    cued_text: [("think\nA: 5. No", "5"), ("the ANSWER is 6! A\n7", "6"), ("A man has 8", None)],
     final_number: [
         ("He has 3 dogs and 4 cats, so 7 pets.\n#### 7", 7),
         ("A: 1,234", 1234),

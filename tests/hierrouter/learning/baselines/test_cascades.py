@@ -94,8 +94,7 @@ def test_many_are_wiser_than_one_and_all_are_paid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "chosen"),
-    [([7, 8, 8], 1), ([8, 7, 8], 0), ([7, 8, 9], 0), ([8, 8, 8], 0)],
+    ("says", "chosen"), [([7, 8, 8], 1), ([8, 7, 8], 0), ([7, 8, 9], 0), ([8, 8, 8], 0)]
 )
 def test_equal_answers_are_counted_and_a_tie_goes_to_the_first(
     says: list[int], chosen: int
