@@ -166,7 +166,8 @@ class Maker:
         shown = np.array([text.count(" ") for text in asked.prompt])
         tokens = [(TOKENS_A_WORD * words).astype(np.int32) for words in (shown, count + 2)]
         texts = [keys, [step] * n, asked.context, outcome, [SPEC.models[action]] * n]
-        columns = [*texts, asked.prompt, said, *tokens, ["stop"] * n, np.full(n, 0.01)]
+        unsure = [[None] * n] * 3
+        columns = [*texts, asked.prompt, said, *tokens, ["stop"] * n, np.full(n, 0.01), *unsure]
         table = pa.table(columns, schema=CALLS)
         for start in range(0, n, BATCH):
             self.writer.append("calls", table.slice(start, BATCH))

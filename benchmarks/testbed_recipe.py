@@ -242,12 +242,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer() -> Any:
-    """A `transformers` fast tokenizer with chat template, padding on the left."""
+def build_tokenizer(words: frozenset[str]) -> Any:
+    """A `transformers` fast tokenizer with chat template, padding on the left.
+
+    `words`: each a token of its own; all else is spelled.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    bytes_and_words = models.BPE(vocab=_numbered(), merges=[], ignore_merges=True)
+    bytes_and_words = models.BPE(vocab=_numbered(words), merges=[], ignore_merges=True)
     backend = Tokenizer(bytes_and_words)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -270,13 +273,12 @@ def build_tokenizer() -> Any:
     return tokenizer
 
 
-def _numbered() -> dict[str, int]:
+def _numbered(words: frozenset[str]) -> dict[str, int]:
     """Token to id. `Ġ` is the byte-level spelling of a space before a word."""
     from tokenizers import pre_tokenizers
 
-    words = sorted(vocabulary())
     tokens = [PAD, END, *ROLES, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokens += ["Ġ?", "Ġ.", *words, *(f"Ġ{word}" for word in words)]
+    tokens += ["Ġ?", "Ġ.", *sorted(words), *(f"Ġ{word}" for word in sorted(words))]
     return {token: number for number, token in enumerate(tokens)}
 
 
@@ -370,12 +372,44 @@ def train_specialist(
     `on_step(step, steps, loss)` is called after each of the `steps` steps, counted from 1; the
     loss is in nats per response token. Raises `KeyError` for a name without a recipe.
     """
-    recipe, tokenizer = RECIPES[name], build_tokenizer()
+    rng = Random(seed)
+    draw = Draw(rng, "train")
+
+    def block(lessons: int, drills: float) -> list[Lesson]:
+        teach = [drill if rng.random() < drills else lesson for _ in range(lessons)]
+        return [kind(name, draw) for kind in teach]
+
+    train_model(RECIPES[name], build_tokenizer(vocabulary()), block, rng, out, seed, on_step)
+
+
+# From a number of lessons, and the share of drills among them, to the lessons.
+Block = Callable[[int, float], list[Lesson]]
+
+
+def train_model(
+    recipe: Recipe,
+    tokenizer: Any,
+    block: Block,
+    rng: Random,
+    out: Path,
+    seed: int,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> None:
+    """Train a model from nothing and save it to `out`.
+
+    Args:
+        recipe: its architecture and schedule.
+        tokenizer: from `build_tokenizer`.
+        block: makes lessons.
+        rng: orders the batches.
+        out: a folder.
+        seed: of the first weights.
+        on_step: see `train_specialist`.
+    """
     with torch_threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(recipe, tokenizer)
-        rng = Random(seed)
-        fit(model, _batches(name, recipe, tokenizer, rng), recipe, on_step)
+        fit(model, _batches(block, recipe, tokenizer, rng), recipe, on_step)
     save(model, tokenizer, out)
 
 
@@ -457,18 +491,15 @@ def encode(tokenizer: Any, lessons: Sequence[Lesson]) -> list[tuple[list[int], l
 
 
 def _batches(
-    name: Model, recipe: Recipe, tokenizer: Any, rng: Random
+    block: Block, recipe: Recipe, tokenizer: Any, rng: Random
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """First blocks of drill, then of the mix without end; rows of like length together."""
-    draw, step = Draw(rng, "train"), 0
+    step = 0
     while True:
         drilling = step < recipe.drill_steps
         size = recipe.drill_batch if drilling else recipe.mix_batch
-        share = 1.0 if drilling else recipe.drill_share_in_mix
-        teach = [
-            drill if rng.random() < share else lesson for _ in range(size * BATCHES_SORTED_TOGETHER)
-        ]
-        rows = encode(tokenizer, [kind(name, draw) for kind in teach])
+        drills = 1.0 if drilling else recipe.drill_share_in_mix
+        rows = encode(tokenizer, block(size * BATCHES_SORTED_TOGETHER, drills))
         rows.sort(key=lambda row: len(row[0]) + len(row[1]))
         groups = [rows[start : start + size] for start in range(0, len(rows), size)]
         rng.shuffle(groups)

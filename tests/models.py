@@ -12,9 +12,9 @@ def save_random_model(folder: Path, architecture: str, seed: int = 0, window: in
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from benchmarks.testbed_recipe import build_tokenizer
+    from benchmarks.testbed_recipe import build_tokenizer, vocabulary
 
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(vocabulary())
     config = AutoConfig.for_model(
         architecture,
         vocab_size=len(tokenizer),

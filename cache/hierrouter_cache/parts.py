@@ -47,6 +47,12 @@ CALLS = pa.schema(
         ("tokens_out", pa.int32()),  # generated tokens, the end token included
         ("finish_reason", pa.string()),  # "stop", "length", or "unknown" after an import
         ("latency_s", pa.float64()),  # of the batch, shared equally by its rows; null if imported
+        # How sure the model was: log-probabilities of the generated tokens, in nats; the number of
+        # those that count, less than tokens_out where an engine leaves out the end token. Null
+        # where it tells nothing.
+        ("logprob_sum", pa.float64()),
+        ("logprob_min", pa.float64()),
+        ("logprob_tokens", pa.int32()),
     ]
 )
 QUERIES = pa.schema(
@@ -63,7 +69,10 @@ QUERIES = pa.schema(
     ]
 )
 # Columns that parts of earlier versions lack, by kind, with their types in SQL.
-ADDED = {"queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]"}}
+ADDED = {
+    "queries": {"choices": "STRUCT(label VARCHAR, text VARCHAR)[]"},
+    "calls": {"logprob_sum": "DOUBLE", "logprob_min": "DOUBLE", "logprob_tokens": "INTEGER"},
+}
 SCORES = pa.schema(
     [
         ("call", pa.string()),
@@ -90,7 +99,23 @@ FAILURES = pa.schema(
         ("attempts", pa.int32()),
     ]
 )
-KINDS = {"calls": CALLS, "queries": QUERIES, "scores": SCORES, "plans": PLANS, "failures": FAILURES}
+SIGNALS = pa.schema(  # of calls that were stored without, see `CALLS`
+    [
+        ("call", pa.string()),
+        ("outcome", pa.string()),  # of the call: the response that was read again
+        ("logprob_sum", pa.float64()),
+        ("logprob_min", pa.float64()),
+        ("logprob_tokens", pa.int32()),
+    ]
+)
+KINDS = {
+    "calls": CALLS,
+    "queries": QUERIES,
+    "scores": SCORES,
+    "plans": PLANS,
+    "failures": FAILURES,
+    "signals": SIGNALS,
+}
 SEALS = pa.schema(
     [
         ("part", pa.string()),  # the name of a part
@@ -99,12 +124,13 @@ SEALS = pa.schema(
 )
 SCHEMAS = {**KINDS, "seals": SEALS}  # seals are commits of the cache itself, and no rows of it
 # Columns that may be null: where an import does not know it, or there are none.
-NULLABLE = ("latency_s", "choices")
+NULLABLE = ("latency_s", "choices", "logprob_sum", "logprob_min", "logprob_tokens")
 # The columns that name a row: of several rows with the same ones, the first is served.
 IDENTITY = {
     "calls": ("key",),
     "queries": ("query",),
     "scores": ("call", "references", "scorer"),
+    "signals": ("call", "outcome"),
     "plans": ("plan",),
     "failures": ("key",),
 }

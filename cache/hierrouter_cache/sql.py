@@ -17,9 +17,13 @@ CREATE VIEW queries AS
     SELECT query, id, dataset, split, question, answers FROM asked JOIN cache.queries USING (query);
 CREATE VIEW nodes AS
     SELECT q.query, q.id, q.dataset, q.split, n.route, n.hop, c.model, c.prompt, c.response,
-        c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call
+        c.tokens_in, c.tokens_out, c.finish_reason, n.cost, n.total_cost, c.key AS call,
+        coalesce(c.logprob_sum, s.logprob_sum) AS logprob_sum,
+        coalesce(c.logprob_min, s.logprob_min) AS logprob_min,
+        coalesce(c.logprob_tokens, s.logprob_tokens) AS logprob_tokens
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
-    JOIN cache.calls c ON hash(c.key) = n.call_hash;
+    JOIN cache.calls c ON hash(c.key) = n.call_hash
+    LEFT JOIN cache.signals s ON s.call = c.key AND s.outcome = c.outcome;
 CREATE VIEW scores AS
     SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
         split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,

@@ -393,6 +393,9 @@ Device = Annotated[
 NoReferences = Annotated[
     bool, switch("--no-references", "Without the pool's reference models, now and later.")
 ]
+Signals = Annotated[
+    bool, switch("--signals", "Have models read again what was stored without how sure they were.")
+]
 DryRun = Annotated[
     bool, switch("--dry-run", "Print calls, tokens, time, cost and disk; call nothing.")
 ]

@@ -34,6 +34,7 @@ LINES = {
     "call": "calls",
     "failure": "failures",
     "score": "scores",
+    "signal": "signals",
     "plan": "plans",
 }
 HEADER = "cache"

@@ -116,6 +116,7 @@ def responses_to(stages: Sequence[Stage], context: str, responses: Mapping[str, 
 
 def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
     """One row of `calls`; `seconds` is what it took, None where nobody knows."""
+    sure = answer.confidence
     return {
         **vars(call),
         "outcome": next_context(call.context, answer.text),
@@ -125,6 +126,9 @@ def call_row(model: str, call: Call, answer: Response, seconds: float | None) ->
         "tokens_out": answer.tokens_out,
         "finish_reason": answer.finish_reason,
         "latency_s": seconds,
+        "logprob_sum": sure and sure.total,
+        "logprob_min": sure and sure.lowest,
+        "logprob_tokens": sure and sure.tokens,
     }
 
 

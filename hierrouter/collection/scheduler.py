@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import InitVar, dataclass
 from pathlib import Path
@@ -222,17 +222,17 @@ class _Collection:
         self.summary.seconds += seconds
 
     def _look_at(self, name: str, answers: Sequence[generator.Response]) -> None:
-        """Say at once, and once for each model, that its answers are empty or cut."""
+        """Say at once, and once for each model, that its answers are not as they should be."""
         seen = self.seen
         seen[name, "all"] += len(answers)
-        for what, is_so in (("empty", lambda one: not one.text), ("cut at the cap", _is_cut)):
+        for what, is_so, remedy in REMARKABLE:
             seen[name, what] += sum(map(is_so, answers))
             share = seen[name, what] / seen[name, "all"]
             if seen[name, "all"] >= ENOUGH and share >= ODD and not seen[name, f"said {what}"]:
                 seen[name, f"said {what}"] += 1
                 logging.getLogger(__name__).warning(
-                    "note: %.0f%% of the answers of %s are %s; look at its settings and template",
-                    *(100 * share, name, what),
+                    "note: %.0f%% of the answers of %s are %s; %s",
+                    *(100 * share, name, what, remedy),
                 )
 
     def _give_up(
@@ -267,8 +267,15 @@ class _Collection:
             self.summary.incomplete += missing > 0
 
 
-def _is_cut(answer: generator.Response) -> bool:
-    return answer.finish_reason == "length"
+REMARKABLE: tuple[tuple[str, Callable[[generator.Response], bool], str], ...] = (
+    ("empty", lambda answer: not answer.text, "look at its settings and template"),
+    ("cut at the cap", lambda answer: answer.finish_reason == "length", "look at its settings"),
+    (
+        "without log-probabilities",
+        lambda answer: answer.confidence is None,
+        "no router can see how sure it is",
+    ),
+)
 
 
 @contextmanager

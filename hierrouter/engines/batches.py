@@ -7,7 +7,8 @@ prompt.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -25,14 +26,16 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
-from hierrouter.engines.generator import Stop
-from hierrouter.engines.soundness import Finite
+from hierrouter.engines.generator import Confidence, Stop
+from hierrouter.engines.soundness import NO_LOGITS, Recorder
 from hierrouter.pools.pool import Generation, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError
 from hierrouter_cache.keys import digest
 
+# What a device works on at once; more is slower on a CPU, whose caches it leaves.
 ROWS = {"cpu": 32, "cuda": 512}
 PROMPT_TOKENS = {"cpu": 2_048, "cuda": 131_072}
+TINY = 2_000_000  # parameters; below, a CPU takes twice as much
 # Keys, values and logits get this much of the free memory; the rest is for all between.
 CACHE_SHARE = 0.6
 # Below this size an operation is over before a second thread has woken up.
@@ -56,15 +59,17 @@ class StaticBatches:
     Args:
         model: a causal language model.
         pad: the token that fills up.
+        ends: the tokens that end a response.
         generation: decoding settings.
 
     Attributes:
         limits: of a batch; less after memory ran out.
     """
 
-    def __init__(self, model: Any, pad: int, generation: Generation) -> None:
+    def __init__(self, model: Any, pad: int, ends: frozenset[int], generation: Generation) -> None:
         self._model = model
         self._pad = pad
+        self._ends = ends
         self._generation = generation
         self.limits = limits_for(model, generation.max_new_tokens)
         is_tiny = model.num_parameters() < ONE_THREAD_PARAMETERS
@@ -76,8 +81,8 @@ class StaticBatches:
         stop: Stop,
         is_live: bool = False,
         on_token: OnToken | None = None,
-    ) -> Iterator[tuple[int, list[int]]]:
-        """(key, response tokens) of each prompt; longest prompts first.
+    ) -> Iterator[tuple[int, Decoded]]:
+        """(key, response) of each prompt; longest prompts first.
 
         Raises RuntimeError: the model failed, e.g. one prompt alone needs too much memory, or
         memory ran out after a token was told.
@@ -104,13 +109,13 @@ class StaticBatches:
                     if not is_live:
                         self.limits = limits
                     break
-                for row, tokens in zip(rows, generated, strict=True):
+                for row, decoded in zip(rows, generated, strict=True):
                     del waiting[row]
-                    yield row, tokens
+                    yield row, decoded
 
     def _attempt(
         self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
-    ) -> list[list[int]] | None:
+    ) -> list[Decoded] | None:
         """The responses, or None where memory ran out."""
         try:
             with torch_threads(self._threads):
@@ -134,7 +139,7 @@ class StaticBatches:
     @torch.inference_mode()
     def _decode_batch(
         self, prompts: list[Prompt], shape: Shape, follower: _Follower | None
-    ) -> list[list[int]]:
+    ) -> list[Decoded]:
         filled = prompts + [prompts[0]] * (shape.height - len(prompts))
         tokens = torch.full((shape.height, shape.width), self._pad)
         mask = torch.zeros((shape.height, shape.width), dtype=torch.long)
@@ -144,25 +149,85 @@ class StaticBatches:
             mask[row, start:] = 1
         device = self._model.device
         seeds = [prompt.seed for prompt in prompts]
-        watch = Finite(device)
-        output = self._model.generate(
-            input_ids=tokens.to(device),
-            attention_mask=mask.to(device),
-            logits_processor=LogitsProcessorList(
-                [watch, *processors(self._generation, seeds, device)]
-            ),
-            max_new_tokens=self._generation.max_new_tokens,
-            do_sample=False,  # where sampling is on, the processors have drawn already
-            num_beams=1,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            pad_token_id=self._pad,
-            streamer=follower,
-        )
-        watch.require()
-        rows: list[list[int]] = output[: len(prompts), shape.width :].tolist()
-        return rows
+        with Recorder(self._model, len(prompts), self._ends) as recorder:
+            output = self._model.generate(
+                input_ids=tokens.to(device),
+                attention_mask=mask.to(device),
+                logits_processor=LogitsProcessorList(
+                    [recorder, *processors(self._generation, seeds, device)]
+                ),
+                max_new_tokens=self._generation.max_new_tokens,
+                do_sample=False,  # where sampling is on, the processors have drawn already
+                num_beams=1,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                pad_token_id=self._pad,
+                streamer=follower,
+            )
+        recorder.finish(output[:, -1])
+        sure = recorder.total.tolist(), recorder.lowest.tolist()
+        rows = [
+            up_to_end(row, self._ends) for row in output[: len(prompts), shape.width :].tolist()
+        ]
+        return [
+            Decoded(row, Confidence(total, lowest, len(row)))
+            for row, total, lowest in zip(rows, *sure, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Tokens of a response, the end token included where there is one, and how sure they are."""
+
+    tokens: list[int]
+    confidence: Confidence | None
+
+
+def up_to_end(tokens: list[int], ends: frozenset[int]) -> list[int]:
+    """The tokens of a response without what follows its end token."""
+    end = next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+    return tokens[: end + 1]
+
+
+@torch.inference_mode()
+def reread(
+    model: Any, prompts: Sequence[list[int]], said: Sequence[list[int]], ends: frozenset[int]
+) -> list[Confidence]:
+    """How sure a model is of responses that are known, from one pass over them.
+
+    Raises RuntimeError: the logits are not finite, or memory ran out.
+
+    Args:
+        model: a causal language model.
+        prompts: tokens, of each.
+        said: tokens of each response; where it ended, one of `ends` last, whichever that was.
+        ends: the tokens that end a response.
+    """
+    longest = max(map(len, said))
+    rows = [prompt + tokens for prompt, tokens in zip(prompts, said, strict=True)]
+    width = max(map(len, rows))
+    # To the left, so that all responses end together; what fills up is not looked at.
+    tokens = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    output = model(
+        input_ids=tokens.to(model.device),
+        attention_mask=mask.to(model.device),
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(model.device),
+        logits_to_keep=longest + 1,
+        use_cache=False,
+    )
+    logits = output.logits[:, :-1].float()
+    tokens = tokens[:, -longest:].to(model.device)
+    chosen = logits.gather(2, tokens[:, :, None])[:, :, 0]
+    has_ended = torch.isin(tokens[:, -1], torch.tensor(sorted(ends), device=model.device))
+    likeliest_end = logits[:, -1, sorted(ends)].amax(dim=1)
+    chosen[:, -1] = torch.where(has_ended, likeliest_end, chosen[:, -1])
+    found = (chosen - logits.logsumexp(dim=2)).tolist()
+    each = [row[-len(one) :] for row, one in zip(found, said, strict=True)]
+    if not all(math.isfinite(value) for row in each for value in row):
+        raise RuntimeError(NO_LOGITS)
+    return [Confidence(math.fsum(row), min(row), len(row)) for row in each]
 
 
 class _Follower(BaseStreamer):  # type: ignore[misc]
@@ -197,11 +262,13 @@ def limits_for(model: Any, new_tokens: int) -> Limits:
     """
     free, _ = memory({parameter.device for parameter in model.parameters()})
     config = model.config.get_text_config()
-    logits = config.vocab_size * torch.float32.itemsize * 3  # as they come, processed, compared
+    # As they come, recorded, processed, compared.
+    logits = config.vocab_size * torch.float32.itemsize * 4
     token = cache_bytes(config, model.dtype) + logits // (new_tokens + 1)
     kind = model.device.type
     cache_tokens = int(CACHE_SHARE * free) // token
-    return Limits(ROWS[kind], PROMPT_TOKENS[kind], cache_tokens, new_tokens)
+    times = 2 if kind == "cpu" and model.num_parameters() < TINY else 1
+    return Limits(times * ROWS[kind], times * PROMPT_TOKENS[kind], cache_tokens, new_tokens)
 
 
 def cache_bytes(config: Any, dtype: torch.dtype) -> int:
@@ -211,7 +278,8 @@ def cache_bytes(config: Any, dtype: torch.dtype) -> int:
     return int(2 * config.num_hidden_layers * heads * width * dtype.itemsize)
 
 
-NARROWEST = 16  # tokens; widths are this times 1, 2, 3, 4, 6, 8, 12, 16, ...
+NARROWEST = 16  # tokens
+SHAPES = "2"  # of static batches; another shape, another last digit, and now and then another text
 
 
 @dataclass(frozen=True)
@@ -240,7 +308,7 @@ class Limits:
 
     def shape(self, length: int) -> Shape:
         """The shape of the batch in which a prompt of `length` tokens is decoded."""
-        width = step_above(length, NARROWEST)
+        width = width_for(length)
         room = step_below(self.cache_tokens // (width + self.new_tokens))
         return Shape(max(1, min(self.rows, self.prompt_tokens // width, room)), width)
 
@@ -269,9 +337,10 @@ def batches(lengths: Mapping[int, int], limits: Limits) -> list[tuple[Shape, lis
 STEPS = sorted(first << n for n in range(60) for first in (1, 3))  # 1, 2, 3, 4, 6, 8, 12, ...
 
 
-def step_above(number: int, first: int = 1) -> int:
-    """The least of `first` times 1, 2, 3, 4, 6, 8, 12, 16, ... that is not below `number`."""
-    return first * STEPS[bisect_left(STEPS, -(-number // first))]
+def width_for(length: int) -> int:
+    """The least of 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, ... that is not below `length`."""
+    step = 1 << max((length - 1).bit_length() - 3, 2)  # an eighth to a quarter of the width
+    return max(NARROWEST, -(-length // step) * step)
 
 
 def step_below(number: int) -> int:
@@ -323,6 +392,7 @@ class ContinuousBatches:
 
     def __init__(self, model: Any, pad: int, ends: frozenset[int], spec: ModelSpec) -> None:
         self._model = model
+        self._ends = ends
         self._settings = deepcopy(model.generation_config)
         unheeded = [
             name
@@ -345,8 +415,8 @@ class ContinuousBatches:
             pad_token_id=pad,
         )
 
-    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, list[int]]]:
-        """(key, response tokens) of each prompt, as they are finished.
+    def decode(self, prompts: Mapping[int, Prompt], stop: Stop) -> Iterator[tuple[int, Decoded]]:
+        """(key, response) of each prompt, as they are finished.
 
         Raises RuntimeError: the engine failed.
         """
@@ -368,16 +438,16 @@ class ContinuousBatches:
                         flying.add(row)
                     if not flying:
                         return
-                    done, tokens = _next_result(manager)
+                    done, decoded = self._next_result(manager)
                     flying.remove(done)
-                    yield done, tokens
+                    yield done, decoded
             finally:
                 for row in flying:
                     manager.cancel_request(str(row))
 
     def _config(self, prompts: Mapping[int, Prompt]) -> ContinuousBatchingConfig:
         if self._model.device.type != "cpu":
-            return ContinuousBatchingConfig()
+            return ContinuousBatchingConfig(return_logprobs=True)
         longest = max(len(prompt.tokens) for prompt in prompts.values())
         pages = -(-(longest + self._settings.max_new_tokens) // CPU_PAGE_TOKENS)
         return ContinuousBatchingConfig(
@@ -385,18 +455,21 @@ class ContinuousBatches:
             num_blocks=(pages + 1) * IN_FLIGHT["cpu"],
             max_batch_tokens=CPU_BATCH_TOKENS,
             max_requests_per_batch=IN_FLIGHT["cpu"],
+            return_logprobs=True,
         )
 
-
-def _next_result(manager: Any) -> tuple[int, list[int]]:
-    while True:
-        result = manager.get_result(timeout=1.0)
-        if result is None and not manager.is_running():
-            raise RuntimeError("continuous batching ended unexpectedly")
-        if result is not None and result.is_finished():
-            if result.error:
-                raise RuntimeError(result.error)
-            return int(result.request_id), list(result.generated_tokens)
+    def _next_result(self, manager: Any) -> tuple[int, Decoded]:
+        while True:
+            result = manager.get_result(timeout=1.0)
+            if result is None and not manager.is_running():
+                raise RuntimeError("continuous batching ended unexpectedly")
+            if result is not None and result.is_finished():
+                if result.error:
+                    raise RuntimeError(result.error)
+                tokens = up_to_end(list(result.generated_tokens), self._ends)
+                logprobs = list(result.logprobs)[: len(tokens)]
+                sure = Confidence.of(logprobs, len(tokens), has_end=False)
+                return int(result.request_id), Decoded(tokens, sure)
 
 
 def prompt_seed(weights: str, seed: int, prompt: str) -> int:

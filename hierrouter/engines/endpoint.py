@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from hierrouter.engines import endpoint_client as server
 from hierrouter.engines.generator import (
     Answer,
+    Confidence,
     Failure,
     Outage,
     Response,
@@ -214,6 +215,7 @@ class Caller:
         self._model = spec.model
         self._generation = spec.generation
         self._limit = LIMIT
+        self._asks_logprobs = True
         named = endpoint.answers_as or spec.model
         # `transformers serve` puts the revision behind the name.
         self._names = (named, f"{named}@{spec.revision or 'main'}")
@@ -231,7 +233,7 @@ class Caller:
         `client`: the connection to its server; `prompt`: the text; `on_text`: told what comes next
         of the answer, while it comes.
         """
-        limit = self._limit
+        limit, asks_logprobs = self._limit, self._asks_logprobs
         request = self._request(prompt, limit)
         try:
             if on_text:
@@ -242,11 +244,14 @@ class Caller:
         except server.Refused as refused:
             if refused.status != "error":
                 return Failure(refused.status, str(refused))
-            if refused.is_doubtful or limit == OTHER_LIMIT or OTHER_LIMIT not in str(refused):
+            if asks_logprobs and "logprob" in str(refused):
+                self._asks_logprobs = False
+            elif limit != OTHER_LIMIT and OTHER_LIMIT in str(refused) and not refused.is_doubtful:
+                self._limit = OTHER_LIMIT
+            else:
                 raise
         except ValueError as error:
             raise server.Again(f"unexpected answer from {client.address}: {error}") from None
-        self._limit = OTHER_LIMIT
         return await self.complete(client, prompt, on_text)
 
     async def probe(self, client: server.Client) -> None:
@@ -267,6 +272,8 @@ class Caller:
             "temperature": generation.temperature,
             limit: generation.max_new_tokens,
         }
+        if self._asks_logprobs:
+            request["logprobs"] = True
         if generation.temperature:
             # A seed of its own for each model and prompt: see docs/decisions.md on draws.
             seed = digest(["draw", self._model, generation.seed, prompt])
@@ -305,7 +312,8 @@ class Caller:
         tokens_in, tokens_out = self._tokens(completion.get("usage"), prompt, text, finish)
         if tokens_out == 0 and finish == "length":
             return Failure("too_long", f"{tokens_in} tokens of prompt left no room for a response")
-        return Response(text.strip(), tokens_in, tokens_out, finish)
+        sure = Confidence.of(_logprobs(choices[0]), tokens_out, has_end=finish == "stop")
+        return Response(text.strip(), tokens_in, tokens_out, finish, sure)
 
     async def _gathered(self, pieces: AsyncIterator[Any], on_text: Callable[[str], None]) -> str:
         """The body of a completion that comes in pieces, as if it had come whole.
@@ -317,6 +325,7 @@ class Caller:
         told what each piece adds to the text.
         """
         texts: list[str] = []
+        told: list[Any] = []
         body: dict[str, Any] = {}
         choice: dict[str, Any] = {}
         async for piece in pieces:
@@ -325,12 +334,15 @@ class Caller:
             for first in found.get("choices") or ():
                 if first.get("finish_reason"):
                     choice["finish_reason"] = first["finish_reason"]
+                told += _logprobs(first)
                 if text := (first.get("delta") or {}).get("content"):
                     self._check_model(body.get("model"))
                     texts.append(text)
                     on_text(text)
         if choice or texts:
-            body["choices"] = [{**choice, "message": {"content": "".join(texts)}}]
+            logprobs = {"content": [{"logprob": one} for one in told]}
+            message = {"content": "".join(texts)}
+            body["choices"] = [{**choice, "message": message, "logprobs": logprobs}]
         return json.dumps(body)
 
     def _check_model(self, named: Any) -> None:
@@ -390,6 +402,15 @@ def _error_in(completion: dict[str, Any]) -> str:
     error = completion if completion.get("object") == "error" else completion.get("error")
     words = error.get("message", error) if isinstance(error, dict) else error
     return " ".join(str(words).split())[: server.LONGEST_DETAIL] if words else ""
+
+
+def _logprobs(choice: dict[str, Any]) -> list[Any]:
+    """Of each token what the server sends, whatever that is; nothing where it sends none."""
+    told = choice.get("logprobs")
+    tokens = told.get("content") if isinstance(told, dict) else None
+    if not isinstance(tokens, list) or not all(isinstance(token, dict) for token in tokens):
+        return []
+    return [token.get("logprob") for token in tokens]
 
 
 def _token_count(value: Any) -> int | None:

@@ -3,8 +3,11 @@
 Then what engines share: the prompt of a call, its tokens, and which models stay loaded.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hierrouter.pools.pool import Identity, ModelSpec
@@ -20,6 +23,39 @@ STATUSES = {
 
 
 @dataclass(frozen=True)
+class Confidence:
+    """How sure a model was of its answer, before temperature or top_p change what is drawn.
+
+    Attributes:
+        total: sum of the log-probabilities of the generated tokens, in nats.
+        lowest: the least of them.
+        tokens: how many tokens that are: all, the end token included, or all but that one where
+            the engine does not tell its own.
+    """
+
+    total: float
+    lowest: float
+    tokens: int
+
+    @classmethod
+    def of(cls, logprobs: Sequence[Any], tokens_out: int, has_end: bool) -> Confidence | None:
+        """What an engine says of each token, in nats; None where that cannot be.
+
+        Servers send fewer than there are tokens, NaN, or -9999 for what they do not know.
+
+        `tokens_out`: generated tokens; `has_end`: whether an end token is one of them.
+        """
+        if not logprobs or len(logprobs) not in (tokens_out, tokens_out - has_end):
+            return None
+        if not all(isinstance(one, int | float) and UNLIKELY < one < 1e-3 for one in logprobs):
+            return None
+        return cls(math.fsum(logprobs), float(min(logprobs)), len(logprobs))
+
+
+UNLIKELY = -1000.0  # no token is chosen whose log-probability is below
+
+
+@dataclass(frozen=True)
 class Response:
     """What one call gave.
 
@@ -29,12 +65,15 @@ class Response:
         tokens_in: tokens of the prompt as the model saw it, chat template included.
         tokens_out: generated tokens, the end token included.
         finish_reason: "stop", or "length" where the response was cut.
+        confidence: None where the engine does not tell. Its last digits depend on the batch, so
+            two answers are equal whatever it is.
     """
 
     text: str
     tokens_in: int
     tokens_out: int
     finish_reason: str
+    confidence: Confidence | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
@@ -139,17 +178,27 @@ def message_of(prompt: str) -> list[dict[str, str]]:
 
 
 def prompt_tokens(tokenizer: Any, prompt: str) -> list[int]:
-    """The tokens that a model is given, chat template included.
+    """The tokens that a model is given; see `prompts_tokens`."""
+    return prompts_tokens(tokenizer, [prompt])[0]
+
+
+def prompts_tokens(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
+    """The tokens that a model is given for each prompt, chat template included.
 
     Raises RuntimeError: the template fails.
     """
+    if not prompts:
+        return []
     try:
         encoded = tokenizer.apply_chat_template(
-            message_of(prompt), add_generation_prompt=True, tokenize=True, return_dict=True
+            [message_of(prompt) for prompt in prompts],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
         )
     except Exception as error:  # it is a program of others, in a sandbox
         raise RuntimeError(f"its chat template fails: {named_reason(error)}") from error
-    return list(encoded["input_ids"])
+    return [list(tokens) for tokens in encoded["input_ids"]]
 
 
 def split_by_window(
@@ -167,8 +216,7 @@ def split_by_window(
     """
     fitting: dict[int, list[int]] = {}
     failures: dict[int, Failure] = {}
-    for place, prompt in enumerate(prompts):
-        tokens = prompt_tokens(tokenizer, prompt)
+    for place, tokens in enumerate(prompts_tokens(tokenizer, prompts)):
         if window is None or len(tokens) + new_tokens <= window:
             fitting[place] = tokens
         else:

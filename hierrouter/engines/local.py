@@ -10,7 +10,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hierrouter.engines import batches, generator, identity
-from hierrouter.engines.batches import ContinuousBatches, Prompt, StaticBatches
+from hierrouter.engines.batches import ContinuousBatches, Decoded, Prompt, StaticBatches
 from hierrouter.engines.devices import candidates, placement
 from hierrouter.engines.soundness import fault_of
 from hierrouter.pools.pool import Identity, ModelSpec
@@ -35,6 +35,8 @@ class TransformersBackend:
         }
         if spec.batching == identity.CONTINUOUS:
             batches.require_continuous(spec)
+        else:
+            found["shapes"] = batches.SHAPES
         return found
 
     def weight_bytes(self, spec: ModelSpec) -> int:
@@ -79,6 +81,9 @@ class TransformersBackend:
         return TransformersGenerator(model.eval(), tokenizer, spec, weights, loaded)
 
 
+REREAD_ROWS = 8  # each takes logits of all its response's tokens
+
+
 class TransformersGenerator:
     """A causal language model with its tokenizer.
 
@@ -104,6 +109,7 @@ class TransformersGenerator:
             raise WorldError(
                 f"model {spec.name} has no chat template: {spec.model}; use an instruct model"
             )
+        self._model = model
         self._tokenizer = tokenizer
         self._generation = spec.generation
         self._weights = weights
@@ -121,7 +127,7 @@ class TransformersGenerator:
         if spec.batching == identity.CONTINUOUS:
             self._decoder = ContinuousBatches(model, pad, self._ends, spec)
         else:
-            self._decoder = StaticBatches(model, pad, spec.generation)
+            self._decoder = StaticBatches(model, pad, self._ends, spec.generation)
 
     def generate(
         self, prompts: Sequence[str], stop: generator.Stop = generator.never
@@ -132,8 +138,8 @@ class TransformersGenerator:
         """
         fitting, failures = self._fitting(prompts)
         yield from failures.items()
-        for place, generated in self._decoder.decode(fitting, stop):
-            yield place, self._response(len(fitting[place].tokens), generated)
+        for place, decoded in self._decoder.decode(fitting, stop):
+            yield place, self._response(len(fitting[place].tokens), decoded)
 
     def answer_now(
         self, prompts: Sequence[str], follow: Mapping[int, Callable[[str], None]]
@@ -154,14 +160,35 @@ class TransformersGenerator:
 
         if isinstance(self._decoder, StaticBatches):
             told = on_token if growing else None
-            decoded = self._decoder.decode(fitting, generator.never, is_live=True, on_token=told)
+            results = self._decoder.decode(fitting, generator.never, is_live=True, on_token=told)
         else:  # which has no tokens before the end
-            decoded = self._decoder.decode(fitting, generator.never)
-        for place, generated in decoded:
-            answer = self._response(len(fitting[place].tokens), generated)
+            results = self._decoder.decode(fitting, generator.never)
+        for place, decoded in results:
+            answer = self._response(len(fitting[place].tokens), decoded)
             if place in follow and (more := answer.text[len(growing[place].shown) :]):
                 follow[place](more)
             yield place, answer
+
+    def reread(
+        self, answered: Sequence[Mapping[str, Any]]
+    ) -> Iterator[tuple[int, generator.Confidence]]:
+        """(place, how sure the model is) of answers that it gave before, as rows of `calls`.
+
+        Those are left out whose text has other tokens now than when it was generated. Raises
+        RuntimeError: the model failed, or its memory does not suffice.
+        """
+        prompts = generator.prompts_tokens(self._tokenizer, [one["prompt"] for one in answered])
+        said: dict[int, list[int]] = {}
+        for place, one in enumerate(answered):
+            tokens = self._tokenizer(one["response"], add_special_tokens=False)["input_ids"]
+            tokens += [min(self._ends)] * (one["finish_reason"] == "stop")
+            if tokens and len(tokens) == one["tokens_out"]:
+                said[place] = tokens
+        order = sorted(said, key=lambda place: len(prompts[place]) + len(said[place]))
+        for start in range(0, len(order), REREAD_ROWS):
+            places = order[start : start + REREAD_ROWS]
+            asked = [prompts[place] for place in places], [said[place] for place in places]
+            yield from zip(places, batches.reread(self._model, *asked, self._ends), strict=True)
 
     def count(self, prompt: str) -> int:
         """Tokens of a prompt as the model sees it."""
@@ -179,14 +206,15 @@ class TransformersGenerator:
     def _seed(self, prompt: str) -> int:
         return batches.prompt_seed(self._weights, self._generation.seed, prompt)
 
-    def _response(self, tokens_in: int, generated: list[int]) -> generator.Response:
-        end = next((i for i, token in enumerate(generated) if token in self._ends), None)
-        kept = generated if end is None else generated[:end]
+    def _response(self, tokens_in: int, decoded: Decoded) -> generator.Response:
+        tokens = decoded.tokens
+        has_ended = bool(tokens) and tokens[-1] in self._ends
         return generator.Response(
-            text=self._text(kept).strip(),
+            text=self._text(tokens[:-1] if has_ended else tokens).strip(),
             tokens_in=tokens_in,
-            tokens_out=len(kept) + (end is not None),
-            finish_reason="length" if end is None else "stop",
+            tokens_out=len(tokens),
+            finish_reason="stop" if has_ended else "length",
+            confidence=decoded.confidence,
         )
 
     def _text(self, tokens: list[int]) -> str:

@@ -1,8 +1,10 @@
-"""Whether a local model can answer at all, looked at before its first call.
+"""Whether a local model can answer at all, looked at before its first call, and how sure it is.
 
 A loader fills what a checkpoint lacks with random numbers, and a network of NaN answers nothing.
 Neither is an error to it, and both would fill a cache.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -103,22 +105,67 @@ def _wrong_logits(model: Any, tokenizer: Any) -> str | None:
     return None if logits.amax().isfinite() else NO_LOGITS
 
 
-class Finite:
-    """A logits processor that watches a batch, without a wait at each step.
+class Recorder:
+    """Watches a batch being decoded: how sure the model is of each row, and that it is sound.
+
+    Its hook sees the logits of each step as the model gives them, before temperature or a penalty
+    changes them; as a logits processor it is told at the next step which tokens were chosen. So it
+    takes the memory of one step.
+
+    Args:
+        model: each of its calls is one step.
+        rows: that are looked at, the first ones of the batch.
+        ends: the tokens that end a response; what comes after one does not count.
 
     Attributes:
-        fault: bool[], on the model's device: whether a row had NaN, or infinity for its best token.
+        total: float32[rows], sum of the log-probabilities of the chosen tokens, in nats.
+        lowest: float32[rows], the least of them.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.fault = torch.zeros((), dtype=torch.bool, device=device)
+    def __init__(self, model: Any, rows: int, ends: Collection[int]) -> None:
+        device = model.device
+        self.total = torch.zeros(rows, device=device)
+        self.lowest = torch.zeros(rows, device=device)
+        self._model = model
+        self._ends = torch.tensor(sorted(ends), device=device)
+        self._is_over = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._fault = torch.zeros((), dtype=torch.bool, device=device)
+        self._logits: torch.Tensor | None = None  # of the step whose tokens are not known yet
+        self._newest: torch.Tensor | None = None
+
+    def __enter__(self) -> Recorder:
+        self._hook = self._model.register_forward_hook(self._see)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
+
+    def _see(self, model: Any, inputs: object, output: Any) -> None:
+        self._newest = output.logits[: len(self.total), -1]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The same scores, float32[rows, vocabulary]; as a logits processor is called."""
-        self.fault |= ~scores.amax(dim=-1).isfinite().all()
+        if self._logits is not None:
+            self._count(self._logits, input_ids[:, -1])
+        self._logits = self._newest
         return scores
 
-    def require(self) -> None:
-        """Raises RuntimeError: the logits of some step were not finite."""
-        if self.fault.item():
+    def finish(self, tokens: torch.Tensor) -> None:
+        """Count the last tokens, int64[rows].
+
+        Raises RuntimeError: the logits of some step were not finite.
+        """
+        if self._logits is not None:
+            self._count(self._logits, tokens)
+        if self._fault.item():
             raise RuntimeError(f"{NO_LOGITS}; nothing of this batch is kept")
+
+    def _count(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
+        logits, tokens = logits.float(), tokens[: len(logits)]
+        normaliser = logits.logsumexp(dim=-1)
+        self._fault |= ~normaliser.isfinite().all()  # no wait at each step
+        found = logits.gather(1, tokens[:, None])[:, 0] - normaliser
+        found = found.masked_fill(self._is_over, 0.0).clamp(max=0.0)
+        self.total += found
+        self.lowest = torch.minimum(self.lowest, found)
+        self._is_over |= torch.isin(tokens, self._ends)

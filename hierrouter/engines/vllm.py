@@ -127,6 +127,7 @@ class VllmGenerator:
             temperature=wanted.temperature,
             top_p=wanted.top_p if wanted.temperature else 1.0,
             seed=prompt_seed(self._weights, wanted.seed, prompt) if wanted.temperature else None,
+            logprobs=0,  # of the chosen token alone, before temperature
         )
 
 
@@ -134,9 +135,14 @@ def _answer(output: Any) -> generator.Answer:
     first = output.outputs[0]
     if first.finish_reason not in ("stop", "length"):
         return generator.Failure("error", f"vllm ended a response with {first.finish_reason}")
+    tokens = list(first.token_ids)
+    logprobs = [
+        told[token].logprob for token, told in zip(tokens, first.logprobs or (), strict=False)
+    ]
     return generator.Response(
         text=first.text.strip(),
         tokens_in=len(output.prompt_token_ids),
-        tokens_out=len(first.token_ids),
+        tokens_out=len(tokens),
         finish_reason=first.finish_reason,
+        confidence=generator.Confidence.of(logprobs, len(tokens), has_end=False),
     )

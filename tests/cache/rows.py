@@ -19,9 +19,12 @@ KEYS = [f"q-{question}" for question in QUESTIONS]
 
 
 def table(kind: str, *rows: tuple[object, ...]) -> pa.Table:
-    """Rows of a kind, each with the values of its columns in their order."""
+    """Rows of a kind, each with the values of its columns in their order; the last may be left out.
+
+    Those then are null, as they are in parts from before they were added.
+    """
     schema = KINDS[kind]
-    named = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    named = [dict(zip(schema.names, row, strict=False)) for row in rows]
     return pa.Table.from_pylist(named, schema=schema)
 
 

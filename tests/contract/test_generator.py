@@ -1,6 +1,7 @@
 """Any generator must pass these; a new one is a name and a branch in the fixture `generator`."""
 
 import importlib.util
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from hierrouter.engines.batches import processors
 from hierrouter.engines.generator import (
     STATUSES,
     Answer,
+    Confidence,
     Failure,
     Generator,
     Response,
@@ -149,10 +151,65 @@ def test_tokens_are_counted_by_the_models_own_tokenizer(folders: dict[str, Path]
 def test_an_end_token_stops_and_counts(folders: dict[str, Path]) -> None:
     """Generation ends at the first end token; here every token but one is an end token."""
     generator = backend("transformers").load(spec(folders["qwen2"]))
-    generator._ends = frozenset(range(10_000))  # type: ignore[attr-defined]
+    generator._ends = generator._decoder._ends = frozenset(range(10_000))  # type: ignore[attr-defined]
     (answer,) = answers_in_order(generator, ["compute"])
     assert isinstance(answer, Response)
     assert answer == Response("", answer.tokens_in, 1, "stop")  # empty, and yet an answer
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+@pytest.mark.parametrize("generation", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_how_sure_an_answer_is_is_what_the_model_itself_says(
+    folders: dict[str, Path], batching: str, generation: Generation
+) -> None:
+    """Its log-probabilities of what it said, asked for in one pass without a batch."""
+    if batching == "continuous" and generation.temperature:
+        pytest.skip("continuous batches are greedy")
+    generator: Any = backend("transformers").load(
+        replace(spec(folders["llama"], generation=generation), batching=batching)
+    )
+    fitting, _ = generator._fitting(prompts(40))
+    model = generator._decoder._model
+    for place, decoded in list(generator._decoder.decode(fitting, lambda: False)):
+        asked = [*fitting[place].tokens, *decoded.tokens]
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([asked])).logits[0].log_softmax(-1)
+        start = len(fitting[place].tokens) - 1
+        each = [float(logits[start + n, token]) for n, token in enumerate(decoded.tokens)]
+        sure = decoded.confidence
+        assert sure.tokens == len(each)
+        assert sure.total == pytest.approx(sum(each), abs=1e-4)
+        assert sure.lowest == pytest.approx(min(each), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "found"),
+    [
+        ([-0.5, -0.25, 0.0], Confidence(-0.75, -0.5, 3)),
+        ([-0.5, -0.25], Confidence(-0.75, -0.5, 2)),  # the end token left out
+        ([-0.5], None),
+        ([-0.5] * 4, None),
+        ([], None),
+        ([-0.5, -9999.0, -0.1], None),
+        ([-0.5, math.nan, -0.1], None),
+        ([-0.5, 0.7, -0.1], None),
+        ([-0.5, None, -0.1], None),
+        ([-0.5, "-0.1", -0.1], None),
+    ],
+)
+def test_what_is_no_log_probability_is_not_one(
+    logprobs: list[Any], found: Confidence | None
+) -> None:
+    assert Confidence.of(logprobs, 3, has_end=True) == found
+
+
+def test_logits_that_are_not_finite_keep_nothing_of_the_batch(folders: dict[str, Path]) -> None:
+    generator: Any = backend("transformers").load(spec(folders["llama"]))
+    head = generator._decoder._model.lm_head
+    steps = iter([False, False, True, False, False, False, False, False])
+    head.register_forward_hook(lambda _, __, out: out * math.nan if next(steps) else None)
+    with pytest.raises(RuntimeError, match="logits are NaN or infinite; nothing of this batch"):
+        answers_in_order(generator, ["compute 12+7"])
 
 
 def test_the_window_holds_prompt_and_response(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer
 from hierrouter.collection import scheduler
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Response
-from hierrouter.engines.soundness import Finite
 from hierrouter.pools.pool import ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.parts import list_parts
@@ -151,16 +150,6 @@ def test_a_broken_model_is_refused_before_continuous_batches(
     said, damage = BROKEN["logits without end"]
     damage(tmp_path / "model")
     assert said in refused(collect(tmp_path, hierrouter, "continuous"), 1)
-
-
-def test_logits_are_watched_at_every_step() -> None:
-    watch, scores = Finite(torch.device("cpu")), torch.tensor([[1.0, -torch.inf], [2.0, 0.0]])
-    assert watch(torch.zeros(2, 1), scores) is scores
-    watch.require()
-    watch(torch.zeros(2, 1), torch.tensor([[1.0, 0.0], [torch.nan, 0.0]]))
-    watch(torch.zeros(2, 1), scores)
-    with pytest.raises(RuntimeError, match="logits are NaN or infinite; nothing of this batch"):
-        watch.require()
 
 
 def test_a_sound_model_answers(sound: Path, tmp_path: Path, hierrouter: Run) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.endpoint import PROBE
-from hierrouter.engines.generator import Failure, Outage, Response, answers_in_order
+from hierrouter.engines.generator import Confidence, Failure, Outage, Response, answers_in_order
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache
@@ -105,6 +105,7 @@ def test_what_is_asked_for() -> None:
         "messages": [{"role": "user", "content": "hello"}],
         "temperature": 0.0,
         "max_tokens": 8,
+        "logprobs": True,
     }
     assert (one["temperature"], one["top_p"], one["max_tokens"]) == (0.5, 0.9, 9)
     assert one["seed"] != two["seed"]
@@ -222,6 +223,27 @@ def test_the_other_name_of_the_length_limit() -> None:
         assert answers_in_order(load(server, concurrency=1), PROMPTS[:3]) == ALL_GOOD[:3]
     limits = [request.get("max_completion_tokens") for request in server.requests]
     assert limits == [None, 8, 8, 8]
+
+
+def test_how_sure_a_server_says_that_it_is() -> None:
+    """It is asked for that until it refuses; a server may send less than was asked for."""
+    told = {"content": [{"token": "x", "logprob": value} for value in (-0.5, -0.25, 0.0)]}
+    choice = {"message": {"content": "x"}, "finish_reason": "stop"}
+
+    def script(prompt: str, before: int) -> Reply:
+        if prompt == PROMPTS[0]:
+            return Reply(completion("", choices=[{**choice, "logprobs": told}]))
+        if "logprobs" in server.requests[-1] and prompt == PROMPTS[2]:
+            return refusal(400, "logprobs are not supported with this model")
+        return Reply(completion("", choices=[{**choice, "logprobs": {"content": [{}]}}]))
+
+    with scripted(script) as server:
+        found = answers_in_order(load(server, concurrency=1), PROMPTS[:4])
+    assert [getattr(one, "confidence", "failed") for one in found] == [
+        Confidence(-0.75, -0.5, 3),
+        *[None] * 3,
+    ]
+    assert ["logprobs" in request for request in server.requests] == [*[True] * 3, *[False] * 2]
 
 
 @pytest.mark.parametrize("kind", ["seconds", "date"])

@@ -19,8 +19,8 @@ from hierrouter.engines.batches import (
     batches,
     cache_bytes,
     limits_for,
-    step_above,
     step_below,
+    width_for,
 )
 from hierrouter.engines.devices import is_out_of_memory, lone_thread, placement, torch_threads
 from hierrouter.engines.generator import Answer, Response, answers_in_order
@@ -46,9 +46,9 @@ def spec(folder: Path, **changes: object) -> ModelSpec:
 
 
 def test_a_shape_follows_from_the_length_and_hardly_from_the_memory() -> None:
-    assert LIMITS.shape(17) == LIMITS.shape(32) == Shape(64, 32)
-    assert LIMITS.shape(100) == Shape(16, 128)
-    assert LIMITS.shape(5_000) == Shape(1, 6_144)
+    assert LIMITS.shape(29) == LIMITS.shape(32) == Shape(64, 32)
+    assert LIMITS.shape(100) == Shape(18, 112)
+    assert LIMITS.shape(5_000) == Shape(1, 5_120)
     for rows in range(48, 64):
         assert replace(LIMITS, cache_tokens=rows * (32 + 16)).shape(32) == Shape(48, 32)
 
@@ -73,9 +73,9 @@ def test_every_prompt_is_in_one_batch_and_the_widest_come_first() -> None:
 
 def test_steps_round_up_and_down() -> None:
     steps = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
-    assert [step_above(step) for step in steps] == [step_below(step) for step in steps] == steps
-    assert (step_above(5), step_below(5), step_below(0)) == (6, 4, 0)
-    assert [step_above(n, 16) for n in (1, 17, 33, 49)] == [16, 32, 48, 64]
+    assert [step_below(step) for step in steps] == steps
+    assert (step_below(5), step_below(0)) == (4, 0)
+    assert [width_for(n) for n in (1, 16, 17, 31, 33, 64, 65)] == [16, 16, 20, 32, 40, 64, 80]
 
 
 def test_the_cache_of_a_token_is_as_large_as_the_models_own(folder: Path) -> None:
