@@ -7,6 +7,9 @@ that a model was shown. Then each prompt is given to plain `model.generate` alon
 to continuous batching. Prints tokens a CPU-second of each side, equal answers, calls against
 distinct (model, prompt) pairs, and how much of the prompts a prefix cache could reuse: tokens with
 which an earlier prompt of the same model began, at each level.
+
+Last, for each model, 1,024 prompts through the engine and through the barest loop with a key-value
+cache, sorted by length, at its best batch size; that loop stores nothing of how sure the model is.
 """
 
 from __future__ import annotations
@@ -16,16 +19,19 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 import transformers
-from measuring import timed, versions
+from measuring import interleaved, timed, versions
 
 from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
+from hierrouter.engines.batches import up_to_end
 from hierrouter.engines.generator import (
     Answer,
     Generator,
@@ -34,6 +40,7 @@ from hierrouter.engines.generator import (
     answers_in_order,
     never,
     prompt_tokens,
+    prompts_tokens,
 )
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Identity, ModelSpec
@@ -108,6 +115,8 @@ def main() -> None:
     print(f"nodes {summary.wanted}, calls {len(calls)}, distinct pairs {len(set(calls))}")
     compare(seen, pool.models)
     print_prefixes(seen)
+    for model in pool.models:
+        print_beside_loop(seen, model.name)
 
 
 def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
@@ -122,6 +131,72 @@ def compare(seen: Seen, models: Sequence[ModelSpec]) -> None:
     print(f"batches    {batched:8.0f} tokens/CPU-s, {batched / plain:.1f} x, {equal(seen, alone)}")
     print(f"continuous {flowing:8.0f} tokens/CPU-s, {flowing / plain:.1f} x, ", end="")
     print(equal(seen, continuous))
+
+
+LOOPED = 1_024
+LOOP_ROWS = (32, 64, 96, 128)
+
+
+def print_beside_loop(seen: Seen, name: str) -> None:
+    """Tokens a CPU-second of the engine and of the barest loop, medians of five rounds."""
+    generator = seen.models[name]
+    prompts = [prompt for model, prompt in seen.answers if model == name][:LOOPED]
+    ways: dict[str, Any] = {"engine": lambda: texts_of(answers_in_order(generator, prompts))}
+    for rows in LOOP_ROWS:
+        ways[f"loop of {rows}"] = partial(bare_loop, generator, prompts, rows)
+    rounds = interleaved(ways, 5)
+    tokens = sum(seen.responses()[name, prompt].tokens_out for prompt in prompts)
+    speed = {way: tokens / median(spent for _, spent in runs) for way, runs in rounds.items()}
+    same = sum(map(str.__eq__, rounds["engine"][0][0], rounds[f"loop of {rows}"][0][0]))
+    engine = speed.pop("engine")
+    best = max(speed, key=lambda way: speed[way])
+    print(
+        f"{name:8} engine {engine:.0f} tokens/CPU-s, {best} {speed[best]:.0f}: "
+        f"{engine / speed[best]:.2f}, equal answers {same} of {len(prompts)}"
+    )
+
+
+def texts_of(answers: Sequence[Answer]) -> list[str]:
+    return [answer.text for answer in answers if isinstance(answer, Response)]
+
+
+@torch.inference_mode()
+def bare_loop(generator: Any, prompts: Sequence[str], rows: int) -> list[str]:
+    """Texts to texts: the longest prompts first, each batch until its last row has ended."""
+    model, tokenizer = generator._model, generator._tokenizer
+    ends, pad = torch.tensor(sorted(generator._ends)), tokenizer.pad_token_id
+    encoded = prompts_tokens(tokenizer, prompts)
+    order = sorted(range(len(encoded)), key=lambda place: -len(encoded[place]))
+    texts = [""] * len(prompts)
+    for start in range(0, len(order), rows):
+        places = order[start : start + rows]
+        width = len(encoded[places[0]])
+        lacking = [width - len(encoded[place]) for place in places]
+        filled = zip(lacking, places, strict=True)
+        tokens = torch.tensor([[pad] * lack + encoded[place] for lack, place in filled])
+        mask = (torch.arange(width) >= torch.tensor(lacking)[:, None]).long()
+        position = (mask.cumsum(1) - 1).clamp(min=0)
+        cache, said = None, []
+        over = torch.zeros(len(places), dtype=torch.bool)
+        while not over.all() and len(said) < 16:
+            output = model(
+                input_ids=tokens,
+                attention_mask=mask,
+                position_ids=position,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache = output.past_key_values
+            tokens = output.logits[:, -1].argmax(-1)[:, None]
+            said.append(tokens)
+            over |= torch.isin(tokens[:, 0], ends)
+            mask = torch.cat([mask, torch.ones(len(places), 1, dtype=torch.long)], dim=1)
+            position = position[:, -1:] + 1
+        for place, row in zip(places, torch.cat(said, dim=1).tolist(), strict=True):
+            kept = up_to_end(row, generator._ends)
+            texts[place] = tokenizer.decode(kept, skip_special_tokens=True).strip()
+    return texts
 
 
 def equal(seen: Seen, others: dict[tuple[str, str], str]) -> str:
