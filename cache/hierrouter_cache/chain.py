@@ -21,6 +21,7 @@ from hierrouter_cache.errors import CacheError, DamagedPart
 from hierrouter_cache.parts import (
     GONE,
     KINDS,
+    MAX_SEQ,
     SEALS,
     Link,
     Listing,
@@ -79,7 +80,8 @@ class Chain:
         """
         latest = max((part.path.name for part in self.sound("plans")), default="")
         given_up = [name for name, fate in self.fates.items() if fate in (DAMAGED, MISSING)]
-        lost = max((name for name in given_up if name.startswith("plans-")), default="")
+        beyond = f"plans-{MAX_SEQ + 1}"  # was never written here
+        lost = max((name for name in given_up if "plans-" <= name < beyond), default="")
         return lost if lost > latest else None
 
 

@@ -25,6 +25,7 @@ ORIGIN = re.compile(r"(?P<cache>[0-9a-f]{16})\.cache")
 # Far beyond a part that is written here; a file that declares more is not one of ours.
 MAX_ROWS = 2_000_000
 TOO_MANY = f"{{:,}} rows, the limit is {MAX_ROWS:,}"
+MAX_SEQ = 90_000_000  # so that what is committed later fits into the 8 digits of a name
 # `fault` of a part that is not there any more: moved aside, or merged into another one.
 GONE = "the file is gone"
 ALTERED = "checksum mismatch"
@@ -181,7 +182,7 @@ class Link:
 class Listing:
     """What lies in parts/, by names alone."""
 
-    parts: tuple[Part, ...] = ()  # in name order; seals too, and heads with a wrong checksum
+    parts: tuple[Part, ...] = ()  # in name order; seals too, and heads of no commit
     heads: tuple[str, ...] = ()  # names of the commits that are open ends
     caches: frozenset[str] = frozenset()  # numbers of the caches that have written here
 
@@ -232,7 +233,11 @@ def listing(root: Path) -> Listing:
         raise CacheError(f"no permission to read the cache: {folder}; ask its owner") from error
     matches = [match for name in names if (match := NAME.fullmatch(name))]
     heads = {name: f"{name[5:-9]}.parquet" for name in names if name.startswith("head-")}
-    altered = [name for name, commit in heads.items() if name != head_name(commit)]
+    altered = [
+        name
+        for name, commit in heads.items()
+        if name != head_name(commit) or not NAME.fullmatch(commit)
+    ]
     return Listing(
         (
             *(_part(folder, match) for match in matches if match["kind"] in SCHEMAS),
@@ -356,6 +361,8 @@ def _content(part: Part, where: Path | pa.BufferReader) -> tuple[str | None, Lin
         return f"{footer.num_rows} rows, its name says {part.rows}", link
     if link and (own := own_name(part, link)) != part.path.name:
         return f"renamed: it was written as {own}", link
+    if part.seq > MAX_SEQ:
+        return f"its number is above {MAX_SEQ:,}", link
     return mismatch(footer.schema.to_arrow_schema(), part.kind), link
 
 

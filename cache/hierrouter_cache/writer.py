@@ -149,11 +149,16 @@ def append_part(
     """Commit one part behind all open ends of the chain; returns its name and its bytes.
 
     `seq`: its number; 0 for one more than any that is there; `packing`: as `encode`, which raises
-    what this does, and `commit`.
+    what this does, and `commit`. Raises CacheError: there is no number left.
     """
     seen = parts.listing(root)
     cache = min(seen.caches, default=NOBODY)
-    seq = seq or 1 + max((part.seq for part in seen.parts), default=0)
+    numbers = (part.seq for part in seen.parts)
+    seq = seq or 1 + max((number for number in numbers if number <= parts.MAX_SEQ), default=0)
+    if seq > parts.MAX_SEQ:
+        raise CacheError(
+            f"no number left for a part: {root}; move part {parts.MAX_SEQ} out of parts/"
+        )
     data = encode(table, parts.Link(kind, seq, writer, cache, seen.heads), **packing)
     name = parts.part_name(kind, seq, writer, table.num_rows, data)
     commit(root, name, data, on_step, seen.heads)

@@ -18,7 +18,7 @@ from hierrouter_cache.chain import examine, seal_loose, sound_chain, sound_parts
 from hierrouter_cache.errors import CacheError, DamagedPart
 from hierrouter_cache.maintenance import compact, damaged_files, quarantine
 from hierrouter_cache.mirror import pull, push
-from hierrouter_cache.parts import KINDS, SCHEMAS, Link, Part, head_name, listing
+from hierrouter_cache.parts import KINDS, MAX_SEQ, SCHEMAS, Link, Part, head_name, listing
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
 from hierrouter_cache.writer import PartWriter
@@ -174,6 +174,16 @@ def test_what_is_missing_comes_back_with_a_pull_or_is_given_up(tmp_path: Path) -
     assert CacheReader(root).latest_plan().pool == "new"
 
 
+def test_no_part_gets_a_number_that_is_too_large_for_a_name(tmp_path: Path) -> None:
+    part = rows.put(tmp_path, "plans", rows.plans("x"), 99_999_999)
+    assert quarantine(tmp_path) == [(part.name, "its number is above 90,000,000")]
+    PartWriter(tmp_path).append("plans", rows.plans("new"))
+    assert CacheReader(tmp_path).latest_plan().pool == "new"
+    rows.put(tmp_path, "plans", rows.plans("last"), MAX_SEQ)
+    with pytest.raises(CacheError, match=f"no number left for a part: .* {MAX_SEQ} out of parts/"):
+        PartWriter(tmp_path).append("plans", rows.plans("later"))
+
+
 def test_a_folder_that_was_pushed_to_is_a_chain(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "mirror")
     for name, first in (("one", 0), ("other", 50)):
@@ -184,10 +194,11 @@ def test_a_folder_that_was_pushed_to_is_a_chain(tmp_path: Path) -> None:
         CacheReader(store.root)
 
 
-def test_a_head_that_was_renamed_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrong", ["", head_name("foo.parquet")])
+def test_a_head_that_was_renamed_or_is_of_no_part_is_named(tmp_path: Path, wrong: str) -> None:
     part = PartWriter(tmp_path).append("calls", rows.calls(("m", "c", "r")))
     head = part.with_name(head_name(part.name))
-    bad = head.rename(head.with_name(head.name.replace("r1", "r2")))
+    bad = head.rename(head.with_name(wrong or head.name.replace("r1", "r2")))
     with pytest.raises(DamagedPart, match=f"{bad.name}: 0 bytes"):
         CacheReader(tmp_path)
     assert quarantine(tmp_path) == [(bad.name, "0 bytes")]
