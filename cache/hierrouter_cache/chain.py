@@ -40,8 +40,10 @@ from hierrouter_cache.writer import Steps, append_part, no_steps
 
 TRIES = 100  # how often a listing is taken again while others change the folder
 ARRIVING = "pull.json"  # below the cache: names of parts that are copied and not judged yet
+QUARANTINE = "quarantine"  # below the cache: files that `cache repair` moved aside
+FIRST = "00000000"  # the writer in a merged part's name: sorts before every other one
 # What a seal says of a part. All but the first are gone, or may go.
-HERE, MERGED, DAMAGED, MISSING = "here", "merged", "damaged", "missing"
+HERE, MERGED, DAMAGED, MISSING, STRANGE = "here", "merged", "damaged", "missing", "foreign"
 LOST = "missing: later commits name it"
 FOREIGN = "written by another cache, and no pull brought it"
 
@@ -55,10 +57,11 @@ class Chain:
     Attributes:
         faults: every part, seals too, in name order, and what is wrong with it; after them each
             part that must be there and is not.
-        loose: names of sound parts that no head reaches: a crash came between part and head, or a
-            copy is under way.
+        loose: names of sound parts that no head reaches: a crash came between part and head, a
+            copy is under way, or they were merged and are here still or again.
         unsealed: names of sound parts of before the chain that no seal names.
-        fates: what the seals say, by name of the part.
+        fates: what the seals say, by name of the part; a plan in quarantine/ that none names is
+            damaged.
         heads: names of the commits that nobody names.
     """
 
@@ -117,25 +120,34 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
         for part, (why, link) in found.items()
         if link or not why
     }
-    fates = _fates(part for part in found if part.kind == "seals" and part.path.name in links)
+    # A number that is not noted is known where a head reaches a part of it.
+    reached = _wanted(seen.heads, links, {})
+    caches = seen.caches | {link.cache for name in reached if (link := links.get(name))}
+
+    def known(cache: str) -> bool:
+        return not caches or cache in caches or origin(root, cache).exists()
+
+    seals = [part for part in found if part.kind == "seals"]
+    ours = ((seal, links.get(seal.path.name)) for seal in seals)
+    fates = _fates(seal for seal, link in ours if link and known(link.cache))
     wanted = _wanted(seen.heads, links, fates)
     faults = {part: why for part, (why, _) in found.items()}
     missing = wanted - {part.path.name for part in found}
     faults |= {part: LOST for name in sorted(missing) if (part := part_named(root, name))}
-    # A number that is not noted is known where the chain holds a part of it.
-    caches = seen.caches | {link.cache for name in wanted if (link := links.get(name))}
-    loose, unsealed = [], []
+    loose, unsealed = list[str](), list[str]()
     for part, (why, link) in found.items():
         name = part.path.name
-        if why or name in wanted or fates.get(name) == MERGED:
+        if why or name in wanted:
             continue
-        if not link:
-            unsealed.append(name)
-        elif link.cache in caches or not caches or origin(root, link.cache).exists():
+        if fates.get(name) == MERGED:
             loose.append(name)
-        else:
+        elif link and not known(link.cache):
             faults[part] = FOREIGN
-    return Chain(faults, loose, unsealed, fates, seen.heads)
+        else:
+            (loose if link else unsealed).append(name)
+    # Of what an earlier version moved aside no seal says anything.
+    aside = {path.name for path in (root / QUARANTINE).glob("plans-*.parquet")} - wanted
+    return Chain(faults, loose, unsealed, dict.fromkeys(aside, DAMAGED) | fates, seen.heads)
 
 
 def _wanted(

@@ -10,11 +10,14 @@ import pyarrow.parquet as pq
 from hierrouter_cache import writer
 from hierrouter_cache.chain import (
     DAMAGED,
+    FIRST,
     FOREIGN,
     HERE,
     LOST,
     MERGED,
     MISSING,
+    QUARANTINE,
+    STRANGE,
     Chain,
     examine,
     seal,
@@ -29,9 +32,7 @@ from hierrouter_cache.reader import Winners, winners_of
 
 TARGET_ROWS = 131_072
 TARGET_BYTES = 64 << 20
-# The writer in a merged part's name: sorts before every other one.
-FATES = {LOST: MISSING, FOREIGN: "foreign"}  # of what is given up, by its fault; else `DAMAGED`
-FIRST = "00000000"
+FATES = {LOST: MISSING, FOREIGN: STRANGE}  # of what is given up, by its fault; else `DAMAGED`
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def compact(
                 gone |= dict.fromkeys(group, MERGED)
                 done += len(group)
                 on_part(done, total)
-        told = all(chain.fates.get(part.path.name) == MERGED for part in gone)
-        if not told or chain.loose or chain.unsealed:
+        told = {part.path.name for part in gone if chain.fates.get(part.path.name) == MERGED}
+        if len(told) < len(gone) or not told.issuperset([*chain.loose, *chain.unsealed]):
             gone |= dict.fromkeys(chain.sound("seals"), MERGED)
             _seal_all(root, chain, gone, on_step)
         _unlink(gone, on_step)
@@ -131,7 +132,7 @@ def _seal_all(
 
     `chain`: what was there; `gone`: what goes, with its fate.
     """
-    fates = {name: fate for name, fate in chain.fates.items() if fate in (DAMAGED, MISSING)}
+    fates = {name: fate for name, fate in chain.fates.items() if fate not in (HERE, MERGED)}
     fates |= {part.path.name: HERE for part in listing(root).parts}
     fates |= {part.path.name: fate for part, fate in gone.items()}
     seal(root, fates, on_step)
@@ -198,7 +199,7 @@ def quarantine(root: Path) -> list[tuple[str, str]]:
         chain = examine(root)
         faults = damaged_files(root, chain)
         damaged = [(path, why) for path, why in faults if why != LOST]
-        shelf = root / "quarantine"
+        shelf = root / QUARANTINE
         wrong = {part: FATES.get(why, DAMAGED) for part, why in chain.faults.items() if why}
         if wrong or chain.loose or chain.unsealed:
             _seal_all(root, chain, wrong)

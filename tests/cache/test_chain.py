@@ -128,13 +128,18 @@ def test_no_harm_to_a_part_of_any_kind_is_silent(
     other = parts_of(two[1], kind)
     for number, part in enumerate(parts_of(two[0], kind)):
         root = Path(shutil.copytree(two[0], tmp_path / str(number)))
+        plan = parts_of(root, "plans")[-1]
         harmed = harm(root / "parts" / part.name, other[min(number, len(other) - 1)])
         with pytest.raises(DamagedPart, match="cache repair"):
             CacheReader(root)
-        assert harmed in {path.name for path, _ in damaged_files(root)}
+        damaged = [path.name for path, _ in damaged_files(root)]
+        assert harmed in damaged and (harm is not joined or len(damaged) == 1)
         quarantine(root)
-        assert sound_chain(root).faults
         assert damaged_files(root) == []
+        if lost := sound_chain(root).lost_plan:
+            assert lost in damaged and (harm is renamed_later or not plan.exists())
+        else:
+            assert CacheReader(root).latest_plan().pool == str(2 * BATCHES - 1)
 
 
 def test_the_first_part_of_another_cache_is_foreign_and_that_of_a_pull_is_not(
@@ -172,6 +177,23 @@ def test_what_is_missing_comes_back_with_a_pull_or_is_given_up(tmp_path: Path) -
         CacheReader(root).latest_plan()
     PartWriter(root).append("plans", rows.plans("new"))
     assert CacheReader(root).latest_plan().pool == "new"
+    parts_of(root, "calls")[0].unlink()
+    quarantine(root)
+    pull(store, root)  # instead of the merged part come those that were merged into it
+    gone = parts_of(root, "calls")[0]
+    gone.unlink()
+    with pytest.raises(DamagedPart, match=f"{gone.name}: missing"):
+        CacheReader(root)
+
+
+def test_a_last_plan_that_an_earlier_version_moved_aside_stays_given_up(tmp_path: Path) -> None:
+    _, last = (rows.put(tmp_path, "plans", rows.plans(name), seq) for seq, name in enumerate("ab"))
+    (tmp_path / "quarantine").mkdir()
+    aside = last.rename(tmp_path / "quarantine" / last.name)
+    for look in (examine, quarantine, lambda _: aside.unlink()):
+        look(tmp_path)
+        with pytest.raises(CacheError, match=f"given up: {last.name}"):
+            CacheReader(tmp_path).latest_plan()
 
 
 def test_no_part_gets_a_number_that_is_too_large_for_a_name(tmp_path: Path) -> None:
