@@ -8,7 +8,7 @@ says of other parts that they belong here, or what has become of them. See docs/
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -131,6 +131,9 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
     ours = ((seal, links.get(seal.path.name)) for seal in seals)
     fates = _fates(seal for seal, link in ours if link and known(link.cache))
     wanted = _wanted(seen.heads, links, fates)
+    # What no seal names was written here, and after all parts of format 1; but for merged ones.
+    written = (link for name in wanted.difference(fates) if (link := links.get(name)))
+    first = min((link.seq for link in written if link.writer != FIRST), default=MAX_SEQ)
     faults = {part: why for part, (why, _) in found.items()}
     missing = wanted - {part.path.name for part in found}
     faults |= {part: LOST for name in sorted(missing) if (part := part_named(root, name))}
@@ -141,7 +144,7 @@ def _connected(root: Path, seen: Listing, found: Found) -> Chain:
             continue
         if fates.get(name) == MERGED:
             loose.append(name)
-        elif link and not known(link.cache):
+        elif not (known(link.cache) if link else part.seq <= first or known(part.sha)):
             faults[part] = FOREIGN
         else:
             (loose if link else unsealed).append(name)
@@ -230,13 +233,17 @@ def seal(root: Path, fates: Mapping[str, str], on_step: Steps = no_steps) -> Non
     append_part(root, "seals", table, secrets.token_hex(4), on_step)
 
 
-def seal_loose(root: Path) -> None:
+def seal_loose(root: Path, copied: Collection[str] = ()) -> None:
     """Take into the chain what a crash or a copy has left beside it; nothing is hashed.
 
-    Shards may be at work. What a pull has brought and not judged yet is left to it. Raises as
-    `PartWriter.append` and `arrivals`.
+    Shards may be at work, but no compaction. What a pull has brought and not judged yet is left to
+    it. Raises as `PartWriter.append`, `arrivals` and `examine`.
+
+    `copied`: names of parts that a copy has brought; of those of before the chain only these are
+    taken.
     """
-    loose = set(glance(root).loose).difference(arrivals(root))
+    found = glance(root)
+    loose = {*found.loose, *set(found.unsealed).intersection(copied)}.difference(arrivals(root))
     if due := [name for name in loose if (parts_folder(root) / name).exists()]:
         seal(root, dict.fromkeys(due, HERE))
 

@@ -232,7 +232,7 @@ def pull(
             judge_arrivals(root)
             raise
         rivals, left = judge_arrivals(root, whole=True)
-        seal_loose(root)
+        seal_loose(root, there)
     if wrong := [fault for fault in faults if fault]:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise type(wrong[0])(f"{wrong[0]}{more}")

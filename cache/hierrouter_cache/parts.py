@@ -20,7 +20,8 @@ NAME = re.compile(
     r"(?P<kind>[a-z]+)-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})"
     r"-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.parquet"
 )
-# An empty file: the cache of this number has written parts that lie here.
+# An empty file: the cache of this number has written parts that lie here, or a part of format 1
+# with this hash was copied here.
 ORIGIN = re.compile(r"(?P<cache>[0-9a-f]{16})\.cache")
 # Far beyond a part that is written here; a file that declares more is not one of ours.
 MAX_ROWS = 2_000_000

@@ -39,6 +39,15 @@ def filled(root: Path, first: int = 0) -> Path:
     return root
 
 
+def interrupt_compaction(root: Path, point: str) -> None:
+    def on_step(name: str) -> None:
+        if name == point:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(root, on_step)
+
+
 def parts_of(root: Path, kind: str) -> list[Path]:
     return [part.path for part in listing(root).parts if part.kind == kind]
 
@@ -142,16 +151,22 @@ def test_no_harm_to_a_part_of_any_kind_is_silent(
             assert CacheReader(root).latest_plan().pool == str(2 * BATCHES - 1)
 
 
+@pytest.mark.parametrize("seq", [None, 99])
 def test_the_first_part_of_another_cache_is_foreign_and_that_of_a_pull_is_not(
-    tmp_path: Path,
+    tmp_path: Path, seq: int | None
 ) -> None:
     ours, theirs = PartWriter(tmp_path / "ours"), PartWriter(tmp_path / "theirs")
-    part = theirs.append("plans", rows.plans("theirs"))
-    ours.append("plans", rows.plans("ours"))
+    plan = rows.plans("theirs")
+    part = rows.put(theirs.root, "plans", plan, seq) if seq else theirs.append("plans", plan)
+    ours.append("plans", rows.plans("ours", "ours"))
+    killed = FolderStore(shutil.copytree(ours.root, tmp_path / "pull was killed"))
+    killed.write(part.name, part.read_bytes())
+    assert len(CacheReader(killed.root).parts) == 2
     shutil.copy(part, ours.root / "parts")
     with pytest.raises(DamagedPart, match=f"{part.name}: written by another cache"):
         CacheReader(ours.root)
     assert quarantine(ours.root) == [(part.name, chain.FOREIGN)]
+    compact(ours.root)
     assert CacheReader(ours.root).latest_plan().pool == "ours"
     pull(FolderStore(theirs.root), ours.root)
     assert len(CacheReader(ours.root).parts) == 2
@@ -296,6 +311,7 @@ def test_a_cache_of_before_opens_with_a_note_until_it_is_repaired(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = [rows.put(tmp_path, "plans", rows.plans(name), seq) for seq, name in enumerate("ab")]
+    PartWriter(tmp_path).append("queries", rows.queries("q"))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert CacheReader(tmp_path).latest_plan().pool == "b"
@@ -309,6 +325,14 @@ def test_a_cache_of_before_opens_with_a_note_until_it_is_repaired(
     old[1].unlink()
     with pytest.raises(DamagedPart, match=f"{old[1].name}: missing"):
         CacheReader(tmp_path)
+
+
+def test_a_cache_of_before_opens_when_its_first_compaction_is_killed(tmp_path: Path) -> None:
+    """The merged part is the only one with predecessors then, under the smallest number."""
+    for seq in (1, 2):
+        rows.put(tmp_path, "calls", rows.calls(("m", str(seq), "r")), seq)
+    interrupt_compaction(tmp_path, "compact: written")
+    assert len(CacheReader(tmp_path).parts) == 3
 
 
 def test_a_commit_costs_one_more_file_and_an_opening_reads_nothing_more(

@@ -134,7 +134,7 @@ def test_a_part_without_choices_is_read_as_one_with_none(tmp_path: Path) -> None
 
 
 def test_a_cache_may_hold_parts_with_choices_and_without(tmp_path: Path) -> None:
-    PartWriter(tmp_path).append("calls", rows.calls(("m", "c", "r")))
+    rows.put(tmp_path, "calls", rows.calls(("m", "c", "r")))
     assert "choices" in CacheReader(tmp_path).sql("SELECT * FROM queries").column_names
     rows.put(tmp_path, "queries", without_choices("a", "b"))
     rows.put(tmp_path, "queries", rows.with_column(rows.queries("c"), "choices", [CHOICES]), seq=2)
