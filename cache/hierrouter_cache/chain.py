@@ -17,16 +17,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hierrouter_cache.errors import CacheError, DamagedPart
+from hierrouter_cache.errors import CacheError, DamagedPart, NoCache
 from hierrouter_cache.parts import (
     GONE,
     KINDS,
     MAX_SEQ,
+    SCHEMAS,
     SEALS,
     Link,
     Listing,
     Part,
-    link_of,
     listing,
     no_cache,
     origin,
@@ -88,15 +88,17 @@ class Chain:
         return lost if lost > latest else None
 
 
-def examine(root: Path) -> Chain:
+def examine(root: Path, hashed: bool = True) -> Chain:
     """Look at every part, after hashing all bytes, and at what connects them.
 
     Readers take no lock, so a compaction may replace parts meanwhile. One listing can miss a merged
     part that appears behind its back and also the parts that were merged into it. A merged part
     appears before they vanish; so if the next listing still has everything that the first one had,
-    it has missed nothing, and it has all that the heads of the first one reach. Raises NoCache:
-    nothing has been collected at `root`; CacheError: a part of a newer version, or the folder does
-    not come to rest.
+    it has missed nothing, and it has all that the heads of the first one reach. Only a seal in it
+    may name a merged part that came too late for it. Raises NoCache: nothing has been collected at
+    `root`; CacheError: a part of a newer version, or the folder does not come to rest.
+
+    `hashed`: False to look at the files and footers of parts alone.
     """
     known: Found = {}
     before = listing(root)
@@ -105,10 +107,13 @@ def examine(root: Path) -> Chain:
             raise no_cache(root)
         seen = listing(root)
         if set(before.parts) <= set(seen.parts):
-            known = {part: known.get(part) or proof(part) for part in seen.parts}
+            known = {part: known.get(part) or proof(part, hashed=hashed) for part in seen.parts}
             if all(why != GONE for why, _ in known.values()):
                 with suppress(FileNotFoundError):  # a seal was merged after it was hashed
-                    return _connected(root, replace(seen, heads=before.heads), known)
+                    chain = _connected(root, replace(seen, heads=before.heads), known)
+                    lost = [part for part, why in chain.faults.items() if why == LOST]
+                    if not any(part.kind in SCHEMAS and part.path.exists() for part in lost):
+                        return chain
             known = {part: found for part, found in known.items() if found[0] != GONE}
         before = seen
     raise CacheError(f"the cache keeps changing: {root}; wait until `cache compact` is done")
@@ -249,12 +254,11 @@ def seal_loose(root: Path, copied: Collection[str] = ()) -> None:
 
 
 def glance(root: Path) -> Chain:
-    """As `examine`, but nothing is hashed: no fault is known but what is missing or foreign."""
-    seen = listing(root)
+    """As `examine`, but nothing is hashed, and where nothing was collected nothing is found."""
     try:
-        return _connected(root, seen, {part: (None, link_of(part.path)) for part in seen.parts})
-    except FileNotFoundError:  # a compaction has merged a seal
-        return glance(root)
+        return examine(root, hashed=False)
+    except NoCache:
+        return Chain({}, [], [], {}, ())
 
 
 def arrivals(root: Path) -> list[str]:

@@ -116,8 +116,8 @@ def test_a_seal_that_is_merged_while_it_is_read_is_no_damage(
     root, merged = filled(tmp_path), []
     [seal] = parts_of(root, "seals")
 
-    def proof(part: Part, data: bytes | None = None) -> tuple[str | None, Link | None]:
-        found = hashed(part, data)
+    def proof(part: Part, **how: Any) -> tuple[str | None, Link | None]:
+        found = hashed(part, **how)
         if part.path == seal and not merged:
             merged.append(part)
             compact(root)
@@ -126,6 +126,24 @@ def test_a_seal_that_is_merged_while_it_is_read_is_no_damage(
     hashed = chain.proof
     monkeypatch.setattr(chain, "proof", proof)
     assert sound_chain(root).sound("seals") and merged and not seal.exists()
+
+
+def test_a_merged_part_that_a_listing_missed_but_not_its_seal_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second listing has passed where the merged part will lie, and then meets the seal."""
+    root, looks = filled(tmp_path), iter((1, 2))
+
+    def listdir(folder: Path) -> list[str]:
+        names = real(folder)
+        if next(looks, 0) == 2:
+            interrupt_compaction(root, "compact: unlink")
+            names += [name for name in real(folder) if name.startswith("seals-")]
+        return names
+
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert sound_chain(root).sound("seals")
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
@@ -139,10 +157,13 @@ def test_no_harm_to_a_part_of_any_kind_is_silent(
         root = Path(shutil.copytree(two[0], tmp_path / str(number)))
         plan = parts_of(root, "plans")[-1]
         harmed = harm(root / "parts" / part.name, other[min(number, len(other) - 1)])
+        sealed = examine(root).fates.keys()
+        seal_loose(root)
         with pytest.raises(DamagedPart, match="cache repair"):
             CacheReader(root)
         damaged = [path.name for path, _ in damaged_files(root)]
         assert harmed in damaged and (harm is not joined or len(damaged) == 1)
+        assert not (examine(root).fates.keys() - sealed).intersection(damaged)
         quarantine(root)
         assert damaged_files(root) == []
         if lost := sound_chain(root).lost_plan:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hierrouter_cache import chain, parts
-from hierrouter_cache.chain import sound_parts
+from hierrouter_cache.chain import seal_loose, sound_parts
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart
 from hierrouter_cache.keys import digest
@@ -30,6 +31,7 @@ from tests.properties.test_parts import READERS, sound
 
 ONE_CALL = rows.calls(("m", "c", "r"))
 HARMS = ("flip", "truncate", "zero block")
+LINKS = [partial(os.symlink, to) for to in ("../sound", "nowhere")]
 
 
 @pytest.fixture
@@ -121,12 +123,14 @@ def test_a_further_column_is_welcome(tmp_path: Path) -> None:
     assert len(CacheReader(tmp_path).responses()) == 1
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda part: part.symlink_to("../sound")])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, *LINKS])
 def test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part(
     tmp_path: Path, part: Path, make: Callable[[Path], None]
 ) -> None:
     part.rename(tmp_path / "sound")
     make(part)
+    make(part.with_name(part.name.replace("calls", "seals")))
+    seal_loose(tmp_path)  # does not hang
     with pytest.raises(DamagedPart, match="not a regular file"):
         CacheReader(tmp_path)
 
@@ -201,11 +205,11 @@ def test_parts_that_a_compaction_replaces_meanwhile_are_not_damaged(
     old = [writer.append("calls", rows.calls(("m", f"c{n}", "r"))) for n in range(3)]
     real = parts.proof
 
-    def compact_before_the_second_look(part: parts.Part) -> tuple[str | None, parts.Link | None]:
+    def compact_before_the_second_look(part: parts.Part, **how: Any) -> Any:
         if part.path == old[1]:
             monkeypatch.setattr(chain, "proof", real)
             compact(tmp_path)
-        return real(part)
+        return real(part, **how)
 
     monkeypatch.setattr(chain, "proof", compact_before_the_second_look)
     (merged,) = sound_parts(tmp_path)
