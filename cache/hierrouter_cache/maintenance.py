@@ -19,6 +19,7 @@ from hierrouter_cache.chain import (
     QUARANTINE,
     STRANGE,
     Chain,
+    arrivals,
     examine,
     seal,
     sound_chain,
@@ -130,10 +131,13 @@ def _seal_all(
 ) -> None:
     """Commit what all parts are now, so that nobody need look behind this commit.
 
+    What a pull has brought and not judged yet is left to it. Raises as `seal` and `arrivals`.
+
     `chain`: what was there; `gone`: what goes, with its fate.
     """
     fates = {name: fate for name, fate in chain.fates.items() if fate not in (HERE, MERGED)}
-    fates |= {part.path.name: HERE for part in listing(root).parts}
+    here = {part.path.name for part in listing(root).parts}
+    fates |= dict.fromkeys(here.difference(arrivals(root)), HERE)
     fates |= {part.path.name: fate for part, fate in gone.items()}
     seal(root, fates, on_step)
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
-from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache
+from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
 from hierrouter_cache.locks import pull_lock, shared_lock
 from hierrouter_cache.parts import KINDS, Part, list_parts, part_named, parts_folder, proof, sha16
 from hierrouter_cache.reader import CacheReader
@@ -24,6 +24,7 @@ from hierrouter_cache.writer import (
     make_cache,
     no_steps,
     sweep_drafts,
+    writable,
     write_derived,
 )
 
@@ -178,9 +179,10 @@ def push(root: Path, store: Store, on_part: Done = lambda done, total: None) -> 
         done = _each(partial(_send, store), due, on_part)
         sent += sum(done)
         if all(done):
-            if isinstance(store, FolderStore):
-                with _reaching(store):
-                    seal_loose(store.root)  # it can be opened as a cache
+            if isinstance(store, FolderStore) and writable(store.root):  # it is a cache, too
+                # Where somebody holds it, or it has no locks, another push makes up for that.
+                with _reaching(store), suppress(CacheLocked, WorldError), shared_lock(store.root):
+                    seal_loose(store.root, [part.path.name for part in parts])
             return sent
         # A compaction took parts away between two looks: the merged one is listed now.
     raise CacheError(f"the cache keeps changing: {root}; push again when it is at rest")

@@ -16,12 +16,13 @@ from benchmarks import killing
 from hierrouter_cache import chain
 from hierrouter_cache.chain import examine, seal_loose, sound_chain, sound_parts
 from hierrouter_cache.errors import CacheError, DamagedPart
+from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact, damaged_files, quarantine
 from hierrouter_cache.mirror import pull, push
 from hierrouter_cache.parts import KINDS, MAX_SEQ, SCHEMAS, Link, Part, head_name, listing
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.stores import FolderStore
-from hierrouter_cache.writer import PartWriter
+from hierrouter_cache.writer import PartWriter, make_cache
 from tests.cache import rows
 
 BATCHES = 3
@@ -244,8 +245,12 @@ def test_no_part_gets_a_number_that_is_too_large_for_a_name(tmp_path: Path) -> N
 
 def test_a_folder_that_was_pushed_to_is_a_chain(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "mirror")
-    for name, first in (("one", 0), ("other", 50)):
-        push(filled(tmp_path / name, first), store)
+    make_cache(store.root)
+    with collector_lock(store.root):  # a compaction may be at work: nothing is sealed now
+        push(filled(tmp_path / "one"), store)
+        assert not parts_of(store.root, "seals")
+    for root in (tmp_path / "one", filled(tmp_path / "other", 50)):
+        push(root, store)
     assert damaged_files(store.root) == []
     parts_of(store.root, "plans")[-1].unlink()
     with pytest.raises(DamagedPart, match=r"plans-.*: missing"):

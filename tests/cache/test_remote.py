@@ -21,7 +21,7 @@ from hierrouter_cache import mirror as remote
 from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.keys import call_key
 from hierrouter_cache.locks import collector_lock, pull_lock, shard_lock
-from hierrouter_cache.maintenance import compact
+from hierrouter_cache.maintenance import compact, quarantine
 from hierrouter_cache.mirror import (
     ARRIVING,
     Pulled,
@@ -510,7 +510,7 @@ def test_a_url_is_shown_without_its_secrets_and_a_folder_needs_none() -> None:
     assert without_secrets("s3://AKID:a?b@bucket/path") == "s3://..."
 
 
-@pytest.mark.parametrize("go_on", [pull, compact], ids=["pull", "compact"])
+@pytest.mark.parametrize("go_on", [pull, compact, quarantine])
 @pytest.mark.parametrize(
     ("point", "time"),
     [
@@ -525,7 +525,8 @@ def test_kill_9_in_the_middle_of_a_pull_leaves_no_rival_for_good(
 ) -> None:
     assert killing.killed(pull, mirror, here, point=point, time=time)
     assert (here / ARRIVING).exists()
-    if go_on is compact:
+    if go_on is not pull:
+        assert go_on is compact or quarantine(here) == []  # what is not judged yet is not sealed
         compact(here)
         require_own_answer(here)
     pull(mirror, here)
