@@ -348,7 +348,11 @@ def repair(cache: options.Cache = options.DEFAULT_CACHE) -> None:
             f"the last plan was given up: {plan}; collect with the same --datasets and "
             "--pool, or import, once more: all that is there is used again\n"
         )
-    console.put(f"{len(moved)} damaged parts moved; the others are sound\n")
+    lost = [name for name, why in moved if why == LOST]
+    console.put(
+        f"{len(moved) - len(lost)} damaged parts moved, {len(lost)} missing ones given up; "
+        "the others are sound\n"
+    )
 
 
 add(app, "cache sql", "Answer a SELECT over nodes, queries, scores, routes.")(sql)

@@ -71,8 +71,10 @@ def test_a_damaged_last_plan_is_asked_for_and_not_replaced_by_an_older_one(place
     data = bytearray(plan.read_bytes())
     data[len(data) // 2] ^= 1
     plan.write_bytes(data)
+    max((place / "c/parts").glob("scores-*")).unlink()
     repaired = place.does("cache repair --cache c")
     assert f"the last plan was given up: {plan.name}; collect with" in repaired.stdout
+    assert "1 damaged parts moved, 1 missing ones given up" in repaired.stdout
     for command in ("cache info", "report"):
         assert plan.name in place.refuses(f"{command} --cache c", code=3)
     again = place.does(f"{collect} 3")
