@@ -28,7 +28,16 @@ from hierrouter_cache.embeddings import embedding_fault, embedding_files
 from hierrouter_cache.errors import CacheError, DamagedPart, WorldError, reason_of
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.mirror import finish_pull
-from hierrouter_cache.parts import KINDS, LAST_WINS, Listing, Part, list_parts, listing, no_cache
+from hierrouter_cache.parts import (
+    KINDS,
+    LAST_WINS,
+    Listing,
+    Part,
+    list_parts,
+    listing,
+    no_cache,
+    require_damage,
+)
 from hierrouter_cache.reader import Winners, winners_of
 
 TARGET_ROWS = 131_072
@@ -164,6 +173,7 @@ def _read(part: Part) -> pa.Table:
         with pq.ParquetFile(part.path) as file:
             return file.read(use_threads=False)
     except (OSError, pa.ArrowException) as error:  # bytes as their name says, and no rows of ours
+        require_damage(error, part.path)
         raise DamagedPart(
             f"damaged part: {part.path.name}: {reason_of(error, 80)}; no version of this program "
             "wrote it, move it out of parts/"
