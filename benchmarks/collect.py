@@ -176,7 +176,8 @@ def bare_loop(generator: Any, prompts: Sequence[str], rows: int) -> list[str]:
         tokens = torch.tensor([[pad] * lack + encoded[place] for lack, place in filled])
         mask = (torch.arange(width) >= torch.tensor(lacking)[:, None]).long()
         position = (mask.cumsum(1) - 1).clamp(min=0)
-        cache, said = None, []
+        cache: Any = None
+        said: list[torch.Tensor] = []
         over = torch.zeros(len(places), dtype=torch.bool)
         while not over.all() and len(said) < 16:
             output = model(
