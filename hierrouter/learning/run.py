@@ -341,7 +341,8 @@ def train_run(
             grid = alpha_grid(tree, allow_stop=objective.allow_stop)
             every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
             trained = meet_budget(every, tree, budget)
-            checkpoint.save_checkpoint(trained, folder)
+            if not begun.is_finished:
+                checkpoint.save_checkpoint(trained, folder)
             watch.on_note(_bought(trained, tree.split("validation"), budget))
         run_folders.finish_run(folder, checkpoint.learned(trained), tree.heads)
     return Run(folder, trained, Reached.by(trained, tree))

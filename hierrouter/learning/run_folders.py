@@ -112,7 +112,8 @@ def record_of(run: Path) -> Record | None:
 def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Record:
     """Say in `run.json` that a run is finished, what it left, and that it is the newest.
 
-    Raises InputError: a `run.json` is damaged; WorldError: the disk is full or failed.
+    One that was finished before is left as it is. Raises InputError: a `run.json` is damaged, or
+    the run was finished with other files; WorldError: the disk is full or failed.
 
     `result`, `heads`: as in `Record`.
     """
@@ -123,9 +124,11 @@ def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Re
         for name in (WEIGHTS, LIVE)
         for file in sorted(run.rglob(name))
     }
-    if found.is_finished and found.files == files:
-        return found
-    return make_newest(replace(found, result=dict(result), files=files, heads=tuple(heads)))
+    if not found.is_finished:
+        return make_newest(replace(found, result=dict(result), files=files, heads=tuple(heads)))
+    for name in sorted({*found.files, *files}):
+        require_listed(run / name)
+    return found
 
 
 def make_newest(record: Record) -> Record:
@@ -294,9 +297,9 @@ def resumable(
 
     What was asked for is written down before the first result, so that a run is never gone on with
     as another one. The folder is this process's alone meanwhile. Raises InputError: `out` holds
-    something else, its parent does not exist, or the record of any run is damaged, so that nobody
-    could say that this one is newer; CacheLocked: another process is at work there; WorldError: the
-    disk is full or failed.
+    something else or a finished run that is damaged, its parent does not exist, or the record of
+    any run is damaged, so that nobody could say that this one is newer; CacheLocked: another
+    process is at work there; WorldError: the disk is full or failed.
 
     `command`: "train" or "sweep-alpha"; `asked`: what the result depends on, as JSON values;
     `over`: another run in `out` makes way.
@@ -317,6 +320,8 @@ def resumable(
         folder = out if over and out else new_run(command, out)
         folder.mkdir(parents=True, exist_ok=True)
         begun = Record(folder, command, asked).write()
+    for name in begun.files:
+        require_listed(begun.folder / name)
     with folder_lock(begun.folder, "another run"):
         remove_drafts(begun.folder)
         yield begun

@@ -16,6 +16,7 @@ from tests.cli.conftest import Place
 from tests.conftest import Run, Start
 
 TRAIN, SWEEP = Path("runs/quickstart-train"), Path("runs/quickstart-sweep-alpha")
+RIVAL = "train --algo exact --epochs 2 --out runs/rival"
 # Of each kind of file a command that reads it; `verify` reads all.
 READERS = {
     "calls part": "explain",
@@ -57,7 +58,7 @@ def test_no_damage_is_silent(kind: str, bench: Bench) -> None:
 @pytest.fixture(scope="module")
 def two_runs(work: Place) -> Place:
     """Another run of the same alpha, finished before the quickstart's."""
-    work.does("train --algo exact --epochs 2 --out runs/rival")
+    work.does(RIVAL)
     record = record_of(work / str(TRAIN))
     assert record
     replace(record, seq=9).write()
@@ -88,6 +89,20 @@ def test_no_other_router_is_shown_for_one_that_is_gone(
     assert re.search(said, rivals.refuses(command))
     done = rivals.asks("verify")
     assert done.returncode == 3 and f"damaged: {file}" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["live.json", "policy.safetensors", "seed-1/policy.safetensors"])
+def test_the_same_training_again_certifies_no_damage(name: str, rivals: Place) -> None:
+    rivals.does(RIVAL)
+    file = rivals / f"runs/rival/{name}"
+    if file.parent.name == "seed-1":  # of another run
+        file.parent.mkdir()
+        file.write_bytes((rivals / str(TRAIN / file.name)).read_bytes())
+    else:
+        file.unlink()
+    sealed = (rivals / "runs/rival/run.json").read_bytes()
+    assert f"damaged run: runs/rival/{name} is " in rivals.refuses(RIVAL)
+    assert (rivals / "runs/rival/run.json").read_bytes() == sealed
 
 
 def test_a_run_that_was_not_finished_is_passed_over_and_named(rivals: Place) -> None:
