@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 
 class HierRouterError(Exception):
@@ -43,17 +44,26 @@ class WorldError(HierRouterError):
     """Disk, memory, model or server failed; what was committed is safe."""
 
 
-def read_small(path: Path, limit: int) -> bytes:
-    """All bytes of a file; of one that has an end, and not more than `limit` of them.
+def open_plain(path: Path) -> BinaryIO:
+    """A file to be read that has an end.
 
-    Raises InputError: it is no plain file, such as a pipe or a device, or it is larger; OSError: as
-    opening it.
+    Raises InputError: it is no plain file, such as a pipe or a device; OSError: as opening it.
     """
     # A pipe has perhaps nobody at its other end.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise InputError(f"not a plain file: {path}; give one that is")
-        data: bytes = file.read(limit + 1)
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise InputError(f"not a plain file: {path}; give one that is")
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """All bytes of a file, and not more than `limit` of them.
+
+    Raises InputError: it is larger, or as `open_plain`; OSError: as opening it.
+    """
+    with open_plain(path) as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise InputError(f"larger than {limit:,} bytes: {path}; nothing of that kind is so large")
     return data

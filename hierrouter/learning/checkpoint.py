@@ -22,7 +22,7 @@ from hierrouter.learning.loop import Snapshot
 from hierrouter.learning.network import Router, RouterShape
 from hierrouter.learning.sweep import SCALES, AlphaRouter, Policy, Sweep, TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.writer import write_atomically
 
 UNFINISHED = "training.safetensors"
@@ -430,7 +430,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
 def _check_start(file: Path) -> None:
     """Name the usual wrong files for what they are."""
     try:
-        with file.open("rb") as stream:
+        with open_plain(file) as stream:
             start = stream.read(len(LFS_POINTER))
     except FileNotFoundError:
         raise InputError(f"checkpoint not found: {file}; run `hierrouter train` first") from None

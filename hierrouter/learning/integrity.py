@@ -12,7 +12,7 @@ from hierrouter.learning.checkpoint import UNFINISHED, load_checkpoint, read_ten
 from hierrouter.learning.selection import LOG, looks_in
 from hierrouter_cache.chain import examine
 from hierrouter_cache.embeddings import embedding_fault, embedding_files
-from hierrouter_cache.errors import HierRouterError, NoCache
+from hierrouter_cache.errors import HierRouterError, InputError, NoCache, read_small
 from hierrouter_cache.parts import KINDS
 
 # Every kind of file that a cache or a run holds, by the pattern of its path below one of them. A
@@ -117,7 +117,7 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
         for file in sorted(there):
             yield kind, file, _fault(file, file in listed)
     for log in sorted(run.rglob(LOG)):
-        torn = looks_in(log.read_bytes()).count(None)
+        torn = looks_in(log).count(None)
         yield "looks", log, f"{torn} lines are not as they were written" if torn else None
     if (run / run_folders.CONTENTS).is_file():
         yield from _report_files(run)
@@ -146,8 +146,9 @@ def _fault(file: Path, is_listed: bool) -> str | None:
 
 def _report_files(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
     try:
-        listed = run_folders.unsealed((folder / run_folders.CONTENTS).read_bytes())
-    except (OSError, ValueError):
+        contents = read_small(folder / run_folders.CONTENTS, run_folders.MAX_JSON)
+        listed = run_folders.unsealed(contents)
+    except (OSError, ValueError, InputError):
         yield "contents", folder / run_folders.CONTENTS, "checksum mismatch"
         return
     yield "contents", folder / run_folders.CONTENTS, None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter_cache import CACHE
-from hierrouter_cache.errors import InputError, WorldError, read_small
+from hierrouter_cache.errors import InputError, WorldError, open_plain, read_small
 
 RUNS = Path("runs")
 RECORD = "run.json"  # what a run was asked for, and what it left; see `Record`
@@ -207,8 +207,8 @@ def require_listed(file: Path) -> None:
 
 
 def file_digest(file: Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with file.open("rb") as opened:
+    """SHA-256 of a file's bytes; raises as `open_plain`."""
+    with open_plain(file) as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

@@ -270,13 +270,13 @@ def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
 
 def read_test_looks(folder: Path) -> set[str]:
     """The different looks in the log of a folder; a line that is torn or foreign is none."""
-    return {look for look in looks_in(_read(folder / LOG)) if look}
+    return {look for look in looks_in(folder / LOG) if look}
 
 
-def looks_in(log: bytes) -> list[str | None]:
+def looks_in(log: Path) -> list[str | None]:
     """The look in each line of a log; None where the line is not as it was written."""
     found: list[str | None] = []
-    for line in log.splitlines():
+    for line in _read(log).splitlines():
         try:
             look = json.loads(line)
             whole = {name: value for name, value in look.items() if name != SUM}
@@ -307,12 +307,15 @@ def _line(look: Mapping[str, Any], with_sum: bool = False) -> str:
 
 
 def _read(log: Path) -> bytes:
-    """What is in a log; nothing where it cannot be read."""
+    """The lines of a log that has an end; one line of nothing where it cannot be read."""
     try:
         with os.fdopen(os.open(log, os.O_RDONLY | SAFELY), "rb") as file:
-            return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-    except OSError:
+            plain = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            return file.read(run_folders.MAX_JSON) if plain else b"\n"
+    except FileNotFoundError:
         return b""
+    except OSError:
+        return b"\n"
 
 
 def _append(log: Path, line: bytes) -> None:

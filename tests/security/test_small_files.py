@@ -30,6 +30,7 @@ finally:
 """
 POOL = '[pool]\nhops = 1\n[[models]]\nname = "a"\nmodel = "testbed:calc"\nbase_rate = 1\n'
 ROW = '{"question": "q", "answer": "a"}\n'
+WEIGHTS = "run/policy.safetensors"
 MB, SECONDS = 200, 5.0
 
 
@@ -37,17 +38,17 @@ def text(name: str, content: str) -> Callable[[Path], object]:
     return lambda place: (place / name).write_text(content)
 
 
-def sparse(place: Path, name: str, size: int) -> None:
-    (place / name).touch()
-    os.truncate(place / name, size)
+def sparse(file: Path, size: int = 1 << 34) -> None:
+    file.touch()
+    os.truncate(file, size)
 
 
 def huge_checkpoint(place: Path) -> None:
     """Two gigabytes of zeros that take no room on the disk, under a header that is right."""
-    save_file({"x": torch.zeros(1)}, place / "run/policy.safetensors")
+    save_file({"x": torch.zeros(1)}, place / WEIGHTS)
     shape = {"dtype": "F32", "shape": [1 << 29], "data_offsets": [0, 1 << 31]}
     header = json.dumps({"x": shape, "__metadata__": {"hierrouter": "x"}}).encode()
-    file = place / "run/policy.safetensors"
+    file = place / WEIGHTS
     file.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(file, 8 + len(header) + (1 << 31))
 
@@ -55,6 +56,13 @@ def huge_checkpoint(place: Path) -> None:
 def parquet(question: pa.Array, answer: pa.Array) -> Callable[[Path], object]:
     table = pa.table({"question": question, "answer": answer})
     return lambda place: pq.write_table(table, place / "d.parquet", compression="zstd")
+
+
+def looks(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda place: (
+        (place / "runs").mkdir(),
+        make((place / "run").rename(place / "runs/run") / "test_looks.jsonl"),
+    )
 
 
 def saved_model(place: Path) -> Path:
@@ -71,7 +79,7 @@ def many_asked(place: Path) -> None:
     assert found
     file = place / "run/run.json"
     file.write_text(file.read_text().replace('"asked"', f'"more": {"[" * 1000}, "asked"', 1))
-    sparse(place, "run/run.json", 1 << 33)
+    sparse(file)
 
 
 COLLECT = "collect --dry-run --pool pool.toml --datasets d.jsonl"
@@ -80,7 +88,7 @@ TRAINED = "route --dry-run --checkpoint run x"
 HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "dotted keys": (COLLECT, text("pool.toml", "a." * 50_000 + "a = 1\n"), "more than 64 parts"),
     "dotted tables": (COLLECT, text("pool.toml", f"[{'a.' * 9000}a]\n" * 9), "more than 64 parts"),
-    "a pool without end": (COLLECT, lambda at: sparse(at, "pool.toml", 1 << 34), "larger than"),
+    "a pool without end": (COLLECT, lambda at: sparse(at / "pool.toml"), "larger than"),
     "a pool that is a pipe": (
         COLLECT,
         lambda at: ((at / "pool.toml").unlink(), os.mkfifo(at / "pool.toml")),
@@ -97,7 +105,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda at: ((at / "d.jsonl").unlink(), (at / "d.jsonl").symlink_to("/dev/zero")),
         "not a plain file: d.jsonl",
     ),
-    "a line without end": (COLLECT, lambda at: sparse(at, "d.jsonl", 1 << 34), "line longer than"),
+    "a line without end": (COLLECT, lambda at: sparse(at / "d.jsonl"), "line longer than"),
     "deep JSON": (COLLECT, text("d.jsonl", "[" * 500_000), "not JSON"),
     "many brackets": (
         COLLECT,
@@ -123,20 +131,21 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         parquet(pa.array(["x" * 20_000_000]), pa.array(["1"])),
         "bytes that unpack to 20,0",
     ),
-    "a tokenizer without end": (
-        COLLECT,
-        lambda at: sparse(at, str(saved_model(at)), 1 << 34),
-        "larger than",
-    ),
+    "a tokenizer without end": (COLLECT, lambda at: sparse(saved_model(at)), "larger than"),
     "a tokenizer that is a pipe": (COLLECT, lambda at: os.mkfifo(saved_model(at)), "not a plain"),
     "a great many shards": (f"{COLLECT} --shard 1/99999999999999", lambda at: None, "not a shard"),
     "a checkpoint of gigabytes": (TRAINED, huge_checkpoint, "more numbers than any router"),
-    "a record without end": (TRAINED, many_asked, "larger than"),
-    "a live file without end": (
+    "a checkpoint that is a pipe": (
         TRAINED,
-        lambda at: sparse(at, "run/live.json", 1 << 34),
-        "larger than",
+        lambda at: ((at / WEIGHTS).unlink(), os.mkfifo(at / WEIGHTS)),
+        "not a plain file",
     ),
+    **{
+        f"a log of looks by {make.__name__}": ("verify", looks(make), "jsonl: 1 lines are not as")
+        for make in (os.mkfifo, os.mkdir, sparse)
+    },
+    "a record without end": (TRAINED, many_asked, "larger than"),
+    "a live file without end": (TRAINED, lambda at: sparse(at / "run/live.json"), "larger than"),
     "alphas beyond measure": (
         "sweep-alpha --alphas 0,1e308,1e-300",
         lambda at: None,
@@ -173,8 +182,8 @@ def test_a_small_hostile_file_is_refused_at_once(
     make(tmp_path)
     given = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", words)]
     done = warm.start("-c", MEASURED, *given, cwd=tmp_path, env=environment()).result(timeout=60)
-    *_, error, used = done.stderr.strip().splitlines()
-    assert done.returncode == 2, done.stderr
-    assert error.startswith("error: ") and said in error, error
+    *_, damaged, error, used = ["", *done.stderr.strip().splitlines()]
+    assert done.returncode == (3 if words == "verify" else 2), done.stderr
+    assert error.startswith("error: ") and said in (damaged if words == "verify" else error)
     memory, cpu = re.fullmatch(r"used (\d+) MB (\S+) s", used).groups()  # type: ignore[union-attr]
     assert int(memory) <= MB and float(cpu) <= SECONDS, used
