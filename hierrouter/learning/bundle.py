@@ -77,17 +77,16 @@ def save_bundle(bundle: Bundle, folder: Path) -> None:
 def load_bundle(folder: Path) -> Bundle | None:
     """The bundle of the policy in a folder; None where it has none.
 
-    A network of a sweep has that of the sweep, one or two folders above. Raises InputError: it is
-    damaged, gone, or of another format.
+    A network of a sweep has that of the sweep, one or two folders above; no run has one from above
+    it. Raises InputError: it is damaged, gone, or of another format.
     """
-    around = (folder, *folder.absolute().parents[:2])
-    file = next(
-        (place / run_folders.LIVE for place in around if (place / run_folders.LIVE).is_file()), None
-    )
-    if file is None:
-        for place in around:  # one that has been there is not absent
-            if (record := run_folders.record_of(place)) and run_folders.LIVE in record.files:
-                run_folders.require_listed(place / run_folders.LIVE)
+    for place in (folder, *folder.absolute().parents[:2]):
+        file, record = place / run_folders.LIVE, run_folders.record_of(place)
+        if record or file.is_file():
+            break
+    if record and run_folders.LIVE in record.files:  # one that has been there is not absent
+        run_folders.require_listed(file)
+    if not file.is_file():
         return None
     try:
         data = read_small(file, run_folders.MAX_JSON)
