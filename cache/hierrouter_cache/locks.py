@@ -27,15 +27,17 @@ def collector_lock(root: Path) -> contextlib.AbstractContextManager[None]:
     return _locked(root / WHOLE, fcntl.LOCK_EX, "another collector")
 
 
-def folder_lock(folder: Path, who: str) -> contextlib.AbstractContextManager[None]:
+def folder_lock(
+    folder: Path, who: str, wait: bool = False
+) -> contextlib.AbstractContextManager[None]:
     """Hold any folder alone.
 
-    Raises CacheLocked: another process is at work there; CacheError, WorldError: as
-    `collector_lock`.
+    Raises CacheLocked: another process is at work there, and `wait` is false; CacheError,
+    WorldError: as `collector_lock`.
 
     `who`: what another process at work there is called in the message.
     """
-    return _locked(folder / "run.lock", fcntl.LOCK_EX, who)
+    return _locked(folder / "run.lock", fcntl.LOCK_EX, who, wait)
 
 
 def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:

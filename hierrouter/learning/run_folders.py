@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -136,8 +136,13 @@ def make_newest(record: Record) -> Record:
 
     Raises InputError: a `run.json` is damaged; WorldError: its file cannot be written.
     """
-    others = (other.seq for other in _records() if other.folder != record.folder)
-    return replace(record, seq=1 + max(others, default=0)).write()
+    from hierrouter_cache.locks import folder_lock
+
+    among = RUNS.is_dir() and RUNS.samefile(record.folder.parent)
+    # Of two that finish at once one is the newer.
+    with folder_lock(RUNS, "another run", wait=True) if among else nullcontext():
+        others = (other.seq for other in _records() if other.folder != record.folder)
+        return replace(record, seq=1 + max(others, default=0)).write()
 
 
 def finished_runs(command: str) -> list[Record]:

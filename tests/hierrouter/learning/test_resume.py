@@ -2,8 +2,10 @@
 
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from hierrouter.learning.checkpoint import finished, load_snapshot, save_snapsho
 from hierrouter.learning.config import SAMPLED as ALGORITHMS
 from hierrouter.learning.config import DQNConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
-from hierrouter.learning.run_folders import new_run, remove_drafts
+from hierrouter.learning.run_folders import Record, make_newest, new_run, remove_drafts
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import Origin, TrainedRouter, train
 from hierrouter_cache.errors import InputError
@@ -187,3 +189,12 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own(place: Path) ->
     found = [new_run("report", None) for _ in range(5)]
     assert len(set(found)) == 5
     assert all(run.is_dir() for run in found)
+
+
+def test_of_runs_that_finish_at_once_one_is_the_newer(place: Path) -> None:
+    records = [Record(new_run(name, None), "train", {}).write() for name in ("one", "other")]
+    both = Barrier(2)
+    with ThreadPoolExecutor() as threads:
+        for _ in range(20):
+            seqs = threads.map(lambda run: (both.wait(), make_newest(run).seq)[1], records)
+            assert len({*seqs}) == 2
