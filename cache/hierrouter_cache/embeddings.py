@@ -29,6 +29,7 @@ NAME = re.compile(
     r"emb-(?P<seq>\d{8})-(?P<writer>[0-9a-f]{8})-r(?P<rows>\d+)-(?P<sha>[0-9a-f]{16})\.npy"
 )
 CHUNK = 16_384  # rows looked at or written together
+MAX_DESCRIPTION = 1 << 16  # bytes behind the vectors
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _description(file: EmbeddingFile, rows: NDArray[np.void]) -> bytes:
     """What stands behind the mapped rows of a file: whose vectors they are, as JSON."""
     with file.path.open("rb") as stream:
         stream.seek(getattr(rows, "offset", 0) + rows.nbytes)
-        return stream.read()
+        return stream.read(MAX_DESCRIPTION)
 
 
 def _folder_name(encoder: str, texts: str) -> str:
@@ -320,9 +321,9 @@ def _as_arrow(contexts: NDArray[np.bytes_]) -> pa.Array:
 def merge_embeddings(root: Path) -> int:
     """Merge the files of each encoder into one, so that it is mapped and not copied.
 
-    Returns how many files there are fewer. Raises DamagedPart: a file is not what its name
-    promises; nothing of that encoder is touched; CacheLocked: a collector or a compaction is at
-    work.
+    Those of before, which do not say whose vectors they are, stay as they are. Returns how many
+    files there are fewer. Raises DamagedPart: a file is not what its name promises; nothing of that
+    encoder is touched; CacheLocked: a collector or a compaction is at work.
     """
     with collector_lock(root):
         folders: dict[Path, list[EmbeddingFile]] = {}
@@ -334,13 +335,17 @@ def merge_embeddings(root: Path) -> int:
 def _merge_files(folder: Path, files: Sequence[EmbeddingFile]) -> int:
     if len(files) < 2:
         return 0
+    alike: dict[bytes, list[EmbeddingFile]] = {}
     for file in files:
         require_sound(file)
+        alike.setdefault(_description(file, mapped(file)), []).append(file)
+    return sum(_merge_alike(folder, each, said) for said, each in alike.items() if said)
+
+
+def _merge_alike(folder: Path, files: Sequence[EmbeddingFile], said: bytes) -> int:
     arrays = [mapped(file) for file in files]
-    require_one_width(arrays, folder)
-    # All say the same, but for those of before, which say nothing.
-    said = max(_description(file, rows) for file, rows in zip(files, arrays, strict=True))
-    write_rows(folder, len(files), _first_of_each(arrays), said)
+    if len(files) < 2 or not write_rows(folder, len(files), _first_of_each(arrays), said):
+        return 0
     try:
         for file in reversed(files):
             file.path.unlink()

@@ -1,6 +1,7 @@
 """Embedded texts: they come back for their digests, and no damage to them is silent."""
 
 import io
+import json
 import os
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.cache import rows
 from tests.cache.test_damage import HARMS, harmed
 
 CONTEXTS = [digest(number) for number in range(300)]
+ENDLESS = json.dumps({"encoder": "e", "texts": "contexts", "dim": 8, "x": "x" * 2**16}).encode()
 VECTORS = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
 
 
@@ -82,7 +84,10 @@ def test_vectors_in_the_folder_of_another_encoder_or_text_are_refused(
     ("said", "message"),
     [
         (b'{"encoder": "e", "texts": "contexts", "dim": 9}', "contexts by e with 9 numbers"),
-        *((said, "what follows its vectors is not readable") for said in (b"{", b"[]", b"{}")),
+        *(
+            (said, "what follows its vectors is not readable")
+            for said in (b"{", b"[]", b"{}", ENDLESS)
+        ),
         (b"", None),
     ],
 )
@@ -90,9 +95,12 @@ def test_a_description_that_does_not_fit_is_refused_and_none_is_of_before(
     reader: CacheReader, path: Path, said: bytes, message: str | None
 ) -> None:
     bare = path.read_bytes().rpartition(b'{"encoder"')[0] + said
-    path.rename(path.with_name(f"emb-00000000-00000000-r300-{sha16(bare)}.npy")).write_bytes(bare)
+    path = path.rename(path.with_name(f"emb-00000000-00000000-r300-{sha16(bare)}.npy"))
+    path.write_bytes(bare)
     if message is None:
         require_all(reader)
+        filled(reader, files=2)
+        assert merge_embeddings(reader.root) == 1 and path.read_bytes() == bare
         return
     with pytest.raises(DamagedPart, match=message):
         EmbeddingStore(reader, "e")
@@ -210,6 +218,7 @@ def test_files_merged_under_an_open_store_change_nothing(
     with monkeypatch.context() as read_only:
         read_only.setattr(embeddings, "writable", lambda root: False)  # nothing is refused to root
         store.append(CONTEXTS[200:], VECTORS[200:])
+        assert merge_embeddings(reader.root) == 0
     assert merge_embeddings(reader.root) == 1
     assert np.array_equal(gathered(store), VECTORS)
 
