@@ -4,8 +4,8 @@ import difflib
 import os
 import stat
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 
 class HierRouterError(Exception):
@@ -44,7 +44,7 @@ class WorldError(HierRouterError):
     """Disk, memory, model or server failed; what was committed is safe."""
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """A file to be read that has an end.
 
     Raises InputError: it is no plain file, such as a pipe or a device; OSError: as opening it.

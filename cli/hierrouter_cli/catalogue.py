@@ -124,7 +124,7 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
 
     Every byte is hashed, every row's key computed again, and what is missing is named, too.
     """
-    from hierrouter.learning.integrity import look_over
+    from hierrouter.learning.integrity import EARLIER, look_over
     from hierrouter.replay.inspection import verify_cache
     from hierrouter.tables import safe_text
     from hierrouter_cache.errors import DamagedPart, NoCache
@@ -135,7 +135,10 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
         if count:
             state = f"{wrong[kind]:,} damaged or missing" if wrong[kind] else "sound"
             state = "not ours, not looked at" if kind == "stranger" else state
+            state = "not looked at" if kind == EARLIER else state
             console.put(f"{kind:<20}{count:>8,}  {state}\n")
+    for folder, why in found.notes:
+        console.say(safe_text(f"note: {folder}: {why}"))
     for _, file, why in found.faults:
         console.say(safe_text(f"damaged: {file}: {why}"))
     if found.faults:

@@ -320,7 +320,12 @@ def integrity(cache: Path) -> Iterator[Finding]:
             f"{len(found.faults)} files damaged or missing, the first: {file}: {why}; "
             "`hierrouter verify` names all"
         )
-    text = f"{found.files.total():,} files of cache and runs: every byte as written"
+    if found.notes:
+        folder, why = found.notes[0]
+        text = f"{len(found.notes)} not looked at, the first: {folder}: {why}"
+        yield Finding("integrity", "note", text)
+    sound = found.files.total() - len(found.notes)
+    text = f"{sound:,} files of cache and runs: every byte as written"
     yield Finding("integrity", "ok", text)
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -248,13 +248,13 @@ def member_folder(run: Path, seed: int, alpha: float | None = None) -> Path:
     return folder if alpha is None else folder / f"alpha-{alpha!r}"
 
 
-def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[str] = ()) -> None:
+def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
     """Write the record that makes the folder a finished sweep.
 
     Raises WorldError: the disk is full or failed.
 
     `run`: folder of the sweep; each checkpoint is in its `member_folder` already; `seeds`: one for
-    each member; `heads`: as in `Record`.
+    each member.
     """
     described = {
         "alphas": list(sweep.alphas),
@@ -264,7 +264,7 @@ def finish_sweep(run: Path, sweep: Sweep, seeds: Sequence[int], heads: Iterable[
         "seeds": list(seeds),
         "view": sweep.origin.view,
     }
-    run_folders.finish_run(run, described, heads)
+    run_folders.finish_run(run, described)
 
 
 def load_sweep(run: Path) -> Sweep:

@@ -35,6 +35,7 @@ FILES = {
     "report": r"[^/]*\.(html|json|md|svg|pdf|png)",
     "learning curve": r"(.*/)?tensorboard/.*",
 }
+EARLIER = "of earlier versions"  # a run or a report, not looked at
 
 
 def kind_of(name: str) -> str | None:
@@ -49,15 +50,19 @@ class Looked:
     Attributes:
         files: how many there are, by kind.
         faults: (kind, file, what is wrong) of each that is damaged or missing.
+        notes: (folder, why it was not looked at) of each that an earlier version left.
     """
 
     files: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[str, Path, str]] = field(default_factory=list)
+    notes: list[tuple[Path, str]] = field(default_factory=list)
 
     def add(self, kind: str, file: Path, why: str | None) -> None:
         """One file; `why` is None where it is sound."""
         self.files[kind] += 1
-        if why:
+        if why and kind == EARLIER:
+            self.notes.append((file, why))
+        elif why:
             self.faults.append((kind, file, why))
 
     def add_strangers(self, folder: Path) -> None:
@@ -96,15 +101,15 @@ def look_over(cache: Path, runs: Path = run_folders.RUNS) -> Looked:
 def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     """(kind, file, what is wrong) of each file of a run or a report."""
     record, why = None, None
-    if run_folders.earlier_command(run):
-        yield "record", run / run_folders.RECORD, "of an earlier version; train again"
-        return
     try:
-        record = run_folders.record_of(run)
+        record = run_folders.record_of(run) or run_folders.earlier_run(run)
         if record is None and any(run.rglob(run_folders.WEIGHTS)):
             why = "is gone"
     except HierRouterError as error:
         why = str(error)
+    if record and record.format < run_folders.RECORD_FORMAT:
+        yield EARLIER, run, "a run of an earlier version; train again"
+        return
     if record or why:
         yield "record", run / run_folders.RECORD, why
     listed = {run / name for name in record.files} if record else set()
@@ -122,11 +127,7 @@ def _run_files(run: Path) -> Iterator[tuple[str, Path, str | None]]:
     if (run / run_folders.CONTENTS).is_file():
         yield from _report_files(run)
     elif not record and any(run.glob("*.html")):
-        yield (
-            "contents",
-            run / run_folders.CONTENTS,
-            "is gone, or the report is of an earlier version",
-        )
+        yield EARLIER, run, f"a report of an earlier version, or {run_folders.CONTENTS} is gone"
 
 
 def _fault(file: Path, is_listed: bool) -> str | None:

@@ -344,7 +344,7 @@ def train_run(
             if not begun.is_finished:
                 checkpoint.save_checkpoint(trained, folder)
             watch.on_note(_bought(trained, tree.split("validation"), budget))
-        run_folders.finish_run(folder, checkpoint.learned(trained), tree.heads)
+        run_folders.finish_run(folder, checkpoint.learned(trained))
     return Run(folder, trained, Reached.by(trained, tree))
 
 
@@ -401,7 +401,7 @@ def sweep_run(
         if not begun.is_finished:
             keep_for_live(tree, folder)
         found = train_members(tree, grid, config, seeds, allow_stop, folder, watch)
-        finish_sweep(folder, found, seeds, tree.heads)
+        finish_sweep(folder, found, seeds)
     return SweepRun(folder, found, sweep_table(found, tree))
 
 

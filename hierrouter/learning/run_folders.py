@@ -22,6 +22,7 @@ LIVE = "live.json"
 CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
 RECORD_FORMAT = 2
 MAX_JSON = 1 << 24  # bytes of a file of JSON in a run
+KINDS = {"command": str, "asked": dict, "seq": int, "result": dict, "files": dict}  # of a record
 SEAL = "sha256"  # key of the checksum in a JSON file of a run
 REPAIR = "remove the folder, or put the file back; or give --checkpoint"
 
@@ -54,9 +55,9 @@ class Record:
         asked: what the result depends on, as JSON values.
         seq: which run of `RUNS` was finished when: the newest has the greatest number. 0 is not
             finished, or of an earlier version.
+        format: how it is written; of earlier versions 1.
         result: what was learned, from what; of the JSON values at least fingerprint, view, encoder.
         files: SHA-256 of each file that the run left, by its path in the folder.
-        heads: the last commits of the cache that it learned from.
     """
 
     folder: Path
@@ -65,7 +66,7 @@ class Record:
     seq: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    heads: tuple[str, ...] = ()
+    format: int = RECORD_FORMAT
 
     @property
     def is_finished(self) -> bool:
@@ -100,22 +101,25 @@ def record_of(run: Path) -> Record | None:
     try:
         found = json.loads(data)
         if "format" not in found and SEAL not in found:  # of an earlier version
-            return Record(run, str(found["command"]), dict(found["asked"]))
+            return Record(run, str(found["command"]), dict(found["asked"]), format=1)
         found = unsealed(data)
-        if found.pop("format") != RECORD_FORMAT:
+        if found["format"] != RECORD_FORMAT:
             raise InputError(f"{RECORD} is of a newer version: {file}; upgrade hierrouter")
-        return Record(run, **{**found, "heads": tuple(found["heads"])})
+        found.pop("heads", None)  # was written for a while, and never read
+        if any(type(found[name]) is not kind for name, kind in KINDS.items()):
+            raise TypeError("a value of another type")
+        return Record(run, **found)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{RECORD} is damaged: {file}: checksum mismatch; {REPAIR}") from error
 
 
-def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Record:
+def finish_run(run: Path, result: Mapping[str, Any]) -> Record:
     """Say in `run.json` that a run is finished, what it left, and that it is the newest.
 
     One that was finished before is left as it is. Raises InputError: a `run.json` is damaged, or
     the run was finished with other files; WorldError: the disk is full or failed.
 
-    `result`, `heads`: as in `Record`.
+    `result`: as in `Record`.
     """
     found = record_of(run)
     assert found, "a run is begun before it is finished"
@@ -125,7 +129,7 @@ def finish_run(run: Path, result: Mapping[str, Any], heads: Iterable[str]) -> Re
         for file in sorted(run.rglob(name))
     }
     if not found.is_finished:
-        return make_newest(replace(found, result=dict(result), files=files, heads=tuple(heads)))
+        return make_newest(replace(found, result=dict(result), files=files))
     for name in sorted({*found.files, *files}):
         require_listed(run / name)
     return found
@@ -160,20 +164,18 @@ def finished_runs(command: str) -> list[Record]:
 def _records() -> list[Record]:
     records = []
     for run in sorted(RUNS.glob("*/")):
-        if record := record_of(run):
+        if record := record_of(run) or earlier_run(run):
             records.append(record)
-        elif command := earlier_command(run):
-            records.append(Record(run, command, {}))
         elif any(run.rglob(WEIGHTS)):
             raise InputError(f"{RECORD} is gone: {run}; {REPAIR}")
     return records
 
 
-def earlier_command(run: Path) -> str | None:
-    """The command whose finished run this is, where an earlier version left it; None else."""
+def earlier_run(run: Path) -> Record | None:
+    """A folder without a record as the run that an earlier version finished there, if it is one."""
     for name, command in (("policy.json", "train"), ("sweep.json", "sweep-alpha")):
-        if (run / name).is_file() and not (run / RECORD).exists():
-            return command
+        if (run / name).is_file():
+            return Record(run, command, {}, format=1)
     return None
 
 

@@ -312,7 +312,6 @@ def open_trees(
         "view": selection.view,
         "currency": currency,
         "capped": _capped(reader, spec),
-        "heads": reader.chain.heads,
     }
     arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
     tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)

@@ -101,13 +101,11 @@ class Tree(RouteTree):
         root: the cache's folder.
         pool: name or TOML file of the pool it was opened with; None is the cache's own.
         capped: share of the answers of each model that ended at the most new tokens it may give.
-        heads: names of the last commits of the cache, see docs/cache.md.
     """
 
     root: Path
     pool: str | None = None
     capped: Mapping[str, float] = field(default_factory=dict)
-    heads: tuple[str, ...] = ()
 
     @cached_property
     def texts(self) -> list[Texts]:

@@ -118,12 +118,17 @@ def test_runs_of_an_earlier_version_are_passed_over_and_named(rivals: Place) -> 
     file = rivals / str(TRAIN / "run.json")
     held = json.loads(file.read_bytes())
     file.write_text(json.dumps({name: held[name] for name in ("asked", "command")}))
+    (rivals / str(TRAIN / "policy.safetensors")).write_bytes(b"written in another way")
     (rivals / str(SWEEP / "run.json")).rename(rivals / str(SWEEP / "sweep.json"))
+    (rivals / "runs/quickstart-report/contents.json").unlink()
     told = rivals.does("report").stderr
     assert f"not looked at: {TRAIN}" in told and f"not looked at: {SWEEP}" in told
-    told = rivals.asks("verify").stderr
-    assert f"damaged: {SWEEP}/run.json: of an earlier version; train again" in told
-    assert told.count("damaged: ") == 1
+    told = rivals.does("verify").stderr
+    for folder in (TRAIN, SWEEP, "runs/quickstart-report"):
+        assert re.search(f"note: {folder}: .*of an earlier version", told)
+    assert (
+        "note     integrity       3 not looked at, the first: runs/" in rivals.does("doctor").stdout
+    )
 
 
 def test_a_run_that_could_not_be_said_to_be_the_newest_is_not_begun(rivals: Place) -> None:

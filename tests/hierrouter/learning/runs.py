@@ -48,7 +48,7 @@ def finished(trained: TrainedRouter, folder: Path) -> Record:
     """A finished run of `train` in `folder`; the newest."""
     save_checkpoint(trained, folder)
     Record(folder, "train", {}).write()
-    return finish_run(folder, learned(trained), ())
+    return finish_run(folder, learned(trained))
 
 
 def finished_sweep(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> None:
