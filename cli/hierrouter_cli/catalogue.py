@@ -125,6 +125,7 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
     Every byte is hashed, every row's key computed again, and what is missing is named, too.
     """
     from hierrouter.learning.integrity import EARLIER, look_over
+    from hierrouter.learning.run_folders import finished_runs
     from hierrouter.replay.inspection import verify_cache
     from hierrouter.tables import safe_text
     from hierrouter_cache.errors import DamagedPart, NoCache
@@ -152,7 +153,10 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
             lines = verify_cache(
                 cache, on_rows=lambda rows, total: bars.update(bar, advance=rows, total=total)
             )
-    except NoCache:
+    except NoCache as error:
+        if runs := finished_runs("train") or finished_runs("sweep-alpha"):
+            learned = f"{runs[0].folder} learned from one"
+            raise NoCache(f"no cache: {cache}, and {learned}; give its --cache") from error
         console.say(f"no cache at {cache}")
     else:
         console.put("\n".join(lines) + "\n")

@@ -131,6 +131,12 @@ def test_runs_of_an_earlier_version_are_passed_over_and_named(rivals: Place) -> 
     )
 
 
+def test_runs_whose_cache_is_not_there_do_not_pass(two_runs: Place) -> None:
+    done = two_runs.asks("verify --cache caches/typo")
+    assert done.returncode == 3
+    assert f"no cache: caches/typo, and {TRAIN} learned from one; give" in done.stderr
+
+
 def test_a_run_that_could_not_be_said_to_be_the_newest_is_not_begun(rivals: Place) -> None:
     deleted(rivals.folder, SWEEP / "run.json")
     assert f"run.json is gone: {SWEEP}" in rivals.refuses("train --algo exact --out runs/newest")
