@@ -154,7 +154,7 @@ def verify(cache: options.Cache = options.DEFAULT_CACHE) -> None:
                 cache, on_rows=lambda rows, total: bars.update(bar, advance=rows, total=total)
             )
     except NoCache as error:
-        if runs := finished_runs("train") or finished_runs("sweep-alpha"):
+        if runs := finished_runs("train", "sweep-alpha"):
             learned = f"{runs[0].folder} learned from one"
             raise NoCache(f"no cache: {cache}, and {learned}; give its --cache") from error
         console.say(f"no cache at {cache}")

@@ -284,7 +284,7 @@ def router() -> Iterator[Finding]:
     from hierrouter.reports.plans import HERE, SERVED, listed
     from hierrouter.serving.router import live_run
 
-    if not any(finished_runs(command) for command in ("train", "sweep-alpha")):
+    if not finished_runs("train", "sweep-alpha"):
         yield Finding("router", "note", "none yet under runs; `hierrouter train` makes one")
         return
     try:

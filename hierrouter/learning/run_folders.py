@@ -149,15 +149,15 @@ def make_newest(record: Record) -> Record:
         return replace(record, seq=1 + max(others, default=0)).write()
 
 
-def finished_runs(command: str) -> list[Record]:
-    """The finished runs of a command below `RUNS`, the newest first.
+def finished_runs(*commands: str) -> list[Record]:
+    """The finished runs of some commands below `RUNS`, the newest first.
 
-    `command`: "train" or "sweep-alpha".
+    `commands`: of "train" and "sweep-alpha".
 
     Raises:
         InputError: a `run.json` is damaged or gone, so that nobody knows which run is the newest.
     """
-    runs = [run for run in _records() if run.command == command and run.is_finished]
+    runs = [run for run in _records() if run.command in commands and run.is_finished]
     return sorted(runs, key=lambda run: (run.seq, run.folder.name), reverse=True)
 
 

@@ -260,8 +260,7 @@ def count_test_looks(tree: RouteTree, run: Path | None) -> dict[str, int]:
     own = read_test_looks(_folder(run)) if run else set()
     others = (
         read_test_looks(log.parent)
-        for command in ("train", "sweep-alpha")
-        for other in run_folders.finished_runs(command)
+        for other in run_folders.finished_runs("train", "sweep-alpha")
         if tree.same_content(str(other.result["fingerprint"]))
         for log in other.folder.rglob(LOG)
     )
