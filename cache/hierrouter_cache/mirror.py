@@ -12,7 +12,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from hierrouter_cache.chain import ARRIVING, LOST, TRIES, arrivals, glance, seal_loose, sound_parts
-from hierrouter_cache.errors import CacheError, CacheLocked, DamagedPart, NoCache, WorldError
+from hierrouter_cache.errors import (
+    CacheError,
+    CacheLocked,
+    DamagedPart,
+    NoCache,
+    WorldError,
+    open_plain,
+)
 from hierrouter_cache.locks import pull_lock, shared_lock
 from hierrouter_cache.parts import KINDS, Part, list_parts, part_named, parts_folder, proof, sha16
 from hierrouter_cache.reader import CacheReader
@@ -268,7 +275,8 @@ def copying_to(store: Store) -> OnPart:
 def _send(store: Store, part: Part) -> bool:
     """Copy one part; False where it is not here any more."""
     try:
-        data = part.path.read_bytes()
+        with open_plain(part.path) as file:
+            data = file.read()
     except FileNotFoundError:
         return False
     if sha16(data) != part.sha:

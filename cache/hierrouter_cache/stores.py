@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from hierrouter_cache.errors import InputError, WorldError
+from hierrouter_cache.errors import InputError, WorldError, open_plain
 from hierrouter_cache.parts import NAME, parts_folder
 from hierrouter_cache.writer import commit, make_cache, no_steps
 
@@ -37,7 +37,8 @@ class FolderStore:
 
     def read(self, name: str) -> bytes:
         """The bytes of one part."""
-        return (parts_folder(self.root) / name).read_bytes()
+        with open_plain(parts_folder(self.root) / name) as file:
+            return file.read()
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Commit one part, as a collector does."""
