@@ -88,20 +88,15 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     try:
         require_plain(path)
-        with pq.ParquetFile(path) as file:
-            at_once = _rows_at_once(file.metadata, path)
-            texts = [
-                column.path
-                for column in map(file.schema.column, range(len(file.schema)))
-                if column.physical_type == "BYTE_ARRAY"
-                and column.logical_type.type in ("STRING", "NONE")
-            ]
+        found = pq.read_metadata(path)
+        columns = [column.path for column in map(found.schema.column, range(found.num_columns))]
         unpacked, most = 0, max(4 * MAX_LINE, TRAP * path.stat().st_size)
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(batch_size=at_once):
-                unpacked += sum(map(_text_bytes, batch.columns))
+        # Those of texts alone become dictionaries; JSON would be none as an extension.
+        with pq.ParquetFile(path, read_dictionary=columns, arrow_extensions_enabled=False) as file:
+            for batch in file.iter_batches(batch_size=_rows_at_once(found, path)):
+                unpacked += sum(map(_bytes, batch.columns))
                 if unpacked > most:
-                    raise InputError(f"texts of over {most:,} bytes: {path}; write it again")
+                    raise InputError(f"values of over {most:,} bytes: {path}; write it again")
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
@@ -118,14 +113,20 @@ def _rows_at_once(found: pq.FileMetaData, path: Path) -> int:
         raise InputError(
             f"{found.num_rows:,} rows declared, the limit is {MAX_ROWS:,}: {path}; split the file"
         )
-    most = 1  # values of a row
+    most = 1  # values of a row; one of a fixed length counts as so many
     for group in map(found.row_group, range(found.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
+        for number, column in enumerate(map(group.column, range(group.num_columns))):
+            kind = found.schema.column(number)
+            if kind.physical_type == "BYTE_ARRAY" and kind.logical_type.type == "DECIMAL":
+                raise InputError(f"decimals of no fixed length: {path}; write it again")
             size, packed = column.total_uncompressed_size, column.total_compressed_size
+            values = column.num_values * max(kind.length, 1)
+            if kind.max_repetition_level:  # one row may hold them all
+                size = max(size, values)
             if size > max(MAX_LINE, TRAP * packed):
                 sizes = f"{packed:,} bytes that unpack to {size:,}"
                 raise InputError(f"{sizes}: {path}; write it again")
-            most = max(most, column.num_values // max(group.num_rows, 1))
+            most = max(most, kind.length, values // max(group.num_rows, 1))
     if most > MAX_VALUES:
         raise InputError(f"more than {MAX_VALUES:,} values a row: {path}; write one question a row")
     return max(1, min(BATCH, MAX_VALUES // most))
@@ -134,14 +135,14 @@ def _rows_at_once(found: pq.FileMetaData, path: Path) -> int:
 TEXTS = (pa.StringArray, pa.BinaryArray, pa.LargeStringArray, pa.LargeBinaryArray)
 
 
-def _text_bytes(column: pa.Array) -> int:
-    """Bytes of all texts of a column, each as often as it stands there."""
+def _bytes(column: pa.Array) -> int:
+    """Bytes of all values of a column, each text as often as it stands there."""
     if pa.types.is_dictionary(column.type) and isinstance(column.dictionary, TEXTS):
         lengths = pc.binary_length(column.dictionary).take(column.indices)
         return int(pc.sum(lengths).as_py() or 0)
     if pa.types.is_map(column.type):
-        return _text_bytes(column.keys) + _text_bytes(column.items)
+        return _bytes(column.keys) + _bytes(column.items)
     if pa.types.is_nested(column.type):
         inner = column.flatten()
-        return sum(map(_text_bytes, inner if isinstance(inner, list) else [inner]))
-    return 0
+        return sum(map(_bytes, inner if isinstance(inner, list) else [inner]))
+    return int(column.nbytes)

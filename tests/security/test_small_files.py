@@ -65,6 +65,12 @@ def looks(make: Callable[[Path], object]) -> Callable[[Path], object]:
     )
 
 
+def again(kind: pa.DataType) -> Callable[[Path], object]:
+    """A hundred megabytes that are one value, and no text."""
+    value = b'"%s"' % (b"x" * 999_997)
+    return lambda at: parquet(pa.array([value] * 100, kind), pa.array(["1"] * 100))(at)
+
+
 def saved_model(place: Path) -> Path:
     """A folder that a pool names, with weights and settings; returns its tokenizer's file."""
     (place / "m").mkdir()
@@ -119,8 +125,10 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         parquet(
             pa.DictionaryArray.from_arrays([0] * 20_000, ["x" * 999_999]), pa.array(["1"] * 20_000)
         ),
-        "texts of over 67,108,864 bytes",
+        "values of over 67,108,864 bytes",
     ),
+    "bytes in many rows": (PARQUET, again(pa.binary(999_999)), "values of over 67,108,864 bytes"),
+    "JSON in many rows": (PARQUET, again(pa.json_()), "values of over 67,108,864 bytes"),
     "a list in one row": (
         PARQUET,
         parquet(pa.array(["a"]), pa.array([["1"] * 2_000_000])),

@@ -152,7 +152,8 @@ PAIRS = [[("A", "x"), ("B", "y")], [("A", "x"), ("B", "y"), ("E", "z")]]
 
 @pytest.mark.parametrize("choices", [STRUCT, pa.array(PAIRS, pa.map_(pa.string(), pa.string()))])
 def test_a_row_has_its_own_choices_only(tmp_path: Path, choices: pa.Array) -> None:
-    columns = {"question": ["q", "r"], "answer": ["B", "E"], "choices": choices}
+    more = {"a": pa.array(["{}", "1"], pa.json_()), "b": pa.array([b"x" * 64] * 2, pa.binary(64))}
+    columns = {"question": ["q", "r"], "answer": ["B", "E"], "choices": choices, **more}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     assert [each.choices for each in read_file(tmp_path / "x.parquet")] == list(map(tuple, PAIRS))
     pq.write_table(pa.table({**columns, "choices": [[1], [2]]}), tmp_path / "x.parquet")
