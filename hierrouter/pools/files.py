@@ -351,6 +351,12 @@ def _price(name: str, sides: Sequence[tuple[str, Any]], where: str, source: str)
 
 MAX_TOML = 1 << 19  # bytes
 MAX_DOTS = 64  # tomllib's memory grows with the square of the parts of a key
+# Strings and comments; those that nothing ends go as far as tomllib looks for their end.
+QUOTED = re.compile(
+    r'"{3}(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|"(?:[^"\\\n]|\\.)*+"?'
+    r"|'{3}.*?(?:'{3,5}|\Z)|'[^'\n]*'?|#[^\n]*",
+    re.DOTALL,
+)
 AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 TWICE = re.compile(r"Cannot overwrite a value|Cannot declare .* twice")
 KEY_OR_TABLE = re.compile(r"\s*(\[[^\]]*\]|[^=\s]+)")  # what a line names: a table or a key
@@ -382,7 +388,7 @@ def _parse_toml(text: str, what: str, where: str) -> dict[str, Any]:
     """
     if not text.strip():
         raise InputError(f"{what} is empty: {where}; give one with tables in it")
-    if any(_dotted(line) > MAX_DOTS for line in text.splitlines()):
+    if any(_dotted(line) > MAX_DOTS for line in QUOTED.sub("x", text).splitlines()):
         raise InputError(f"{what} has a key of more than {MAX_DOTS} parts: {where}; write it flat")
     try:
         tables = tomllib.loads(text)

@@ -93,6 +93,16 @@ PARQUET = COLLECT.replace("jsonl", "parquet")
 TRAINED = "route --dry-run --checkpoint run x"
 HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "dotted keys": (COLLECT, text("pool.toml", "a." * 50_000 + "a = 1\n"), "more than 64 parts"),
+    "quoted keys": (
+        COLLECT,
+        text("pool.toml", '"a b".' * 10_000 + "a = 1\n"),
+        "more than 64 parts",
+    ),
+    "quoted keys behind quotes": (
+        COLLECT,
+        text("pool.toml", 'a = { b = """#\n"""", ' + '"\u2028 \\"".' * 9_000 + "a = 1 }\n"),
+        "more than 64 parts",
+    ),
     "dotted tables": (COLLECT, text("pool.toml", f"[{'a.' * 9000}a]\n" * 9), "more than 64 parts"),
     "a pool without end": (COLLECT, lambda at: sparse(at / "pool.toml"), "larger than"),
     "a pool that is a pipe": (
