@@ -93,7 +93,7 @@ def load_bundle(folder: Path) -> Bundle | None:
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error}; train again, or give --pool") from error
     try:
-        found = json.loads(data)
+        found = run_folders.parsed(data)
         if found["format"] != FORMAT:
             raise InputError(
                 f"{run_folders.LIVE} has format {found['format']!r:.20}, this version reads "

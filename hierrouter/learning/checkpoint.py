@@ -149,7 +149,7 @@ def rebuild(text: str, tensors: dict[str, Tensor], file: Path) -> Policy:
     out; `file`: where both were read, for messages.
     """
     try:
-        found = json.loads(text)
+        found = run_folders.parsed(text.encode())
         if not isinstance(found["format"], int):
             raise TypeError(f"format {found['format']}")
         if found["format"] != FORMAT:
@@ -354,7 +354,7 @@ def load_snapshot(folder: Path, named: dict[str, Any]) -> Snapshot | None:
         return None
     try:
         tensors, text = read_tensors(file)
-        held = json.loads(text)
+        held = run_folders.parsed(text.encode())
         found, snapshot = held["training"], Snapshot(held["epoch"], tensors, held["counters"])
         written = int(found["format"])
     except (InputError, KeyError, TypeError, ValueError, RecursionError) as error:

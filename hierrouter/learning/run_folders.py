@@ -23,6 +23,7 @@ CONTENTS = "contents.json"  # SHA-256 of each file of a report, by its name
 RECORD_FORMAT = 2
 MAX_JSON = 1 << 24  # bytes of a file of JSON in a run
 KINDS = {"command": str, "asked": dict, "seq": int, "result": dict, "files": dict}  # of a record
+MAX_VALUES = 400_000  # in it; a pool of 10,000 models leaves fewer
 SEAL = "sha256"  # key of the checksum in a JSON file of a run
 REPAIR = "remove the folder, or put the file back; or give --checkpoint"
 
@@ -33,9 +34,16 @@ def sealed(value: Mapping[str, Any]) -> bytes:
     return _canonical(found) + b"\n"
 
 
+def parsed(data: bytes) -> Any:
+    """The value in a file of JSON; raises ValueError: it is none, or has too many values in it."""
+    if sum(map(data.count, (b"[", b"{", b","))) > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES:,} values")
+    return json.loads(data)
+
+
 def unsealed(data: bytes) -> dict[str, Any]:
     """What was given to `sealed`; raises ValueError: these are not the bytes that `sealed` gave."""
-    found = json.loads(data)
+    found = parsed(data)
     if not isinstance(found, dict) or not found.pop(SEAL, None) or sealed(found) != data:
         raise ValueError("checksum mismatch")
     return found
@@ -99,7 +107,7 @@ def record_of(run: Path) -> Record | None:
     except OSError as error:
         raise InputError(f"cannot read: {file}: {error.strerror}; {REPAIR}") from error
     try:
-        found = json.loads(data)
+        found = parsed(data)
         if "format" not in found and SEAL not in found:  # of an earlier version
             return Record(run, str(found["command"]), dict(found["asked"]), format=1)
         found = unsealed(data)

@@ -91,6 +91,7 @@ def many_asked(place: Path) -> None:
 COLLECT = "collect --dry-run --pool pool.toml --datasets d.jsonl"
 PARQUET = COLLECT.replace("jsonl", "parquet")
 TRAINED = "route --dry-run --checkpoint run x"
+BRACKETS = f'{{"format": 2, "a": [{"[]," * 4_000_000}[]]}}'
 HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "dotted keys": (COLLECT, text("pool.toml", "a." * 50_000 + "a = 1\n"), "more than 64 parts"),
     "quoted keys": (
@@ -158,6 +159,8 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda at: ((at / WEIGHTS).unlink(), os.mkfifo(at / WEIGHTS)),
         "not a plain file",
     ),
+    "a record of brackets": (TRAINED, text("run/run.json", BRACKETS), "run.json is damaged"),
+    "a live file of brackets": (TRAINED, text("run/live.json", BRACKETS), "live.json is damaged"),
     **{
         f"a log of looks by {make.__name__}": ("verify", looks(make), "jsonl: 1 lines are not as")
         for make in (os.mkfifo, os.mkdir, sparse)
