@@ -28,12 +28,14 @@ def fault_of(
     `model`, `tokenizer`: as loaded; `loaded`: what the loader says of it, `output_loading_info` of
     transformers; `ends`: the tokens that end a response.
     """
+    rows = model.get_input_embeddings().weight.shape[0]
+    is_known = [isinstance(end, int) and 0 <= end < rows for end in ends]
     checks: tuple[Callable[[], str | None], ...] = (
         lambda: _not_as_saved(loaded),
         lambda: _not_finite(model),
         lambda: template_fault(tokenizer),
-        lambda: _too_many_tokens(model, tokenizer),
-        lambda: None if all(isinstance(end, int) for end in ends) else "it has no end token",
+        lambda: _too_many_tokens(rows, tokenizer),
+        lambda: None if is_known and all(is_known) else "it has no end token",
         lambda: _wrong_logits(model, tokenizer),
     )
     return next((why for check in checks if (why := check())), None)
@@ -78,12 +80,11 @@ def template_fault(tokenizer: Any) -> str | None:
     return None if PROBE in text else "its chat template leaves the question out"
 
 
-def _too_many_tokens(model: Any, tokenizer: Any) -> str | None:
+def _too_many_tokens(rows: int, tokenizer: Any) -> str | None:
     """Special tokens that are never written count only where they fill up.
 
     Some tokenizers bring one that their model was never told of.
     """
-    rows = model.get_input_embeddings().weight.shape[0]
     special = {number for number, it in tokenizer.added_tokens_decoder.items() if it.special}
     written = set(tokenizer.get_vocab().values()) - special
     largest = max(written | {tokenizer.pad_token_id or 0})

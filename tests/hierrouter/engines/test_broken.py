@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,13 +67,13 @@ def more_tokens(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def no_end(folder: Path) -> None:
+def no_end(folder: Path, end: object = None) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     for name in ("config.json", "generation_config.json"):
         held = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(held | {"eos_token_id": None}))
+        (folder / name).write_text(json.dumps(held | {"eos_token_id": end}))
 
 
 def every(value: float) -> Callable[[Tensors], object]:
@@ -115,6 +116,9 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a template that fails": ("its chat template fails", template("{{ raise_exception('no') }}")),
     "tokens that it does not know": ("its tokenizer has token", more_tokens),
     "no end": ("it has no end token", no_end),
+    "no ends": ("it has no end token", partial(no_end, end=[])),
+    "an end below all": ("it has no end token", partial(no_end, end=-1)),
+    "an end above all": ("it has no end token", partial(no_end, end=[1, 10**7])),
     "logits without end": (
         "its logits are NaN or infinite",
         weights(lambda tensors: tensors[NORM].fill_(3e38)),
