@@ -9,6 +9,7 @@ from typing import Any
 from hierrouter.engines import generator, identity
 from hierrouter.engines.batches import prompt_seed
 from hierrouter.engines.devices import BALANCED, candidates
+from hierrouter.engines.soundness import template_fault
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter_cache.errors import InputError, WorldError, reason_of
 
@@ -41,7 +42,7 @@ class VllmBackend:
     def load(self, spec: ModelSpec) -> VllmGenerator:
         """Start the engine; remote code is never run.
 
-        Raises WorldError: vLLM cannot load the model.
+        Raises WorldError: vLLM cannot load the model, or it is broken.
         """
         import torch
         from vllm import LLM  # pyright: ignore  it takes this very file for the package
@@ -92,6 +93,8 @@ class VllmGenerator:
     """
 
     def __init__(self, engine: Any, spec: ModelSpec, weights: str) -> None:
+        if why := template_fault(engine.get_tokenizer()):
+            raise WorldError(f"model {spec.name} is broken: {why}: {spec.model}; give another one")
         self._engine = engine
         self._generation = spec.generation
         self._weights = weights

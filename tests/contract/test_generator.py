@@ -394,10 +394,12 @@ def test_a_gpu_that_vllm_would_not_take_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_chat_template_that_fails_is_named() -> None:
     """Found out before the engine is asked for anything; so this needs no more of it."""
     tokenizer = AutoTokenizer.from_pretrained(testbed.model_path("calc"))
-    tokenizer.chat_template = "{{ raise_exception('roles only') }}"
     window = SimpleNamespace(max_model_len=256)
     engine = SimpleNamespace(model_config=window, get_tokenizer=lambda: tokenizer)
     generator = vllm.VllmGenerator(engine, SPEC, "")
+    tokenizer.chat_template = "{{ raise_exception('roles only') }}"
+    with pytest.raises(WorldError, match=r"model calc is broken: its chat template fails: .*only"):
+        vllm.VllmGenerator(engine, SPEC, "")
     with pytest.raises(RuntimeError, match=r"its chat template fails: .*: roles only"):
         answers_in_order(generator, ["compute 12+7"])
 
