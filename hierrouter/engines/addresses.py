@@ -10,9 +10,12 @@ from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream, ConnectError
 from httpcore2._backends.auto import AutoBackend
 
 Address = IPv4Address | IPv6Address
-# Where clouds serve credentials to whoever asks, beside the link-local addresses.
-METADATA = {ip_address(it) for it in ("fd00:ec2::254", "100.100.100.200", "192.0.0.192")}
+# Where clouds serve credentials and settings to whoever asks, beside the link-local addresses.
+CLOUDS = ("100.100.100.200", "168.63.129.16", "192.0.0.192")
+METADATA = {*map(ip_address, (*CLOUDS, "fd00:ec2::23", "fd00:ec2::254", "fd20:ce::254"))}
 NAT64 = IPv6Network("64:ff9b::/96")
+LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")  # leads where its network decides
+STAGGER_S = 0.25  # from one address of a name to the next, as RFC 8305 advises
 
 
 class Forbidden(Exception):
@@ -36,7 +39,7 @@ def is_metadata(address: Address) -> bool:
 
 def is_public(address: Address) -> bool:
     """Whether it is an address of the open network: not this machine's, and of no private one."""
-    return inner(address).is_global
+    return inner(address).is_global and address not in LOCAL_NAT64
 
 
 class JudgedBackend(AsyncNetworkBackend):
