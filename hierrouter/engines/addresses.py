@@ -1,12 +1,11 @@
 """Which addresses may be called, judged by what a name resolves to when the connection is made."""
 
 import socket
-from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any
 
 import anyio
-from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream, ConnectError
+from httpcore2 import AsyncNetworkStream, ConnectError
 from httpcore2._backends.auto import AutoBackend
 
 Address = IPv4Address | IPv6Address
@@ -42,7 +41,30 @@ def is_public(address: Address) -> bool:
     return inner(address).is_global and address not in LOCAL_NAT64
 
 
-class JudgedBackend(AsyncNetworkBackend):
+async def judged(host: str, timeout: float | None, public_only: bool) -> list[str]:
+    """The addresses of a name; raises ConnectError: it is not known, Forbidden: one is not called.
+
+    One of several is enough: nobody says which one is taken.
+    """
+    try:
+        with anyio.fail_after(timeout):
+            found = await anyio.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError) as error:
+        raise ConnectError(f"the name is not known: {host}") from error
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for text in addresses:
+        address = ip_address(text.partition("%")[0])
+        if is_metadata(address):
+            raise Forbidden(f"{host} is {text}, a link-local or metadata address, never called")
+        if public_only and not is_public(address):
+            raise Forbidden(
+                f"{host} is {text}, on this machine or a private network, and a stored pool "
+                f"names it; give --allow-endpoint {host}, or --pool"
+            )
+    return addresses
+
+
+class JudgedBackend(AutoBackend):
     """Connects as httpcore does, to addresses that were judged; each name is resolved here, once.
 
     Args:
@@ -51,58 +73,59 @@ class JudgedBackend(AsyncNetworkBackend):
 
     def __init__(self, public_only: bool) -> None:
         self._public_only = public_only
-        self._connecting = AutoBackend()
 
     async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
+        self, host: str, port: int, timeout: float | None = None, *more: Any, **named: Any
     ) -> AsyncNetworkStream:
-        """A connection to the first address that answers.
+        """A connection to the address that answers first; each has a short start on the next.
 
         Raises Forbidden: the name leads to an address that is not called.
         """
-        try:
-            with anyio.fail_after(timeout):
-                found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError, TimeoutError) as error:
-            raise ConnectError(f"the name is not known: {host}") from error
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        for text in addresses:  # one of several is enough: nobody says which one is taken
-            address = ip_address(text.partition("%")[0])
-            if is_metadata(address):
-                raise Forbidden(f"{host} is {text}, a link-local or metadata address, never called")
-            if self._public_only and not is_public(address):
-                raise Forbidden(
-                    f"{host} is {text}, on this machine or a private network, and a stored pool "
-                    f"names it; give --allow-endpoint {host}, or --pool"
-                )
-        problem: Exception = ConnectError(f"no address: {host}")
-        for text in addresses:
+        addresses = await judged(host, timeout, self._public_only)
+        connect, streams = super().connect_tcp, list[AsyncNetworkStream]()
+        problems = list[Exception]()
+
+        async def attempt(text: str, ended: anyio.Event) -> None:
             try:
-                return await self._connecting.connect_tcp(
-                    text, port, timeout, local_address, socket_options
-                )
-            except Exception as error:  # the next address may answer
-                problem = error
-        raise problem
+                streams.append(await connect(text, port, timeout, *more, **named))
+                race.cancel_scope.cancel()
+            except Exception as error:  # another address may answer
+                problems.append(error)
+            ended.set()
 
-    async def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> AsyncNetworkStream:
-        """Raises Forbidden: no server of a pool is a file."""
-        raise Forbidden(f"a socket file is not called: {path}")
-
-    async def sleep(self, seconds: float) -> None:
-        """As httpcore's."""
-        await self._connecting.sleep(seconds)
+        try:
+            async with anyio.create_task_group() as race:
+                for text in addresses:
+                    ended = anyio.Event()
+                    race.start_soon(attempt, text, ended)
+                    with anyio.move_on_after(STAGGER_S):
+                        await ended.wait()
+            if not streams:
+                raise problems[-1]
+            return streams.pop(0)
+        finally:
+            for unused in streams:
+                await unused.aclose()
 
 
 def judge_connections(client: Any, public_only: bool) -> None:
-    """Let an httpx client connect through a `JudgedBackend`, by a proxy or not."""
-    for transport in (client._transport, *client._mounts.values()):
-        if transport is not None:
-            transport._pool._network_backend = JudgedBackend(public_only)
+    """Let an httpx client call only what may be called, itself or through a proxy.
+
+    A proxy is the user's own, and may be anywhere. It connects for us, so what it is asked for is
+    judged before; a name that only the proxy knows is refused in stored pools alone.
+    """
+    proxies = [transport for transport in client._mounts.values() if transport is not None]
+    client._transport._pool._network_backend = JudgedBackend(public_only)
+    for proxy in proxies:
+        proxy._pool._network_backend = JudgedBackend(public_only=False)
+
+    async def judge(request: Any) -> None:
+        if client._transport_for_url(request.url) in proxies:
+            host = request.url.raw_host.decode()
+            try:
+                await judged(host, client.timeout.connect, public_only)
+            except ConnectError as error:
+                if public_only:
+                    raise Forbidden(f"{error}; give --allow-endpoint {host}, or --pool") from None
+
+    client.event_hooks["request"].append(judge)

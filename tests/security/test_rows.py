@@ -84,6 +84,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/cli/test_endpoint.py::test_a_key_over_plain_http",
         "tests/cli/test_endpoint.py::test_a_redirect",
         "tests/hierrouter/engines/test_endpoint.py::test_a_redirect_takes_no_key_along",
+        "tests/hierrouter/engines/test_addresses.py::test_a_proxy_is_asked_for_nothing_that_is_not_called",
     ),
     "Our server": (
         "tests/hierrouter/serving/test_serve.py::test_a_key_is_asked_for",

@@ -1,6 +1,8 @@
 """Servers are judged by the address that is connected to, however it is written."""
 
 import socket
+import time
+from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import Any
 
@@ -54,21 +56,70 @@ async def listed(client: Client) -> object:
         await client.close()
 
 
-def test_a_name_that_leads_to_metadata_gets_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a name server of others may answer; also where another address stands beside it."""
+def lead(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> None:
+    """Answer for a name as a name server of others may."""
     real = socket.getaddrinfo
 
     def resolved(host: Any, port: Any, *more: Any, **named: Any) -> Any:
-        if host in (b"models.example", "models.example"):
-            found = ("127.0.0.1", METADATA)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in found]
+        if host in (name, name.encode()):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (it, port)) for it in addresses]
         return real(host, port, *more, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
+
+
+def test_a_name_that_leads_to_metadata_gets_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another address stands beside it."""
+    lead(monkeypatch, "models.example", "127.0.0.1", METADATA)
     with serving(Server()) as server:
         with pytest.raises(Outage, match=r"models\.example is 169\.254\.169\.254, a link-local"):
             anyio.run(listed, client_of(server, "models.example"))
         assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("host", "public_only", "said"),
+    [
+        ("2852039166", False, "link-local or metadata"),
+        ("models.example", False, "link-local or metadata"),
+        ("10.1.2.3", True, "private network.*--allow-endpoint 10.1.2.3"),
+        ("unknown.invalid", True, "not known.*--allow-endpoint unknown.invalid"),
+        ("unknown.invalid", False, None),
+        ("8.8.8.8", True, None),
+    ],
+)
+def test_a_proxy_is_asked_for_nothing_that_is_not_called(
+    host: str, public_only: bool, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy itself is on this machine."""
+    lead(monkeypatch, "models.example", METADATA)
+    with serving(Server()) as server:
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.port}")
+        client = client_of(server, host, public_only)
+        if said is None:
+            anyio.run(listed, client)
+        else:
+            with pytest.raises(Outage, match=said):
+                anyio.run(listed, client)
+        assert len(server.seen) == (said is None)
+
+
+def test_an_address_that_does_not_answer_holds_the_next_one_up_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue of connections that is full answers nobody."""
+    lead(monkeypatch, "models.example", "127.0.0.2", "127.0.0.1")
+    with serving(Server()) as server, socket.socket() as silent, ExitStack() as waiting:
+        silent.bind(("127.0.0.2", server.port))
+        silent.listen(0)
+        for _ in range(4):
+            caller = waiting.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(silent.getsockname())
+        began = time.monotonic()
+        anyio.run(listed, client_of(server, "models.example"))
+        assert time.monotonic() - began < 5 and len(server.seen) == 1
 
 
 def test_a_stored_pool_reaches_this_machine_under_no_name() -> None:
