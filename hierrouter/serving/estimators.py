@@ -88,8 +88,8 @@ class Log:
         """float64[episodes, L]: what each call earned; a row's sum is R = Q - alpha * C.
 
         The paper pays R at the end. A call's cost is known when it is made, so it is charged there,
-        and Q is paid with the last call: the sum is the same, and estimators that go call by call
-        need not carry a cost through the calls that follow it.
+        and Q is paid with the last call: the sum is the same, and an estimator that goes call by
+        call need not carry a cost through the calls that follow it.
         """
         reward = -alpha * self.cost
         reward[np.arange(len(self)), self.length - 1] += self.quality
@@ -198,14 +198,9 @@ def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
     if queries < 2:
         raise InputError("a log of one question has no interval; log at least 2 questions")
     reward, weights = log.reward(alpha), Weights.of(log, states)
-    fitted = fitted_values(log, states, reward)
     means = {
-        "IPS": ips(log, weights, reward),
-        "IPS per decision": ips_per_decision(log, weights, reward),
         "SNIPS": snips(log, weights, reward),
-        "SNIPS per decision": snips_per_decision(log, weights, reward),
-        "FQE": fqe(states, fitted),
-        "DR": doubly_robust(log, states, weights, reward, fitted.held_out),
+        "DR": doubly_robust(log, states, weights, reward, cross_fitted(log, states, reward)),
     }
     return Evaluation(
         estimates=tuple(
@@ -251,72 +246,22 @@ class Weights:
         return self.so_far[:, -1]
 
 
-def ips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Inverse propensity score: the mean of w * R over whole episodes.
-
-    Horvitz and Thompson, JASA 47 (1952); for episodes Precup, Sutton and Singh, Eligibility Traces
-    for Off-Policy Policy Evaluation (ICML 2000). Unbiased where the log takes everything that the
-    policy takes, and the propensities are right.
-
-    `reward`: float64[episodes, L], see `Log.reward`.
-    """
-    return clustered_mean(weights.whole * reward.sum(axis=1), log.query)
-
-
-def ips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """The same with each call's reward weighted by the calls up to it alone (Precup et al. 2000).
-
-    It differs from `ips` by the cost of earlier calls; Q comes last, after all of them.
-
-    `reward`: float64[episodes, L], see `Log.reward`.
-    """
-    return clustered_mean((weights.so_far * reward).sum(axis=1), log.query)
-
-
 def snips(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Self-normalised: the sum of w * R over the sum of w.
+    """Self-normalised inverse propensity score: the sum of w * R over the sum of w, by episode.
 
     Swaminathan and Joachims, The Self-Normalized Estimator for Counterfactual Learning (NeurIPS
-    2015). Biased by about -E[w^2 (R - V)] / n, and steadier than `ips`: no estimate is larger than
-    the largest R.
+    2015); its error is that of its linearisation. Biased by about -E[w^2 (R - V)] / n, and no
+    estimate is larger than the largest R.
 
     `reward`: float64[episodes, L], see `Log.reward`.
     """
-    return _self_normalised(weights.whole[:, None], reward.sum(axis=1, keepdims=True), log.query)
-
-
-def snips_per_decision(log: Log, weights: Weights, reward: NDArray[np.float64]) -> Clustered:
-    """Self-normalised hop by hop: the weighted per-decision estimator of Precup et al. (2000).
-
-    `reward`: float64[episodes, L], see `Log.reward`.
-    """
-    return _self_normalised(weights.so_far, reward, log.query)
-
-
-def _self_normalised(
-    weight: NDArray[np.float64], reward: NDArray[np.float64], query: NDArray[np.int64]
-) -> Clustered:
-    """The sum over columns of weighted means, with the error of its linearisation."""
-    scale = weight.mean(axis=0)
-    if not scale.all():
+    weight, earned = weights.whole, reward.sum(axis=1)
+    scale = weight.mean()
+    if not scale:
         return Clustered(math.nan, math.nan, 1)
-    means = (weight * reward).mean(axis=0) / scale
-    influence = (weight * (reward - means) / scale).sum(axis=1)
-    off = clustered_mean(influence, query)
-    return Clustered(float(means.sum()), off.error, off.freedom)
-
-
-def fqe(states: LoggedStates, fitted: FittedValues) -> Clustered:
-    """Fitted Q evaluation, the direct method: the mean expected return at the first states.
-
-    Its error is that of a jackknife over folds of questions, each fitted anew: it holds the draw of
-    questions and of calls, and not that the regression is of the wrong kind.
-    """
-    first = states.chances[:, 0]
-    value = np.einsum("ea,ea->e", first, fitted.all[:, 0])
-    across = np.einsum("ea,fea->fe", first, fitted.across[:, :, 0])
-    left = fitted.fold != np.arange(len(across))[:, None]
-    return jackknife(float(value.mean()), (across * left).sum(axis=1) / left.sum(axis=1))
+    mean = (weight * earned).mean() / scale
+    off = clustered_mean(weight * (earned - mean) / scale, log.query)
+    return Clustered(float(mean), off.error, off.freedom)
 
 
 def doubly_robust(
@@ -376,55 +321,20 @@ def clustered_mean(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> C
     return Clustered(mean, math.sqrt(variance) / len(values), clusters - 1)
 
 
-def jackknife(value: float, replicates: NDArray[np.float64]) -> Clustered:
-    """An estimate with the error of a jackknife that leaves out one of K groups at a time.
-
-    Kott, The Delete-a-Group Jackknife, Journal of Official Statistics 17(4), 2001.
-
-    `value`: from all groups; `replicates`: float64[K], each without one group.
-    """
-    groups = len(replicates)
-    variance = (groups - 1) / groups * float(np.square(replicates - replicates.mean()).sum())
-    return Clustered(value, math.sqrt(variance), groups - 1)
-
-
-@dataclass(frozen=True)
-class FittedValues:
-    """Expected returns at the states of a log, from all of it and across folds of its questions.
-
-    Attributes:
-        all: float64[episodes, L, A], fitted on all episodes; 0 after the end.
-        across: float64[folds, episodes, L, A], each fitted without one fold.
-        fold: int64[episodes], the fold of each episode; a question is in one fold only.
-    """
-
-    all: NDArray[np.float64]
-    across: NDArray[np.float64]
-    fold: NDArray[np.int64]
-
-    @property
-    def held_out(self) -> NDArray[np.float64]:
-        """float64[episodes, L, A]: each episode by what was fitted without its question."""
-        return self.across[self.fold, np.arange(len(self.fold))]
-
-
-def fitted_values(
+def cross_fitted(
     log: Log, states: LoggedStates, reward: NDArray[np.float64], make: Make = RIDGE
-) -> FittedValues:
-    """Fit on all episodes, and without each of at most `FOLDS` folds of questions.
+) -> NDArray[np.float64]:
+    """float64[episodes, L, A]: expected returns, each fitted without a fold that has its question.
 
     `reward`: float64[episodes, L], see `Log.reward`; `make`: a new regression; it is fitted once a
     hop, action and fold.
     """
     fold = question_folds(log.query)
-    everyone = np.ones(len(log), dtype=bool)
-    return FittedValues(
-        all=fit(log, states, reward, everyone, make),
-        across=np.stack(
-            [fit(log, states, reward, fold != number, make) for number in range(fold.max() + 1)]
-        ),
-        fold=fold,
-    )
+    values = np.zeros((*log.action.shape, log.actions.count))
+    for number in range(fold.max() + 1):
+        held_out = fold == number
+        values[held_out] = fit(log, states, reward, ~held_out, make)[held_out]
+    return values
 
 
 def question_folds(query: NDArray[np.int64]) -> NDArray[np.int64]:

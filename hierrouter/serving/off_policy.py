@@ -19,10 +19,7 @@ FEW_EFFECTIVE = 30
 DIGITS = 4
 INTERVAL = f"{LEVEL:.0%} interval"
 TRUTH_ON = "the questions of the log"
-ABOUT_INTERVALS = (
-    "Intervals count a question that was asked several times once. That of FQE does not hold that "
-    "the regression may be of the wrong kind."
-)
+ABOUT_INTERVALS = "Intervals count a question that was asked several times once."
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
-"""Weights and overlap by hand; fitted Q evaluation; estimators on logs of known worlds."""
+"""Weights and overlap by hand; the regressions; estimators on logs of known worlds."""
 
 import ast
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,8 +32,8 @@ LOGS = 1_000
 SURE = 4  # standard errors
 
 
-def weighted(estimator: Any) -> Estimator:
-    return lambda seen: estimator(seen.log, seen.weights, seen.reward)
+def snips(seen: Seen) -> est.Clustered:
+    return est.snips(seen.log, seen.weights, seen.reward)
 
 
 def robust(expected: np.ndarray) -> Estimator:
@@ -57,15 +56,10 @@ def mistold(estimator: Estimator) -> Estimator:
 
 @pytest.mark.parametrize("allow_stop", [False, True])
 def test_what_is_unbiased(allow_stop: bool) -> None:
-    """Weights with the right propensities; doubly robust with any model, or any propensities."""
+    """Doubly robust with any model, or with any propensities."""
     setting = world(allow_stop=allow_stop)
     garbage = np.random.default_rng(9).normal(size=setting.target.shape)
-    for estimator in (
-        weighted(est.ips),
-        weighted(est.ips_per_decision),
-        robust(garbage),
-        mistold(robust(expected_returns(setting))),
-    ):
+    for estimator in (robust(garbage), mistold(robust(expected_returns(setting)))):
         found = on_logs(setting, 20, LOGS, estimator)
         assert abs(found.bias) <= SURE * found.error
         assert found.error < 0.1
@@ -75,7 +69,7 @@ def test_what_is_biased() -> None:
     """Weights with wrong propensities; doubly robust where both are wrong."""
     setting = world()
     garbage = 1 + np.random.default_rng(9).normal(size=setting.target.shape)
-    for estimator in (mistold(weighted(est.ips)), mistold(robust(garbage))):
+    for estimator in (mistold(snips), mistold(robust(garbage))):
         found = on_logs(setting, 20, LOGS, estimator)
         assert abs(found.bias) > 2 * SURE * found.error
 
@@ -84,7 +78,7 @@ def test_self_normalising_is_biased_as_theory_says_and_less_with_every_episode()
     score = np.tile([0.0, 1.0], (1_000, 1))
     setting = bandit(score, logging=[0.8, 0.2], target=[0.2, 0.8])
     for episodes in (5, 50):
-        found = on_logs(setting, episodes, LOGS, weighted(est.snips))
+        found = on_logs(setting, episodes, LOGS, snips)
         assert abs(found.bias - exact_bias(episodes)) <= SURE * found.error
         assert found.bias < -SURE * found.error
     value = setting.truth
@@ -99,32 +93,17 @@ def exact_bias(episodes: int) -> float:
     return float(binom.pmf(right, episodes, 0.2) @ estimate) - 0.8
 
 
-@pytest.mark.parametrize("estimator", [est.snips, est.snips_per_decision])
-def test_self_normalising_is_consistent(estimator: Any) -> None:
+def test_self_normalising_is_consistent() -> None:
     setting = world()
-    [value] = on_logs(setting, 200_000, 1, weighted(estimator)).values
+    [value] = on_logs(setting, 200_000, 1, snips).values
     assert value == pytest.approx(setting.truth, abs=0.01)
 
 
-def test_per_decision_differs_by_the_cost_of_earlier_calls_alone() -> None:
-    setting = world(hops=3)
-    log, _, weights, _ = vars(played(setting, 50)).values()
-    for whole, by_call in ((est.ips, est.ips_per_decision), (est.snips, est.snips_per_decision)):
-        free, dear = (
-            [found(log, weights, log.reward(alpha)).value for found in (whole, by_call)]
-            for alpha in (0.0, 0.5)
-        )
-        assert free[0] == pytest.approx(free[1])
-        assert dear[0] != pytest.approx(dear[1], rel=0.01)
-
-
-@pytest.mark.parametrize("name", ["ips", "snips", "robust"])
-def test_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     setting = world(queries=2_000)
     noise = np.random.default_rng(3).normal(0, 0.2, setting.target.shape)
-    near = robust(expected_returns(setting) + noise)
-    estimator = near if name == "robust" else weighted(getattr(est, name))
-    assert 0.93 <= on_logs(setting, 200, LOGS, estimator).coverage <= 0.98
+    for estimator in (snips, robust(expected_returns(setting) + noise)):
+        assert 0.93 <= on_logs(setting, 200, LOGS, estimator).coverage <= 0.98
 
 
 def test_a_question_asked_often_counts_as_one() -> None:
@@ -135,9 +114,9 @@ def test_a_question_asked_often_counts_as_one() -> None:
         rng = np.random.default_rng(source)
         position = np.repeat(rng.integers(len(setting.tree), size=40), 10)
         each = seen(setting, same.play_on(position, rng))
-        clustered.append(weighted(est.ips)(each))
+        clustered.append(snips(each))
         unaware = replace(each.log, query=np.arange(len(position)))
-        alone.append(weighted(est.ips)(replace(each, log=unaware)))
+        alone.append(snips(replace(each, log=unaware)))
     assert Found(clustered, setting.truth).coverage >= 0.91
     assert Found(alone, setting.truth).coverage < 0.8
 
@@ -156,8 +135,8 @@ def test_every_estimator_is_right_on_the_policy_that_logged() -> None:
     log = same.play(300, np.random.default_rng(0))
     mean = log.reward(same.alpha).sum(axis=1).mean()
     for found in same.evaluate(log).estimates:
-        weighs = found.estimator not in ("FQE", "DR")
-        assert found.value == pytest.approx(mean, abs=1e-9 if weighs else 0.1)
+        near = {"SNIPS": 1e-9, "DR": 0.1}[found.estimator]
+        assert found.value == pytest.approx(mean, abs=near)
         assert found.low < mean < found.high
 
 
@@ -240,14 +219,6 @@ def test_where_every_state_is_its_own_it_is_exact() -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-def test_its_interval_holds_the_truth_where_its_features_say_enough() -> None:
-    def estimator(seen: worlds.Seen) -> est.Clustered:
-        shown = tabular(seen)
-        return est.fqe(shown, est.fitted_values(seen.log, shown, seen.reward, LinearRegression))
-
-    assert worlds.on_logs(by_kind(), 200, 60, estimator).coverage >= 0.9
-
-
 def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     query = np.random.default_rng(0).integers(25, size=300)
     fold = est.question_folds(query)
@@ -257,13 +228,12 @@ def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     assert fold[0] == fold[1] != fold[2]
     setting = worlds.world(queries=12, seed=5)
     log, states, _, reward = vars(worlds.played(setting, 100, seed=1)).values()
-    before = est.fitted_values(log, states, reward, LinearRegression)
+    before = est.cross_fitted(log, states, reward, LinearRegression)
     of_one = log.query == log.query[0]
     lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
-    after = est.fitted_values(lied, states, lied.reward(worlds.ALPHA), LinearRegression)
-    np.testing.assert_array_equal(after.held_out[of_one], before.held_out[of_one])
-    assert (after.held_out[~of_one] != before.held_out[~of_one]).any()
-    assert (after.all[of_one] != before.all[of_one]).any()
+    after = est.cross_fitted(lied, states, lied.reward(worlds.ALPHA), LinearRegression)
+    np.testing.assert_array_equal(after[of_one], before[of_one])
+    assert (after[~of_one] != before[~of_one]).any()
 
 
 def test_what_was_never_taken_is_expected_to_earn_the_mean() -> None:
