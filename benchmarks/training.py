@@ -28,10 +28,10 @@ from torch import Tensor
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import policy_outcome
-from hierrouter.learning.algorithms import AdamFactory, Eyes, SampledLearner, build_algorithm
 from hierrouter.learning.collector import to_buffer
 from hierrouter.learning.loop import TrainingFold
 from hierrouter.learning.network import Router, action_probabilities
+from hierrouter.learning.ppo import AdamFactory, PPOLearner, Trunk, build_ppo
 from hierrouter.replay.env import QueryStream, Rollouts, walk
 
 PARTS = ("steps", "epoch", "curve", "value")
@@ -52,10 +52,10 @@ class World(PaperSize):
         act = self.sampler(router, np.random.default_rng(0))
         return walk(self.actions, self.tree.node_reward(ALPHA), query, act)
 
-    def learner(self, seed: int) -> SampledLearner:
+    def learner(self, seed: int) -> PPOLearner:
         """Ours."""
         rng = np.random.default_rng(seed)
-        return SampledLearner(self.router(), self.fold, ALPHA, self.config, rng)
+        return PPOLearner(self.router(), self.fold, ALPHA, self.config, rng)
 
     def stock(self, envs: int, seed: int = 0) -> rivals.StockTianshou:
         """Tianshou with networks of its own."""
@@ -110,8 +110,9 @@ def update(world: World, episodes: Rollouts, shares: bool) -> Way:
     config = world.config
     total = config.epochs * config.iterations * config.minibatches * config.update_epochs
     adam = AdamFactory(config, total)
-    algorithm = build_algorithm(world.router(), Eyes(world.table.rows), config, adam)
-    algorithm.critic.trunk.shares = shares
+    algorithm = build_ppo(Trunk(world.router(), world.table.rows), config, adam)
+    if not shares:
+        algorithm.critic.trunk.hold = lambda *found: None
     buffer = to_buffer(episodes)
 
     def learn() -> None:

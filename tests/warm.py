@@ -36,7 +36,7 @@ HEAVY = """
     hierrouter.learning.baselines.registry hierrouter.engines
     hierrouter.engines.local hierrouter.engines.batches
     hierrouter.collection.scheduler hierrouter.reports.evaluated hierrouter.learning.sweep
-    hierrouter.learning.algorithms hierrouter.learning.checkpoint hierrouter.reports.page
+    hierrouter.learning.ppo hierrouter.learning.checkpoint hierrouter.reports.page
     hierrouter.reports.figures hierrouter.reports.results hierrouter.replay.opening
     hierrouter_cli.app hierrouter.serving.server hierrouter.engines.endpoint
     ray.dag sklearn.feature_extraction.text torch._dynamo transformers.models.qwen3.modeling_qwen3

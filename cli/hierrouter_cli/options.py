@@ -42,7 +42,7 @@ FIGURES = ("svg", "pdf", "png")
 FORMATS = ("text", "json", "md", "latex", "csv")
 STATES = ("context", "query+answer", "query", "stage")
 PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "dqn", "exact")
+ALGORITHMS = ("ppo", "exact")
 FOLDS = ("train", "validation", "test")
 ALL_FOLDS = "all"
 
@@ -290,7 +290,7 @@ Algo = Annotated[
     choice(
         "--algo",
         ALGORITHMS,
-        "exact enumerates the tree; the others, of Tianshou's, sample episodes. Default: ppo.",
+        "exact enumerates the tree; ppo, Tianshou's, samples episodes. Default: ppo.",
         TRAINING,
     ),
 ]

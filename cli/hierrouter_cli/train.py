@@ -101,8 +101,8 @@ def sweep_alpha(
         str,
         options.choice(
             "--algo",
-            ("exact", *(name for name in options.ALGORITHMS if name != "exact")),
-            "exact: one network for all alphas; the others: one for each.",
+            options.ALGORITHMS[::-1],
+            "exact: one network for all alphas; ppo: one for each.",
             options.TRAINING,
         ),
     ] = "exact",

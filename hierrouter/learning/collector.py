@@ -117,13 +117,11 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls.
         buffer: where transitions go, a plain `ReplayBuffer`; by default a new one.
-        exploration_noise: let the policy add its noise to its actions, among what is legal.
         seed: of the order of the queries, none of which comes twice before all have come once, and
             of random actions.
         draw: gives int64[n], the queries of the next n episodes, instead of that order; a test
             collector takes `np.arange`, and as many episodes as there are queries.
         reward: float64[queries, nodes], what an episode pays that ends at a node, instead of R.
-        legal: bool[queries * states, A], what may be chosen; by default whatever the tree allows.
     """
 
     def __init__(
@@ -134,21 +132,18 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         allow_stop: bool = False,
         *,
         buffer: ReplayBuffer | None = None,
-        exploration_noise: bool = False,
         seed: int = 0,
         draw: Callable[[int], NDArray[np.int64]] | None = None,
         reward: NDArray[np.float64] | None = None,
-        legal: NDArray[np.bool_] | None = None,
     ) -> None:
         env: Any = TianshouEnv(ReplayVectorEnv(tree, alpha, 1, allow_stop))
         held = ReplayBuffer(CAPACITY) if buffer is None else buffer
-        super().__init__(policy, env, held, exploration_noise)
+        super().__init__(policy, env, held)
         self.tree = tree
         self.actions = Actions(tree.routes, allow_stop)
         self._rng = np.random.default_rng(seed)
         self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
         self._reward = tree.node_reward(alpha) if reward is None else reward
-        self._legal = np.tile(self.actions.legal(), (len(tree), 1)) if legal is None else legal
 
     @torch.no_grad()
     def _collect(
@@ -178,12 +173,10 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
 
     def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         action: NDArray[np.int64] = to_numpy(self.policy(Batch(obs=state, info=Batch())).act)
-        if self.exploration_noise:
-            seen = Batch(obs=Batch(obs=state, mask=self._legal[state]))
-            action = self.policy.add_exploration_noise(action, seen)
         return action
 
     def _at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
-        chances = self._legal[state] * self._rng.random((len(state), self.actions.count))
+        legal = self.actions.legal()[state % self.tree.routes.states]
+        chances = legal * self._rng.random(legal.shape)
         action: NDArray[np.int64] = chances.argmax(axis=1)
         return action

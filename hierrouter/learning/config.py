@@ -90,8 +90,8 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledConfig(TrainConfig):
-    """Settings of every algorithm that samples episodes, which Tianshou has.
+class PPOConfig(TrainConfig):
+    """Settings of PPO (paper appendix B).
 
     An iteration collects `rollouts` episodes and updates on them; an epoch is `iterations` of
     these. A learning-rate step is one mini-batch.
@@ -102,21 +102,6 @@ class SampledConfig(TrainConfig):
         minibatches: parts into which an iteration's transitions are cut.
         update_epochs: passes over an iteration's transitions.
         gamma: discount a hop.
-    """
-
-    epochs: int = 48
-    iterations: int = 1
-    rollouts: int = 1024
-    minibatches: int = 32
-    update_epochs: int = 2
-    gamma: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOConfig(SampledConfig):
-    """Settings of PPO (paper appendix B).
-
-    Attributes:
         clip: the probability ratio is clipped to 1 +- `clip`.
         gae_lambda: lambda of generalised advantage estimation.
         value_coefficient: weight of the value loss.
@@ -127,34 +112,20 @@ class PPOConfig(SampledConfig):
 
     algo: ClassVar[str] = "ppo"
 
+    epochs: int = 48
     patience: int = 7
     min_gain: float = 0.0005
+    iterations: int = 1
+    rollouts: int = 1024
+    minibatches: int = 32
+    update_epochs: int = 2
+    gamma: float = 1.0
     clip: float = 0.2
     gae_lambda: float = 0.95
     value_coefficient: float = 0.1
     entropy_coefficient: float = 0.2
     entropy_end: float = 0.0
     max_grad_norm: float = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class DQNConfig(SampledConfig):
-    """Settings of double Q-learning (arXiv:1509.06461); the router's logits are action values.
-
-    It learns from episodes of before, too: a gradient step is made on as many random transitions as
-    a mini-batch of PPO has, and as many steps are made.
-
-    Attributes:
-        kept: iterations whose transitions are kept.
-        exploration: share of actions taken at random.
-        target_every: gradient steps after which the target network is copied.
-    """
-
-    algo: ClassVar[str] = "dqn"
-
-    kept: int = 8
-    exploration: float = 0.2
-    target_every: int = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,18 +151,14 @@ class ExactConfig(TrainConfig):
     return_weight: float = 1.0
 
 
-SAMPLED: tuple[type[SampledConfig], ...] = (PPOConfig, DQNConfig)
 PRESETS: dict[tuple[str, str], TrainConfig] = {
-    **{("default", kind.algo): kind() for kind in SAMPLED},
+    ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
 # One network for every alpha learns more, and is valued at every alpha of a grid.
 SWEEP = ExactConfig(epochs=30, evaluate_every=5)
-ALGORITHMS: dict[str, type[TrainConfig]] = {
-    **{kind.algo: kind for kind in SAMPLED},
-    "exact": ExactConfig,
-}
+ALGORITHMS: dict[str, type[TrainConfig]] = {"ppo": PPOConfig, "exact": ExactConfig}
 
 
 def preset(name: str, algo: str = "ppo") -> TrainConfig:

@@ -225,7 +225,7 @@ def train(
     Args:
         tree: all folds; the test fold is not read.
         alpha: price of cost in R = Q - alpha * C; default 0.005.
-        algo: "ppo" (the default) and "dqn" sample episodes, "exact" enumerates the tree.
+        algo: "ppo" (the default) samples episodes, "exact" enumerates the tree.
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
         seed: of everything that is drawn.

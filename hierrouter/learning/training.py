@@ -14,7 +14,7 @@ from hierrouter.evaluation import budget
 from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import ROUTER, Actions, Outcome, ending, from_endings, greedy
 from hierrouter.learning import loop, network
-from hierrouter.learning.config import ExactConfig, Objective, SampledConfig, TrainConfig
+from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.loop import Learner, Snapshot, TrainingFold, Watch
 from hierrouter.learning.network import Router
@@ -56,11 +56,11 @@ def train(
     def start() -> Learner[Router]:
         router = Router(network.shape_for(folds[0].tree, folds[0].actions, config))
         rng = np.random.default_rng(seed)
-        if isinstance(config, SampledConfig):
+        if isinstance(config, PPOConfig):
             # Tianshou takes longer to import than a training by enumeration takes.
-            from hierrouter.learning.algorithms import SampledLearner
+            from hierrouter.learning.ppo import PPOLearner
 
-            return SampledLearner(router, folds[0], alpha, config, rng)
+            return PPOLearner(router, folds[0], alpha, config, rng)
         assert isinstance(config, ExactConfig)
         return ExactLearner(router, folds[0], alpha, config, rng)
 

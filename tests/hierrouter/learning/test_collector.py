@@ -18,7 +18,7 @@ from torch import nn
 
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.outcome import Actions
-from hierrouter.learning import algorithms, loop
+from hierrouter.learning import loop, ppo
 from hierrouter.learning.collector import TianshouEnv, TreeCollector
 from hierrouter.replay.env import ReplayVectorEnv
 from hierrouter_cache.tree import Routes, RouteTree
@@ -105,7 +105,7 @@ def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
     folds = np.array(tree.splits)
     learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
     with loop._reproducible(0):
-        policy = algorithms.ActorPolicy(
+        policy = ppo.ActorPolicy(
             actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
         )
         algorithm = PPO(
@@ -114,7 +114,7 @@ def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
             optim=AdamOptimizerFactory(lr=3e-3),
             gamma=1.0,
         )
-        plain = algorithms.uncompiled(PPO.compute_episodic_return)
+        plain = ppo.uncompiled(PPO.compute_episodic_return)
         algorithm.compute_episodic_return = plain
         rng = np.random.default_rng(0)
         if stock:  # on environments, which know no folds: it learns from all of them

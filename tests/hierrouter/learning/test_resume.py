@@ -13,8 +13,7 @@ import torch
 
 from hierrouter.learning import checkpoint
 from hierrouter.learning.checkpoint import finished, load_snapshot, save_snapshot, training_named
-from hierrouter.learning.config import SAMPLED as ALGORITHMS
-from hierrouter.learning.config import DQNConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.config import Objective, PPOConfig, TrainConfig
 from hierrouter.learning.loop import Snapshot, Watch
 from hierrouter.learning.run_folders import Record, make_newest, new_run, remove_drafts
 from hierrouter.learning.sweep import TrainedSweep
@@ -29,7 +28,6 @@ from tests.warm import Warm
 Start = Callable[[Watch, Snapshot | None], TrainedRouter | TrainedSweep]
 
 OFTEN = {"epochs": 5, "evaluate_every": 2, "checkpoint_every": 1}
-SHORT: Any = {**OFTEN, "rollouts": 20, "minibatches": 4, "hidden": 16}
 # 20 episodes an iteration on 15 queries: what is left of a shuffle waits for the next iteration.
 SAMPLED: PPOConfig = replace(runs.GLIMPSE, **OFTEN, iterations=2, rollouts=20, entropy_end=0.0)
 PAPERS: PPOConfig = replace(SAMPLED, warmup_steps=40, decay=False, embedding_noise=0.0)
@@ -48,9 +46,6 @@ STARTS: dict[str, Start] = {
     "ppo that gives up": one_alpha(
         replace(SAMPLED, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0)
     ),
-    **{kind.algo: one_alpha(kind(**SHORT)) for kind in ALGORITHMS if kind is not PPOConfig},
-    # 40 transitions an iteration: the memory goes round in the middle of one.
-    "dqn with stop": one_alpha(DQNConfig(**SHORT, kept=2), Objective(0.05, allow_stop=True)),
     "exact": one_alpha(ENUMERATED),
     "every alpha": lambda watch, resumed: runs.sweep_glimpse(
         small_tree(), 3, ENUMERATED, watch, resumed
