@@ -31,8 +31,8 @@ DATASETS = (
 ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
 BASELINES = (
-    *("random", "cheapest", "largest", "best-static", "dataset-oracle", "knn", "clusters"),
-    *("ridge", "logistic", "mlp", "svm", "matrix-factorisation", "elo", "dual-encoder"),
+    *("random", "cheapest", "largest", "best-static", "dataset-oracle", "knn"),
+    *("ridge", "logistic", "mlp", "svm", "matrix-factorisation", "elo"),
     *("quality-gap", "linucb", "cascade", "cascade-routing", "majority-vote"),
     "best-of-ensemble",
 )

@@ -1,4 +1,4 @@
-"""Routers by scikit-learn: neighbours, clusters, regressions, networks."""
+"""Routers by scikit-learn: neighbours, regressions, networks."""
 
 import math
 import warnings
@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.cluster import KMeans
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -19,13 +18,13 @@ from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Normalizer, StandardScaler, normalize
+from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import SVC
 
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import Arms, Candidates, Fitted, GridSearch, Play, Seen
-from hierrouter.learning.baselines.simple import always, best_arm
+from hierrouter.learning.baselines.simple import always
 
 
 def _regression(model: Any, train: Arms, alpha: float) -> Fitted:
@@ -53,37 +52,6 @@ class NearestNeighbours(GridSearch):
         for size, weights in product(sizes, self.weights):
             model = KNeighborsRegressor(size, weights=weights, metric="cosine", algorithm="brute")
             yield {"neighbours": size, "weights": weights}, _regression(model, train, alpha)
-
-
-STARTS = 4
-
-
-@dataclass(frozen=True)
-class Clusters(GridSearch):
-    """The best arm of each k-means cluster.
-
-    Attributes:
-        sizes: numbers of clusters, at most as many as there are different questions.
-    """
-
-    sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
-    name: ClassVar[str] = "clusters"
-    source: ClassVar[str] = "Zhang et al. 2025, arXiv 2505.19797, arXiv 2508.12631"
-
-    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
-        question = normalize(train.seen.question)
-        reward, cost = train.reward(alpha), train.cost
-        seed, different = int(rng.integers(2**31)), len(np.unique(question, axis=0))
-        for size in sorted({min(size, different) for size in self.sizes}):
-            model = KMeans(size, n_init=STARTS, random_state=seed)
-            label = model.fit_predict(question)
-            members = [label == cluster for cluster in range(size)]
-            arm = np.array([best_arm(reward[rows], cost[rows]) for rows in members])
-            yield {"clusters": size}, partial(_arm_of_cluster, model, arm)
-
-
-def _arm_of_cluster(model: KMeans, arm: NDArray[np.int64], seen: Seen) -> Play:
-    return Play.of(seen, arm[model.predict(normalize(seen.question))])
 
 
 BATCH = 200

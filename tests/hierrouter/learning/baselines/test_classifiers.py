@@ -8,7 +8,7 @@ from sklearn.svm import SVC
 
 from hierrouter.learning.baselines import classifiers
 from hierrouter.learning.baselines.arms import value_of
-from hierrouter.learning.baselines.factors import DualEncoder, Factorisation
+from hierrouter.learning.baselines.factors import Factorisation
 from hierrouter.learning.baselines.simple import Elo, LinUCB
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
@@ -22,16 +22,14 @@ from tests.hierrouter.learning.baselines.known import (
 ALPHA = 0.1
 LEARNED = [
     classifiers.NearestNeighbours(),
-    classifiers.Clusters(sizes=(3, 6)),
     classifiers.RidgePerArm(),
     classifiers.LogisticPerArm(),
     classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     classifiers.Svm(),
     Elo(),
     Factorisation(("all",), (100,), learning_rate=0.1),
-    DualEncoder(positives=(1,), steps=(100,), batch=64, hidden=16, learning_rate=0.03),
 ]
-DRAWING = [LinUCB(), Factorisation(steps=(20,)), DualEncoder(steps=(20,))]
+DRAWING = [LinUCB(), Factorisation(steps=(20,))]
 each = pytest.mark.parametrize("baseline", LEARNED, ids=lambda baseline: baseline.name)
 
 
@@ -61,7 +59,6 @@ def test_another_seed_gives_another_router(baseline):
     ("baseline", "setting", "good"),
     [
         (classifiers.NearestNeighbours((1, 90), ("uniform",)), "neighbours", 1),
-        (classifiers.Clusters((1, 3)), "clusters", 3),
         (classifiers.RidgePerArm((1e6, 0.1)), "penalty", 0.1),
         (classifiers.LogisticPerArm((1e6, 0.1)), "penalty", 0.1),
         (classifiers.Mlp((300,), (1e6, 0.01), 16), "penalty", 0.01),
@@ -72,7 +69,7 @@ def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
     train, validation = planted_arms(90), planted_arms(60, seed=1)
     assert fitted(baseline, train, validation).settings[setting] == good
     first = fitted(baseline, train, validation.select(EMPTY)).settings[setting]
-    assert first == {"neighbours": 1, "clusters": 1}.get(setting, max(first, 1e-9))
+    assert first == {"neighbours": 1}.get(setting, max(first, 1e-9))
     assert first != good or setting == "neighbours"
 
 

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 FEWER = {
     "MLP": {"steps": (5, 20), "penalties": (0.01,)},
     "matrix factorisation": {"steps": (5, 20)},
-    "dual encoder": {"steps": (5, 20), "positives": (1,)},
 }
 SUBJECTS = [replace(one, **FEWER.get(one.name, {})) for one in BUILT_IN]
 each = pytest.mark.parametrize("baseline", SUBJECTS, ids=lambda one: typed(one.name))

@@ -1,4 +1,4 @@
-"""Routers that do not read the question, Elo, LinUCB, matrix factorisation, a dual encoder."""
+"""Routers that do not read the question, Elo, LinUCB, matrix factorisation."""
 
 from dataclasses import replace
 from itertools import product
@@ -149,34 +149,3 @@ def test_the_loss_is_that_of_the_battles_that_were_not_drawn():
     assert torch.isclose(factors.lost_battles(lead, gap, False), plain)
     weighed = softplus(torch.tensor(0.0)) / 4 + softplus(torch.tensor(-1.0)) * 3 / 4
     assert torch.isclose(factors.lost_battles(lead, gap, True), weighed)
-
-
-def test_an_encoder_finds_what_no_linear_map_does():
-    side = np.random.default_rng(0).choice([-1.0, 1.0], (400, 2))
-    first = side.prod(axis=1) > 0  # the right arm is the exclusive or of two coordinates
-    quality = np.stack([first, ~first], axis=1).astype(np.float64)
-    fold = known.arms_with(quality, np.ones((400, 2)), side.astype(np.float32))
-    train, held_out = fold.select(np.arange(300)), fold.select(np.arange(300, 400))
-    small = factors.DualEncoder(
-        positives=(1,), steps=(100,), batch=64, hidden=16, learning_rate=0.03
-    )
-    found = choices(held_out, fitted(small, train).play)
-    assert (found == np.where(first[300:], 0, 1)).mean() > 0.95
-
-
-def test_the_arm_loss_contrasts_each_best_arm_with_all_worse_ones():
-    likeness, reward = torch.tensor([[0.5, 0.0, 0.2]]), torch.tensor([[1.0, 0.0, 0.5]])
-    share = torch.softmax(likeness, dim=1)[0]
-    assert torch.isclose(factors.arm_loss(likeness, reward, 1), -share[0].log())
-    two = [likeness[0, arm].exp() / (likeness[0, [arm, 1]].exp().sum()) for arm in (0, 2)]
-    assert torch.isclose(factors.arm_loss(likeness, reward, 2), -(two[0].log() + two[1].log()) / 2)
-    # A question on which arms do not differ does not count.
-    beside = torch.cat([likeness, torch.tensor([[3.0, 0.0, 0.0]])])
-    rewards = torch.cat([reward, torch.full((1, 3), 0.5)])
-    assert torch.isclose(factors.arm_loss(beside, rewards, 1), -share[0].log())
-
-
-def test_the_question_loss_is_low_where_groups_lie_together():
-    place = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    together, apart = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
-    assert factors.question_loss(place, together) < factors.question_loss(place, apart)
