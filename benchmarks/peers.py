@@ -35,7 +35,7 @@ from hierrouter.collection.storing import pool_names
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.baselines.arms import Arms, Baseline, single_models
 from hierrouter.learning.baselines.classifiers import Mlp, NearestNeighbours, Svm
-from hierrouter.learning.baselines.factors import Factorisation
+from hierrouter.learning.baselines.simple import Factorisation
 from hierrouter.replay.opening import open_tree
 
 TORCH, LLMROUTER = "torch==2.13.0", "llmrouter-lib==0.4.0"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hierrouter.engines.devices import torch_threads
-from hierrouter.learning.baselines import cascades, classifiers, factors, simple
+from hierrouter.learning.baselines import cascades, classifiers, simple
 from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned
 from hierrouter.questions.own_code import import_path, own_code
 from hierrouter_cache.errors import InputError, suggestion
@@ -30,7 +30,7 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     classifiers.LogisticPerArm(),
     classifiers.Mlp(),
     classifiers.Svm(),
-    factors.Factorisation(),
+    simple.Factorisation(),
     simple.Elo(),
     classifiers.QualityGap(),
     simple.LinUCB(),

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines import arms
@@ -140,6 +142,72 @@ def _most_wins(train: Arms, won: NDArray[np.float64], base: float, seen: Seen) -
     weight = base ** (cosine - cosine.max(axis=1, keepdims=True))
     strength = (weight @ won) / weight.sum(axis=1, keepdims=True)
     return arms.strongest(seen, strength, train.cost.mean(axis=0))
+
+
+Battles = Literal["all", "best"]
+
+
+@dataclass(frozen=True)
+class Factorisation(GridSearch):
+    """Grid: who meets whom, and the steps of training.
+
+    Attributes:
+        battles: "all" with all, or the "best" arm of a query with all others.
+        steps: of Adam, over all train queries each; rising.
+        rank: length of the vectors.
+        weighed: a win counts as much as it gains in R; False is the source's way.
+    """
+
+    battles: tuple[Battles, ...] = ("all", "best")
+    steps: tuple[int, ...] = (50, 150, 400)
+    rank: int = 32
+    weighed: bool = True
+    learning_rate: float = 0.01
+    name: ClassVar[str] = "matrix factorisation"
+    source: ClassVar[str] = "Ong et al. 2024, arXiv 2406.18665"
+
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One training for each kind of battles, which is looked at after each number of steps."""
+        question = torch.from_numpy(arms.columns(train.seen.question))
+        reward = torch.from_numpy(train.reward(alpha).astype(np.float32))
+        best = torch.from_numpy(cheapest_best(train.reward(alpha), train.cost))[:, None]
+        for battles in self.battles:
+            # Arms start as equals, so that the cheapest is chosen where there is nothing to learn.
+            drawn = rng.normal(0, self.rank**-0.5, (question.shape[1], self.rank))
+            into = torch.tensor(drawn.astype(np.float32), requires_grad=True)
+            places = torch.zeros((train.seen.arms, self.rank), requires_grad=True)
+            adam = torch.optim.Adam([into, places], lr=self.learning_rate)
+            for made in range(1, max(self.steps) + 1):
+                others = torch.from_numpy(rng.permutation(len(places)))
+                opponent = (best if battles == "best" else others).expand(reward.shape)
+                lead, gap = (
+                    value - value.gather(1, opponent)
+                    for value in (question @ into @ places.T, reward)
+                )
+                adam.zero_grad()
+                lost_battles(lead, gap, self.weighed).backward()  # type: ignore[no-untyped-call]
+                adam.step()
+                if made in self.steps:
+                    weights = (into @ places.T).detach().numpy()
+                    play = partial(_factored, weights, train.cost.mean(axis=0))
+                    yield {"battles": battles, "steps": made}, play
+
+
+def lost_battles(lead: Tensor, gap: Tensor, weighed: bool) -> Tensor:
+    """Mean negative log-likelihood of who won.
+
+    Args:
+        lead: float32[...], strength of one arm less that of its opponent.
+        gap: float32[...], its reward less the opponent's; 0 is no battle.
+        weighed: a battle counts as much as its gap is wide.
+    """
+    weight = gap.abs() if weighed else (gap != 0).float()
+    loss = torch.nn.functional.softplus(-torch.sign(gap) * lead)
+    return (weight * loss).sum() / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+
+
+def _factored(weights: NDArray[np.float32], cost: NDArray[np.float64], seen: Seen) -> Play:
+    return arms.strongest(seen, arms.columns(seen.question) @ weights, cost)
 
 
 @dataclass(frozen=True)

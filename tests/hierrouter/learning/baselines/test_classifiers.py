@@ -8,8 +8,7 @@ from sklearn.svm import SVC
 
 from hierrouter.learning.baselines import classifiers
 from hierrouter.learning.baselines.arms import value_of
-from hierrouter.learning.baselines.factors import Factorisation
-from hierrouter.learning.baselines.simple import Elo, LinUCB
+from hierrouter.learning.baselines.simple import Elo, Factorisation, LinUCB
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import (
     EMPTY,

@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import softplus
 
-from hierrouter.learning.baselines import factors, simple
+from hierrouter.learning.baselines import simple
 from hierrouter.learning.baselines.simple import Elo, LinUCB, explore, wins
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import arms_with, choices, fitted, planted_arms
@@ -117,7 +117,7 @@ def test_axes_have_unit_variance_and_none_is_without():
 def test_it_finds_the_right_arm_of_each_group():
     train, validation, held_out = (known.planted_arms(60, seed=seed) for seed in range(3))
     for battles, weighed in product(("all", "best"), (True, False)):
-        subject = factors.Factorisation((battles,), (100,), weighed=weighed, learning_rate=0.1)
+        subject = simple.Factorisation((battles,), (100,), weighed=weighed, learning_rate=0.1)
         tuned = fitted(subject, train, validation)
         assert (choices(held_out, tuned.play) == known.group_of(60, 3)).all()
 
@@ -137,7 +137,7 @@ def test_the_second_best_everywhere_wins_battles_of_all_but_none_of_the_best():
 def _only_choice(quality, **settings):
     """The arm taken where all questions look the same."""
     train = known.arms_with(quality, np.ones_like(quality), np.zeros((len(quality), 4), np.float32))
-    subject = factors.Factorisation(**{"steps": (100,), "learning_rate": 0.1, **settings})
+    subject = simple.Factorisation(**{"steps": (100,), "learning_rate": 0.1, **settings})
     tuned = fitted(subject, train, train.select(known.EMPTY), alpha=0.0)
     (choice,) = set(choices(train, tuned.play).tolist())
     return choice
@@ -146,6 +146,6 @@ def _only_choice(quality, **settings):
 def test_the_loss_is_that_of_the_battles_that_were_not_drawn():
     lead, gap = torch.tensor([0.0, 2.0, -1.0]), torch.tensor([0.1, 0.0, -0.3])
     plain = (softplus(torch.tensor(0.0)) + softplus(torch.tensor(-1.0))) / 2
-    assert torch.isclose(factors.lost_battles(lead, gap, False), plain)
+    assert torch.isclose(simple.lost_battles(lead, gap, False), plain)
     weighed = softplus(torch.tensor(0.0)) / 4 + softplus(torch.tensor(-1.0)) * 3 / 4
-    assert torch.isclose(factors.lost_battles(lead, gap, True), weighed)
+    assert torch.isclose(simple.lost_battles(lead, gap, True), weighed)
