@@ -62,6 +62,11 @@ def prints(it: Happened, text: str) -> None:
     assert text in it.done.stdout
 
 
+def absent(it: Happened, *names: str) -> None:
+    """Nothing of these names was made."""
+    assert not [path for path in it.after if PurePath(path).name in names]
+
+
 def calls(it: Happened, number: int) -> None:
     """The models were asked so often."""
     assert it.calls == number

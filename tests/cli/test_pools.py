@@ -151,13 +151,6 @@ def collected(place: Place, model: str | Path, *settings: str, code: int = 2) ->
     return line
 
 
-def test_m01_a_hub_model_that_is_not_here_and_no_network(place: Place) -> None:
-    line = collected(place, "nobody/nothing", code=1)
-    assert line.startswith("error: model nobody/nothing not found on this machine")
-    assert "download it first, or give the folder of a saved model" in line
-    assert not (place / "caches").exists()
-
-
 def test_m02_code_of_a_model_is_never_run(place: Place) -> None:
     """A saved model whose configuration names classes in a file beside it."""
     folder = save_random_model(place / "rc", "llama")

@@ -25,7 +25,6 @@ from tests.hierrouter.evaluation.enumeration import (
     alphas,
     cost,
     paths,
-    quality,
     reward,
     seeds,
     unhurried,
@@ -39,28 +38,6 @@ clouds = arrays(
     elements=st.integers(0, 6),
     fill=st.nothing(),
 )
-tiny_shapes = st.sampled_from([Routes(1, 2), Routes(2, 1), Routes(2, 2), Routes(3, 1)])
-tiny_trees = st.builds(random_tree, tiny_shapes, st.integers(1, 3), seeds)
-
-
-def best_at_most(points: list[tuple[float, float]], budget: float) -> float | None:
-    """The best mean quality of one policy, or of two that are mixed, within a mean cost."""
-    reached = [worth for spent, worth in points if spent <= budget + 1e-9]
-    for (low, poor), (high, good) in itertools.permutations(points, 2):
-        if low <= budget < high:
-            reached.append(poor + (good - poor) * (budget - low) / (high - low))
-    return max(reached, default=None)
-
-
-def every_policy(tree: RouteTree, stop: bool) -> list[tuple[float, float]]:
-    """Mean cost and mean quality of every way to give each query a route."""
-    queries = range(len(tree))
-    options = [
-        {(cost(tree, query, path), quality(tree, query, path)) for path in paths(tree, stop)}
-        for query in queries
-    ]
-    points = [tuple(np.mean(chosen, axis=0).tolist()) for chosen in itertools.product(*options)]
-    return list(dict(sorted(points)).items())  # of equal costs the best
 
 
 @unhurried
@@ -82,21 +59,6 @@ def test_points_can_be_left_out() -> None:
     spent, worth = np.array([[1.0, np.inf, 3.0]]), np.array([[0.0, -np.inf, 1.0]])
     hulls = Hulls.of(spent, worth)
     assert (hulls.start.tolist(), hulls.after.tolist(), hulls.slope.tolist()) == ([0], [2], [0.5])
-
-
-@unhurried
-@given(tiny_trees, st.booleans(), st.floats(0, 1.2))
-def test_the_frontier_and_the_mean_budget_are_those_of_all_policies(
-    tree: RouteTree, stop: bool, part: float
-) -> None:
-    policies = every_policy(tree, stop)
-    spent, worth = budgets.exact_frontier(tree, stop)
-    assert spent[0] == pytest.approx(policies[0][0])
-    budget = spent[0] + part * (policies[-1][0] - spent[0])
-    expected = best_at_most(policies, budget)
-    assert np.interp(budget, spent, worth) == pytest.approx(expected)
-    best = budgets.optimum_at_mean_cost(tree, budget, stop)
-    assert best.quality.mean() == pytest.approx(expected)
 
 
 @unhurried
@@ -146,13 +108,16 @@ def programme(tree: RouteTree, budget: float, stop: bool) -> float:
 
 
 @given(trees, st.booleans(), shares)
-def test_the_optimum_at_a_mean_cost_is_that_of_the_linear_programme(
+def test_the_optimum_and_the_frontier_at_a_mean_cost_are_those_of_the_linear_programme(
     tree: RouteTree, stop: bool, share: float
 ) -> None:
     budget = between(tree, stop, share)
-    best = budgets.optimum_at_mean_cost(tree, budget, stop)
+    best, expected = budgets.optimum_at_mean_cost(tree, budget, stop), programme(tree, budget, stop)
     assert best.cost.mean() <= budget + ROUNDING
-    assert best.quality.mean() == pytest.approx(programme(tree, budget, stop), abs=1e-7)
+    assert best.quality.mean() == pytest.approx(expected, abs=1e-7)
+    spent, worth = budgets.exact_frontier(tree, stop)
+    assert spent[0] == pytest.approx(extremes(tree, stop)[0])
+    assert np.interp(budget, spent, worth) == pytest.approx(expected, abs=1e-7)
 
 
 @given(trees, st.booleans())

@@ -12,7 +12,6 @@ from hierrouter.evaluation import metrics
 from hierrouter.evaluation.outcome import Actions, ending
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.evaluation.enumeration import node, paths, seeds, small_trees, unhurried
-from tests.hierrouter.evaluation.test_budget import best_at_most
 from tests.hierrouter.evaluation.test_outcome import random_table
 
 # Small whole numbers tie and line up often; sums of products of them are exact.
@@ -57,6 +56,15 @@ points = arrays(
     fill=st.nothing(),
 )
 TWO = np.array([1.0, 3.0]), np.array([0.2, 0.8])
+
+
+def best_at_most(points: list[tuple[float, float]], budget: float) -> float | None:
+    """The best mean quality of one policy, or of two that are mixed, within a mean cost."""
+    reached = [worth for spent, worth in points if spent <= budget + 1e-9]
+    for (low, poor), (high, good) in itertools.permutations(points, 2):
+        if low <= budget < high:
+            reached.append(poor + (good - poor) * (budget - low) / (high - low))
+    return max(reached, default=None)
 
 
 @unhurried
