@@ -24,7 +24,7 @@ from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.selection import select_run
 from hierrouter.replay.env import walk
 from hierrouter.replay.opening import open_tree
-from hierrouter.serving.estimators import Estimate, Evaluation, Log, evaluate
+from hierrouter.serving.estimators import Clustered, Evaluation, Log, evaluate
 from hierrouter.serving.logs import states_in_tree
 from hierrouter.tables import Column, Line, Table, as_markdown
 from hierrouter_cache.tree import RouteTree
@@ -230,19 +230,19 @@ def scores(evaluations: Sequence[Evaluation], truth: float) -> list[Score]:
         truth: the value that all of them estimate.
     """
     return [
-        _score(estimates, truth)
-        for estimates in zip(*(found.estimates for found in evaluations), strict=True)
+        _score(name, [found.estimates[name] for found in evaluations], truth)
+        for name in evaluations[0].estimates
     ]
 
 
-def _score(estimates: Sequence[Estimate], truth: float) -> Score:
+def _score(name: str, estimates: Sequence[Clustered], truth: float) -> Score:
     given = [estimate for estimate in estimates if np.isfinite(estimate.value)]
     values = np.array([estimate.value for estimate in given])
-    holds = [estimate.low <= truth <= estimate.high for estimate in given]
+    holds = [low <= truth <= high for low, high in (estimate.interval() for estimate in given)]
     several = len(given) > 1
     deviation = float(values.std(ddof=1)) if several else math.nan
     return Score(
-        estimator=estimates[0].estimator,
+        estimator=name,
         logs=len(given),
         bias=float(values.mean() - truth) if given else math.nan,
         bias_error=deviation / np.sqrt(len(given)) if several else math.nan,

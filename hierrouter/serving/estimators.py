@@ -6,7 +6,7 @@ Nothing here can get hold of a tree: estimators see what was logged, and no call
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -150,35 +150,17 @@ def logged_states(
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """An estimate of the value of a policy: its mean R.
-
-    Attributes:
-        estimator: its name.
-        value: NaN where no episode is one that the policy could have played.
-        error: standard error.
-        low, high: of a 95% interval.
-    """
-
-    estimator: str
-    value: float
-    error: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """What one log says of a policy.
 
     Attributes:
-        estimates: of its value, one an estimator.
+        estimates: of its value, its mean R, by the name of the estimator.
         overlap: how much of the log is about it.
         episodes: in the log.
         queries: distinct questions in it.
     """
 
-    estimates: tuple[Estimate, ...]
+    estimates: Mapping[str, Clustered]
     overlap: Overlap
     episodes: int
     queries: int
@@ -198,14 +180,12 @@ def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
     if queries < 2:
         raise InputError("a log of one question has no interval; log at least 2 questions")
     reward, weights = log.reward(alpha), Weights.of(log, states)
-    means = {
-        "SNIPS": snips(log, weights, reward),
-        "DR": doubly_robust(log, states, weights, reward, cross_fitted(log, states, reward)),
-    }
+    expected = cross_fitted(log, states, reward)
     return Evaluation(
-        estimates=tuple(
-            Estimate(name, mean.value, mean.error, *mean.interval()) for name, mean in means.items()
-        ),
+        estimates={
+            "SNIPS": snips(log, weights, reward),
+            "DR": doubly_robust(log, states, weights, reward, expected),
+        },
         overlap=Overlap.of(log, states),
         episodes=len(log),
         queries=queries,

@@ -9,7 +9,7 @@ from typing import Any
 from hierrouter.engines.encoders import load_encoder
 from hierrouter.evaluation.outcome import greedy, policy_outcome
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.serving.estimators import LEVEL, Evaluation, NeverTaken, evaluate
+from hierrouter.serving.estimators import LEVEL, Clustered, Evaluation, NeverTaken, evaluate
 from hierrouter.serving.logs import Episode, from_texts, in_cache, states_in_tree
 from hierrouter.tables import Column, Line, Table, interval, json_text
 from hierrouter_cache.tree import RouteTree
@@ -126,11 +126,17 @@ def as_object(result: Result) -> dict[str, Any]:
         "truth": result.truth,
         "truth_on": None if result.truth is None else TRUTH_ON,
         "level": LEVEL,
-        "estimates": [_without_nan(asdict(estimate)) for estimate in found.estimates],
+        "estimates": [_estimate(name, mean) for name, mean in found.estimates.items()],
         "overlap": _without_nan(asdict(found.overlap)),
         "notes": list(result.notes),
         "provenance": dict(result.provenance),
     }
+
+
+def _estimate(name: str, mean: Clustered) -> dict[str, Any]:
+    low, high = mean.interval()
+    found = {"value": mean.value, "error": mean.error, "low": low, "high": high}
+    return {"estimator": name, **_without_nan(found)}
 
 
 def _without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,10 +150,9 @@ def _without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
 def long_table(result: Result) -> Table:
     """One row an estimator, with all that is known of it."""
     found = as_object(result)
-    titles = ["estimator", "value", "error", "low", "high", "truth"]
     rows = [{**estimate, "truth": found["truth"]} for estimate in found["estimates"]]
-    lines = tuple(Line("", tuple(row[title] for title in titles)) for row in rows)
-    return Table("off-policy", tuple(Column(title) for title in titles), lines)
+    lines = tuple(Line("", tuple(row.values())) for row in rows)
+    return Table("off-policy", tuple(map(Column, rows[0])), lines)
 
 
 def result_tables(result: Result) -> list[Table]:
