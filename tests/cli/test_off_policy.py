@@ -44,6 +44,8 @@ def test_a_log_of_cached_questions_is_valued_beside_the_exact_value(
     assert told["provenance"]["log"] == "log.jsonl"
     text = place.does(f"{ROUTER} --log log.jsonl").stdout
     assert f"exactly {told['truth']:.4f} on the questions of the log" in text
+    sheet = place.does(f"{ROUTER} --log log.jsonl --format csv").stdout
+    assert [line.split(",")[0] for line in sheet.splitlines()] == ["estimator", *ESTIMATORS]
 
 
 def test_the_study_knows_what_a_report_says(place: Place) -> None:
