@@ -5,7 +5,8 @@
 //
 // Every call that names a path below FAULT_ROOT, or a file opened there, has a number, over all
 // threads of the process. Call FAULT_AT fails: eio and enomem by that error, short by reading or
-// writing half (what neither reads nor writes fails by EIO). FAULT_LOG gets the name of each call.
+// writing half (what neither reads nor writes fails by EIO). FAULT_LOG gets the name of each
+// call and its path.
 // Three conditions hold over the whole process, without FAULT_AT: "nolocks" (every flock fails by
 // ENOLCK), "readonly" (whatever would change a file fails by EROFS), and "clock", where the time of
 // day jumps by up to two days back and forth at every look, wherever that is from.
@@ -28,6 +29,7 @@
 #include <unistd.h>
 
 static atomic_long calls;
+static __thread char about[PATH_MAX * 2];  // what the call is about, below FAULT_ROOT
 
 static int below(const char *path) {
   const char *root = getenv("FAULT_ROOT");
@@ -40,7 +42,9 @@ static int below(const char *path) {
     path = whole;
   }
   size_t n = strlen(root);
-  return !strncmp(path, root, n) && (path[n] == '/' || !path[n]);
+  if (strncmp(path, root, n) || (path[n] != '/' && path[n])) return 0;
+  snprintf(about, sizeof about, "%s", path + n);
+  return 1;
 }
 
 static int held(int fd) {
@@ -63,8 +67,8 @@ static int fault(const char *name) {
   const char *log = getenv("FAULT_LOG");
   if (log) {
     int fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_APPEND | O_CREAT, 0600);
-    char line[64];
-    int n = snprintf(line, sizeof line, "%s\n", name);
+    char line[PATH_MAX * 2 + 64];
+    int n = snprintf(line, sizeof line, "%s\t%s\n", name, about);
     syscall(SYS_write, fd, line, n);
     syscall(SYS_close, fd);
   }

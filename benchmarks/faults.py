@@ -1,15 +1,19 @@
 """Fail every call of the system that a command makes below its folder, one run for each call.
 
     python benchmarks/faults.py [--how eio,short,enomem] [--every 1] [--commands collect,report]
+    python benchmarks/faults.py --sites
     python benchmarks/faults.py --how clock,nolocks,readonly
 
 Each command is run once to count its calls: open, read, write, fsync, rename, unlink, mkdir, list,
 stat, map, lock, whoever makes them, Python, Arrow or DuckDB (`faults.c`, a library that is loaded
 first; it wants a C compiler and Linux). Then it is run again, and again, each time with another
 call that fails. It must end well with the result that it has without faults, or with one line and
-its exit code; and then the same command, without faults, must end well with that result. Of the
-three of the second line each holds over one whole run: a clock whose time of day jumps at every
-look, a disk without locks, and a cache that cannot be written.
+its exit code; and then the same command, without faults, must end well with that result.
+
+With `--sites` only the first and the last call of each kind on each kind of file fail: calls of one
+name on paths that differ in numbers and digests alone. Of the last line each holds over one whole
+run: a clock whose time of day jumps at every look, a disk without locks, and a cache that cannot be
+written.
 """
 
 import argparse
@@ -55,6 +59,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 WHOLE = ("clock", "nolocks", "readonly")
 NEVER_THE_SAME = re.compile(r'"(fit_cpu_seconds|all_routers|this_router)": [0-9.e-]+')
+NUMBERS = re.compile(r"[0-9a-f]{8,}|[0-9]+|[a-z0-9_]{8}(?=\.tmp)")
 FIGURES = ("verify", "report", "compare", "explain", "route")
 
 
@@ -154,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--how", default="eio")
     parser.add_argument("--every", type=int, default=1, help="only each n-th call")
+    parser.add_argument("--sites", action="store_true", help="two calls of each kind on each file")
     parser.add_argument("--commands", default=",".join(COMMANDS))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
@@ -165,7 +171,7 @@ def main() -> None:
         bench = Bench(folder, library)
         sites = wrong = 0
         for command in asked.commands.split(","):
-            counts, faults = tried(bench, command, asked.how.split(","), asked.every)
+            counts, faults = tried(bench, command, asked.how.split(","), asked.every, asked.sites)
             sites += counts["calls"]
             wrong += len(faults)
             shown = ", ".join(f"{what} {n}" for what, n in counts.items())
@@ -177,7 +183,7 @@ def main() -> None:
 
 
 def tried(
-    bench: Bench, command: str, hows: list[str], every: int
+    bench: Bench, command: str, hows: list[str], every: int, sites: bool
 ) -> tuple[Counter[str], list[str]]:
     """(counts, what went wrong) of one command with each of its calls failing."""
     state, words = COMMANDS[command]
@@ -186,11 +192,19 @@ def tried(
     bench.log.unlink(missing_ok=True)
     done = bench.run(words, place, FAULT_LOG=str(bench.log), **root)
     assert done.returncode == 0, done.stderr
-    names = bench.log.read_text().split()
+    calls = [line.split("\t") for line in bench.log.read_text().splitlines()]
+    names = [name for name, _ in calls]
+    due = list(range(1, len(names) + 1, every))
     expected, stdout = bench.result(done, place), done.stdout
     counts, faults = Counter({"calls": len(names)}), []
+    if sites:
+        kinds = [(name, NUMBERS.sub("#", path)) for name, path in calls]
+        latest = {kind: at for at, kind in enumerate(kinds, 1)}
+        first = {kind: at for at, kind in reversed(list(enumerate(kinds, 1)))}
+        due = sorted({*first.values(), *latest.values()})
+        counts["sites"] = len(first)
     for how in hows:
-        for number in [0] if how in WHOLE else range(1, len(names) + 1, every):
+        for number in [0] if how in WHOLE else due:
             if how == "short" and names[number - 1] not in ("Read", "Write"):
                 continue
             place = bench.copied(state)

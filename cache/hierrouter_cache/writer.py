@@ -44,11 +44,18 @@ def write_atomically(path: Path, data: bytes) -> None:
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """An open file that replaces `path` when the block ends well, surviving a power cut.
 
-    Raises WorldError: the disk is full or failed; the old file is untouched then.
+    Raises WorldError: the disk is full or failed; the old file is untouched then, and where there
+    was none there is none.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with placing(draft, path) as file:
-        yield file
+    draft, was_there = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"), path.exists()
+    try:
+        with placing(draft, path) as file:
+            yield file
+    except WorldError:
+        if not was_there:  # its name is there, and perhaps not for good
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

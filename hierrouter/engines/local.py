@@ -36,7 +36,7 @@ class TransformersBackend:
         if spec.batching == identity.CONTINUOUS:
             batches.require_continuous(spec)
         else:
-            found["shapes"] = batches.SHAPES
+            found["engine"] += f", shapes {batches.SHAPES}"
         return found
 
     def weight_bytes(self, spec: ModelSpec) -> int:

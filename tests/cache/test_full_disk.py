@@ -129,8 +129,8 @@ def test_a_kill_at_a_named_point_costs_nothing(tmp_path: Path, point: str, time:
     assert cache.run(BATCHES) == 0
     assert killing.inspect(tmp_path, killing.whole(BATCHES)) == killing.Findings()
     assert killing.leftovers(tmp_path) == []
-    assert killing.rows_stored(tmp_path) == BATCHES * (4 * killing.ROWS + 1)
-    assert len(list_parts(tmp_path)) == 5
+    assert killing.rows_stored(tmp_path) == BATCHES * (5 * killing.ROWS + 1)
+    assert len(list_parts(tmp_path)) == 6
 
 
 def test_twenty_random_kills_of_one_cache_cost_nothing(tmp_path: Path) -> None:

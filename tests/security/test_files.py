@@ -118,7 +118,7 @@ def test_a_text_that_is_said_a_million_times_takes_no_memory(
     pq.write_table(pa.table(columns), sink, compression="zstd", store_schema=False)
     data = sink.getvalue()
     assert len(data) < 200_000
-    (part.path.parent / part_name("calls", 99, "0" * 8, count, data)).write_bytes(data)
+    (part.path.parent / part_name("calls", 1, "0" * 8, count, data)).write_bytes(data)
     for command, code in ((["cache", "info"], 0), (["cache", "verify"], 3)):
         done = subprocess.run(
             [sys.executable, "-c", LIMITED, *command, "--cache", root],

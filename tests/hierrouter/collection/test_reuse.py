@@ -254,7 +254,7 @@ def test_versions_and_kind_of_device_are_in_the_identity(
     here = backend("transformers").identify(spec)
     monkeypatch.setattr(local, "version", lambda package: f"9 of {package}")
     upgraded = backend("transformers").identify(spec)
-    assert upgraded["engine"] == "transformers 9 of transformers, torch 9 of torch"
+    assert upgraded["engine"] == "transformers 9 of transformers, torch 9 of torch, shapes 2"
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(here["device"] == "cpu"))
     elsewhere = backend("transformers").identify(spec)

@@ -13,7 +13,7 @@ from hierrouter.evaluation.contribution import contributions, frontier_area, ora
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation import enumeration as by_hand
 from tests.hierrouter.evaluation.enumeration import alphas, paths, small_trees, unhurried
-from tests.hierrouter.evaluation.test_budget import best_at_most
+from tests.hierrouter.evaluation.test_metrics import best_at_most
 from tests.hierrouter.trees import random_tree
 
 Worth = Callable[[Sequence[int]], float]
