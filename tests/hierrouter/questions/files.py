@@ -20,8 +20,7 @@ def write(path: Path, content: list[Row]) -> Path:
     """The rows as the end of the name says."""
     if path.suffix == ".parquet":
         names = dict.fromkeys(key for row in content for key in row)
-        columns = {name: [row.get(name) for row in content] for name in names}
-        pq.write_table(pa.table(columns), path)
+        pq.write_table(pa.table({name: [row.get(name) for row in content] for name in names}), path)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in content))
     return path

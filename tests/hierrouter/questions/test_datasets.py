@@ -71,8 +71,7 @@ def test_a_file_is_cut_into_folds_by_the_seed(tmp_path: Path) -> None:
     assert (folds.count("test"), folds.count("validation"), folds.count("train")) == (30, 14, 56)
     assert queries == load(rows(100), tmp_path, seed=1)
     assert queries != load(rows(100), tmp_path, seed=2)
-    few = load(rows(4), tmp_path)
-    assert {query.split for query in few} == {"train", "validation", "test"}
+    assert {query.split for query in load(rows(4), tmp_path)} == {"train", "validation", "test"}
 
 
 def test_a_larger_draw_holds_the_smaller_one(tmp_path: Path) -> None:

@@ -185,9 +185,7 @@ def test_folders_are_small_pad_left_and_name_their_end_token(pool: dict[str, Spe
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_each_specialist_answers_its_own_family_alone(
-    pool: dict[str, Specialist], name: str
-) -> None:
+def test_a_specialist_answers_its_own_family_alone(pool: dict[str, Specialist], name: str) -> None:
     """Also after a wrong turn; and it hands on what another has finished."""
     one, asked = pool[name], tasks(OWNED[name], 60)
     assert one.quality([Progress(task) for task in asked]) >= 0.85

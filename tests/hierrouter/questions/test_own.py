@@ -96,8 +96,7 @@ def test_a_reward_model_scores_in_batches_what_was_asked_and_said(here: Path) ->
     """The page's own file, with a tiny model where it names one of the hub."""
     shown = files(DOCS / "scorers.md")["reward.py"]
     [name] = re.findall(r'^NAME = "(.*)"$', shown, re.M)
-    local = save_random_reward_model(here / "judge")
-    Path("reward.py").write_text(shown.replace(name, str(local)))
+    Path("reward.py").write_text(shown.replace(name, str(save_random_reward_model(here / "judge"))))
     judge = scorer("reward:score")
     assert (judge.reads, judge.in_batches) == (("response", "question"), True)
     asked = [Asked(said, question=asked) for asked in ("2+2?", "why?") for said in ("4", "no idea")]

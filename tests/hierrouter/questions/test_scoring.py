@@ -149,9 +149,7 @@ def test_choices_are_looked_at_where_there_are_some_and_the_scorer_knows_what_to
         ("", exact_match),
     ],
 )
-def test_the_form_of_a_reference_chooses_the_judge(
-    reference: str, judge: scoring.ScoreFunction
-) -> None:
+def test_a_references_form_chooses_the_judge(reference: str, judge: scoring.ScoreFunction) -> None:
     assert scoring.judged_by(reference) is judge
 
 
@@ -213,8 +211,7 @@ def script(model: str, prompt: str) -> Answer:
 def collected(root: Path, queries: Sequence[Query] = QUERIES) -> list[str]:
     """Collect; returns the queries that were said to have changed."""
     changed: list[str] = []
-    progress = Progress(on_changed=changed.extend)
-    fill_cache(POOL, queries, root, progress, engines=Scripted(script))
+    fill_cache(POOL, queries, root, Progress(on_changed=changed.extend), engines=Scripted(script))
     return changed
 
 

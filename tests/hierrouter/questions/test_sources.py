@@ -55,12 +55,16 @@ def test_labels_that_are_numbers_are_shown_as_letters(count: int) -> None:
         assert scorer("accuracy")("The answer is (C).", found.answers, found.choices) == 1
 
 
-def test_non_breaking_spaces_and_byte_order_marks_survive() -> None:
+def test_odd_spaces_survive_and_lone_surrogates_are_replaced_everywhere() -> None:
     texts = ["10\u00a0kg", "\ufeff20 kg", "a\u2009b", ""]
     found = query(question="How\u00a0much\ufeff?", choices=texts, answer="B")
     assert [text for _, text in found.choices] == texts
     assert found.question.startswith("How\u00a0much\ufeff?\nA. 10\u00a0kg\nB. \ufeff20 kg\n")
     assert scorer("choice")("20 kg", found.answers, found.choices) == 1
+    found = query(question="q\ud83d", choices=["\ud83d", "y"], answers=["A", "\ud83d"])
+    assert found.question == "q\ufffd\nA. \ufffd\nB. y"
+    assert found.choices[0] == ("A", "\ufffd")
+    assert found.answers[1] == "\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -91,13 +95,6 @@ def test_a_paper_dataset_has_one_spelling(spelt: str, name: str) -> None:
     assert query(answer="a", dataset=spelt).dataset == name
 
 
-def test_lone_surrogates_are_replaced_everywhere() -> None:
-    found = query(question="q\ud83d", choices=["\ud83d", "y"], answers=["A", "\ud83d"])
-    assert found.question == "q\ufffd\nA. \ufffd\nB. y"
-    assert found.choices[0] == ("A", "\ufffd")
-    assert found.answers[1] == "\ufffd"
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -125,7 +122,7 @@ def test_a_row_that_is_no_question_is_named(row: dict[str, Any], message: str) -
         query(**row)
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_or_one_that_declares_too_many_rows_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", rows(2000))
     data = path.read_bytes()
     for damaged in (b"", b"PAR1", data[:-100], b"\x1f\x8b" + data):
@@ -135,9 +132,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data[:1000] + bytes(4000) + data[5000:])
     with pytest.raises(InputError, match=r"x\.parquet"):
         read_file(path)
-
-
-def test_a_file_that_declares_too_many_rows_is_not_read(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.null())])
     with pq.ParquetWriter(tmp_path / "huge.parquet", schema) as writer:
         for _ in range(6):
@@ -313,7 +307,7 @@ def test_what_was_downloaded_is_used_where_the_hub_is_off(said: list[str], home:
     assert loaded(*PAPER_DATASETS, home=home, **off) == said
 
 
-def test_another_repository_than_expected_is_named(tmp_path: Path) -> None:
+def test_another_repository_or_a_hub_of_no_address_is_one_line(tmp_path: Path) -> None:
     wrong = {
         "openai/gsm8k": repository({("main", "test"): [{"question": "q", "reply": "r"}]}),
         "google-research-datasets/mbpp": repository({("sane", "test"): [{"text": "t"}]}),
@@ -326,9 +320,6 @@ def test_another_repository_than_expected_is_named(tmp_path: Path) -> None:
         assert line.startswith(f"cannot load from the hub: {HUB[name].repository}: ")
         assert word in line
         assert f"put the questions into data/{name}.jsonl, one JSON object a line" in line
-
-
-def test_a_hub_of_no_address_is_one_line(tmp_path: Path) -> None:
     [line] = loaded("gsm8k", home=tmp_path, HF_ENDPOINT="no address")
     assert line.startswith("cannot load from the hub: openai/gsm8k: ")
     assert line.endswith("see docs/datasets.md")

@@ -101,16 +101,13 @@ def test_every_shape_has_tables_and_intervals_around_their_means(name: str) -> N
     assert as_json(report)
 
 
-def test_what_a_tree_lacks_the_analysis_lacks() -> None:
+def test_what_a_tree_lacks_the_analysis_lacks_and_of_many_models_it_has_an_error() -> None:
     alone = shaped("no train fold")
     assert alone.cost_range is None and alone.hulls == ()
     assert not {row.rung for row in alone.ladder} & {"best fixed route", "best single call"}
     assert all(row.area_lost is None and row.reward_lost is not None for row in alone.models)
     rungs = {row.rung for row in shaped("no direct calls").ladder}
     assert not rungs & {"best single call", "one-hop oracle"} and "best fixed route" in rungs
-
-
-def test_of_many_models_the_draw_has_an_error_that_is_said() -> None:
     report = shaped("11 models")
     assert all(row.reward_error > 0 for row in report.models)
     assert "orders drawn at random" in report_tables(report, analysis=True)[-1].note
@@ -239,8 +236,7 @@ def regret(datasets: Sequence[str], train: np.ndarray) -> tuple[Row, ...]:
     """Of a>b on each query of the test fold."""
     test = tiny().split("test")
     table = Estimates(test.datasets, QUICK)
-    lost = split_regret(test, ALPHA, ends(test, AB, AB))
-    add_regret(table, "a>b", lost, (datasets, train))
+    add_regret(table, "a>b", split_regret(test, ALPHA, ends(test, AB, AB)), (datasets, train))
     return pivot(table.table(), "regret", "policy", "dataset", "n")
 
 

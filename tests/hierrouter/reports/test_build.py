@@ -88,11 +88,17 @@ def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) ->
         assert one.difference_high == pytest.approx(other.difference_high, abs=1e-12)
 
 
-def test_best_breaks_ties_by_cost() -> None:
+def test_ties_are_broken_by_cost() -> None:
     dear = examples.outcome("a", "single", [0.5] * 4, [2.0] * 4)
     cheap = examples.outcome("b", "single", [0.5] * 4, [1.0] * 4)
     best = examples.example([dear, cheap]).best("single", by="quality")
     assert best is not None and best.policy == "b"
+    # The dear route is better by exactly what it costs more: 0.1 * 10.
+    dear = examples.outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
+    cheap = examples.outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
+    router = examples.outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
+    found = examples.example([router, dear, cheap], ["one"] * 12).power
+    assert found is not None and found.policy == "cheap"
 
 
 NAN = Outcome("a", "single", np.array([np.nan] * 4), np.zeros(4), np.zeros(4))
@@ -263,15 +269,6 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
     )
     assert len(examples.example([worse, good], ["one"] * 40).savings) == 1
     assert not examples.example([router, replace(good, cost=0 * cost)], ["one"] * 40).savings
-
-
-def test_of_equal_routes_the_cheaper_one_is_the_rival() -> None:
-    """The dear route is better by exactly what it costs more: 0.1 * 10."""
-    dear = examples.outcome("dear", "route", [1.5, 1.25, 1.5, 1.25] * 3, [10.0] * 12)
-    cheap = examples.outcome("cheap", "route", [0.5, 0.25, 0.5, 0.25] * 3, [0.0] * 12)
-    router = examples.outcome("hierrouter", "router", [0.9, 0.5, 0.2, 1.0] * 3)
-    found = examples.example([router, dear, cheap], ["one"] * 12).power
-    assert found is not None and found.policy == "cheap"
 
 
 def test_too_little_to_tell_claims_nothing() -> None:

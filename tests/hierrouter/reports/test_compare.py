@@ -125,12 +125,21 @@ def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():
     assert (on_validation.chosen_on, on_validation.second) == ("validation", "at 0.4 on A")
 
 
-def test_without_a_router_the_second_hop_is_valued_alone():
+def test_without_a_router_or_both_sets_fewer_values_are_claimed():
     found = made(router=False)
     assert {value.value for value in found.values} == {"second hop"}
     assert all(row.difference is None and row.simultaneous is None for row in found.rows)
     shown = [column.title for column in contest_tables(found)[0].columns]
     assert shown == ["Router", "Q", "C", "R", "95% interval"]
+    # Without both sets there is none.
+    found = standings(of(held().entries[:2], sets=("A",)), "token_f1", {}, QUICK)
+    assert found.values == ()
+    titles = [table.heading for table in contest_tables(found)]
+    assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
+    assert not any("second hop" in title for title in titles)
+    # With one hop there is no second one, and nothing to adapt to.
+    one_hop = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
+    assert {value.value for value in one_hop.values} == {"lead"}
 
 
 def test_tables_say_who_chooses_from_what():
@@ -147,18 +156,6 @@ def test_tables_say_who_chooses_from_what():
     assert [line.cells[0] for line in settings.rows][-1] == "hierrouter"
     assert len(values.rows) == 6
     assert [table.heading.split(". ")[0] for table in (reward, values)] == ["Table 1", "Table 3"]
-
-
-def test_without_both_sets_no_value_is_claimed():
-    only = of(held().entries[:2], sets=("A",))
-    found = standings(only, "token_f1", {}, QUICK)
-    assert found.values == ()
-    titles = [table.heading for table in contest_tables(found)]
-    assert [title.partition(" ")[2][:1] for title in titles] == ["1", "2", "3"]
-    assert not any("second hop" in title for title in titles)
-    # With one hop there is no second one, and nothing to adapt to.
-    one_hop = standings(of(held().entries, hops=1), "token_f1", {}, QUICK)
-    assert {value.value for value in one_hop.values} == {"lead"}
 
 
 def test_every_figure_is_that_of_a_report_on_the_same_queries():
@@ -184,10 +181,9 @@ def test_json_and_csv_hold_every_row():
     assert found.to_arrow().num_rows == len(found.rows) * 6  # metrics
     assert told["rows"][0]["settings"] == {"k": 3}
     assert told["rows"][4]["reads_answers"] is True
-    table = list(csv.DictReader(io.StringIO(as_csv(long_table(found)))))
-    assert [float(row["reward"]) for row in table] == pytest.approx(
-        [row["reward"] for row in told["rows"]]
-    )
+    table = csv.DictReader(io.StringIO(as_csv(long_table(found))))
+    rewards = [float(row["reward"]) for row in table]
+    assert rewards == pytest.approx([row["reward"] for row in told["rows"]])
 
 
 def test_hostile_names_are_inert(tmp_path):

@@ -96,10 +96,8 @@ def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
     routes = {row.policy: row for row in report.overall if row.kind == "route"}
     assert len(routes) == 3 + 9
-    stops = {f">model-{at}" for at in range(3)}
-    assert {name for name in routes if name.startswith(">")} == stops
-    fold = half_easy().split("test")
-    assert routes[">model-1"].cost == pytest.approx(fold.cost[:, 2].mean())
+    assert {name for name in routes if name.startswith(">")} == {f">model-{at}" for at in range(3)}
+    assert routes[">model-1"].cost == pytest.approx(half_easy().split("test").cost[:, 2].mean())
     may_not = shown(router(), sweep())
     assert may_not.depths == may_not.depth_curve == ()
     assert not [row.policy for row in may_not.overall if row.policy.startswith(">")]
@@ -210,8 +208,7 @@ def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> N
 def test_the_same_threshold_hands_over_under_every_price_list() -> None:
     tree, trained = half_easy(), router(EXACT)
     rates = zip(tree.direct.models, (2 * tree.direct.rate).tolist(), strict=True)
-    dear = repriced(tree, {name: Rate(*rate) for name, rate in rates})
-    lists = {"own": tree, "dear": dear}
+    lists = {"own": tree, "dear": repriced(tree, {name: Rate(*rate) for name, rate in rates})}
     report = shown(trained, price_lists=lists, defer=DeferTo("large", 0.3))
     deferral = calibrated(trained, tree, "large", 0.3)
     for priced in report.price_lists:

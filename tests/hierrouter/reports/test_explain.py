@@ -74,8 +74,7 @@ def test_nodes_are_those_of_tree_and_cache(testbed_cache: Path, tree: RouteTree)
         assert node.accuracy == tree.accuracy[7, node.number]
         assert node.reward == tree.node_reward(ALPHA)[7, node.number]
         assert len(found.on_way(node.number)) == row["hop"]
-    question = ask_cache(testbed_cache, f"SELECT * FROM queries WHERE id = '{found.id}'")
-    [asked] = question.to_pylist()
+    [asked] = ask_cache(testbed_cache, f"SELECT * FROM queries WHERE id = '{found.id}'").to_pylist()
     assert (found.question, list(found.references)) == (asked["question"], asked["answers"])
     assert (found.dataset, found.split) == (asked["dataset"], asked["split"])
     assert found.router is None and found.regret is None
@@ -111,8 +110,7 @@ def test_choices_are_those_of_the_greedy_policy(
         for choice in found.router.choices:
             assert choice.probabilities == pytest.approx(probabilities[row, choice.state], abs=1e-6)
             assert choice.chosen == choice.actions[taken[row, choice.state]]
-        last = found.router.choices[-1].chosen
-        assert last.endswith(">stop") == (len(way) < tree.hops)
+        assert found.router.choices[-1].chosen.endswith(">stop") == (len(way) < tree.hops)
         assert found.node(found.router.node).route.count(">") == max(1, len(way) - 1)
 
 
@@ -144,8 +142,7 @@ def test_the_worst_lose_most_and_nothing_lost_is_left_out(
 
 
 def test_the_fixed_route_is_chosen_on_train_alone(testbed_cache: Path, tree: RouteTree) -> None:
-    no_train = replace(tree, splits=("test",) * len(tree))
-    [found] = explain(testbed_cache, no_train, [0], ALPHA)
+    [found] = explain(testbed_cache, replace(tree, splits=("test",) * len(tree)), [0], ALPHA)
     assert found.fixed is None
 
 
@@ -157,9 +154,7 @@ def test_a_part_of_the_pool_has_its_own_nodes(testbed_cache: Path, tree: RouteTr
     assert all(node.answer == answers[node.route] for node in small.nodes)
 
 
-def test_hostile_answers_are_kept_and_another_cache_is_refused(
-    tmp_path: Path, tree: RouteTree
-) -> None:
+def test_hostile_answers_are_kept_and_other_caches_refused(tmp_path: Path, tree: RouteTree) -> None:
     collect_hostile(tmp_path)
     found = explain(tmp_path, open_tree(tmp_path), list(range(len(HARM))), ALPHA)
     assert {node.answer for query in found for node in query.nodes} == set(HARM)
@@ -286,8 +281,7 @@ def test_json_holds_everything_whole() -> None:
 
 
 def test_a_list_has_one_line_for_each_query() -> None:
-    table = worst_table([query(), stopped()], "test")
-    assert [row.cells for row in table.rows] == [
+    assert [row.cells for row in worst_table([query(), stopped()], "test").rows] == [
         ("set/7", pytest.approx(0.8), 0.0, 0.8, "m1>m0", "m1>m1", "why?"),
         ("set/7", pytest.approx(0.7), 0.0, 0.0, ">m1", "m1>m1", "why?"),
     ]
@@ -300,8 +294,7 @@ def test_the_page_has_a_folded_case_for_each_query() -> None:
     assert page.tags.count("details") == page.tags.count("summary") == 2
     assert page.tags.count("q") == 12
     assert ("details", "open", "") not in page.attributes
-    words = " ".join(page.words.split())
-    assert "set/7 m1>m0 instead of m1>m1: regret 0.8000" in words
+    assert "set/7 m1>m0 instead of m1>m1: regret 0.8000" in " ".join(page.words.split())
     cells = "<td>0.250</td><td>0.750</td><td>m1</td><td>0.0000</td>"
     assert f'<tr><th scope="row">the question</th>{cells}</tr>' in html
     assert page.attributes.count(("li", "class", "taken")) == 4

@@ -37,15 +37,11 @@ def sweep(tree: RouteTree) -> Sweep:
     )
 
 
-def test_positions_hold_every_alpha_asked_for_and_cover_the_changes(
-    tree: RouteTree, sweep: Sweep
-) -> None:
-    trained = replace(runs.glimpse(tree), objective=Objective(0.0123))
-    found = positions(tree, "test", sweep, trained)
+def test_positions_hold_the_alphas_asked_for_and_all_changes(tree: RouteTree, sweep: Sweep) -> None:
+    found = positions(tree, "test", sweep, replace(runs.glimpse(tree), objective=Objective(0.0123)))
     assert {0.0, runs.ALPHA, 0.0123, *runs.GRID} <= set(found)
     assert list(found) == sorted(found) and 90 < len(found) < 115
-    changes = oracle_break_points(tree.split("train"))
-    assert found[-1] > np.quantile(changes, 0.99)
+    assert found[-1] > np.quantile(oracle_break_points(tree.split("train")), 0.99)
     # They are not chosen on the fold shown.
     test = np.array(tree.splits) == "test"
     other = replace(tree, score=np.where(test[:, None], 0.5, tree.score))
@@ -93,8 +89,7 @@ def test_texts_are_those_of_the_largest_regrets_and_long_ones_are_cut(testbed_ca
     fold = tree.split("validation")
     regret = split_regret(fold, runs.ALPHA, trained.endings(fold)).sum(axis=1)
     assert len(found.texts) == 3
-    left = np.delete(regret, list(found.texts))
-    assert regret[list(found.texts)].min() >= left.max() - 1e-9
+    assert regret[list(found.texts)].min() >= np.delete(regret, list(found.texts)).max() - 1e-9
     everything = explored(testbed_cache, tree, "validation", shown(), texts=10_000)
     assert list(everything.texts) == list(range(len(fold)))
     assert everything.texts[0].question and len(everything.texts[0].answers) == fold.routes.nodes

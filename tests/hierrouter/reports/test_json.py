@@ -142,8 +142,7 @@ def test_the_real_reports_have_every_key_of_the_schema() -> None:
 
 def test_every_key_is_documented_and_every_documented_key_is_there() -> None:
     assert documented() == objects()
-    columns = [column.title for column in long_table(everything()).columns]
-    assert columns == [*ROW_COLUMNS, "prices"]
+    assert [column.title for column in long_table(everything()).columns] == [*ROW_COLUMNS, "prices"]
     assert sorted(ROW_COLUMNS) == documented()["Row"]
 
 

@@ -107,10 +107,6 @@ def test_scrolling_parts_can_be_reached_by_keyboard(page: Page) -> None:
     assert page.attributes.count(("div", "tabindex", "0")) == wide
 
 
-def test_page_is_deterministic() -> None:
-    assert as_html(example()) == html_of(example)
-
-
 def test_headlines_of_a_trained_router() -> None:
     shown = {label: told for label, *told in headlines(example())}
     assert shown["Net reward R of HierRouter"][0] == "0.600"
@@ -129,10 +125,11 @@ def test_without_a_router_the_page_says_so() -> None:
     assert [value for _, value, _ in headlines(untrained())] == ["0.250", "0.400", "0.800"]
 
 
-def test_definitions_name_every_symbol() -> None:
+def test_definitions_name_every_symbol_and_the_page_is_deterministic() -> None:
     words = Page(html_of(example)).words
     for term in ("gap closed", "95% bootstrap, 200 resamples", "alpha = 0.1", "token_f1"):
         assert term in words
+    assert as_html(example()) == html_of(example)
 
 
 def test_a_router_that_may_stop_has_a_table_a_figure_and_terms_more() -> None:
@@ -175,13 +172,18 @@ def several() -> Page:
     return Page(as_html(two_prices(), others={HOSTILE[0]: dear(), "third": example()}))
 
 
-def test_one_list_needs_no_switch() -> None:
+def test_one_list_needs_no_switch_and_only_a_screen_hides_one_of_several(several: Page) -> None:
     html = html_of(example)
     assert "<input" not in html and ":has(#prices" not in html
     assert "Prices:" not in html
+    print_too, _, screen = several.style.partition("@media screen")
+    assert "body:has(#prices-1" in screen and "body:has" not in print_too
+    assert screen.count("display: none") == 3
 
 
-def test_each_list_has_a_button_and_the_first_one_is_chosen(several: Page) -> None:
+def test_each_list_has_a_button_its_figures_tables_and_notes_and_the_first_is_chosen(
+    several: Page,
+) -> None:
     assert several.values("id", "input") == ["prices-1", "prices-2", "prices-3"]
     assert set(several.values("name", "input")) == {"prices"}
     assert several.values("checked") == [""]
@@ -189,9 +191,6 @@ def test_each_list_has_a_button_and_the_first_one_is_chosen(several: Page) -> No
     assert checked < several.attributes.index(("input", "id", "prices-2"))
     assert "Prices: cheap" in several.words and f"Prices: {HOSTILE[0]}" in several.words
     assert "script" not in several.tags
-
-
-def test_each_list_has_its_figures_tables_and_notes(several: Page) -> None:
     assert several.tags.count("svg") == 3 * 2
     assert several.tags.count("table") == 6 + 5 + 5
     ids = several.values("id")
@@ -203,9 +202,3 @@ def test_each_list_has_its_figures_tables_and_notes(several: Page) -> None:
     second = html.index('<div class="prices-2">')
     assert html.index("Dear.") > second
     assert html.count("R = Q − 0.25 C") == html[second:].count("R = Q − 0.25 C") > 0
-
-
-def test_only_a_screen_hides_a_list(several: Page) -> None:
-    print_too, _, screen = several.style.partition("@media screen")
-    assert "body:has(#prices-1" in screen and "body:has" not in print_too
-    assert screen.count("display: none") == 3

@@ -84,14 +84,16 @@ def test_money_keeps_three_digits_however_small(amount: float) -> None:
     assert float(money(amount).replace(",", "")) == pytest.approx(amount, rel=0.0051)
 
 
-def test_money_is_plain_where_it_can_be_read() -> None:
+def test_money_lines_and_cells_are_shown_plainly() -> None:
     shown = [money(amount) for amount in (0.000178, 0.0163, 1.2249, 27.1, 3404.4, 0.0, -0.5, 2e-12)]
     assert shown == ["0.000178", "0.0163", "1.22", "27.1", "3,404", "0", "-0.500", "2.00e-12"]
-
-
-def test_one_line_folds_and_cuts() -> None:
     assert one_line("a\n b\tc") == "a b c"
     assert [one_line(text, 4) for text in ("abcdef", "abcd")] == ["abc…", "abcd"]
+    column = Column("x", digits=2, signed=True)
+    cells = (-0.001, Interval(-1, 2.5), None, 7)
+    assert [column.show(cell) for cell in cells] == ["+0.00", "[-1, +2.50]", "-", "7"]
+    # A column without numbers has no best.
+    assert Table("t", (Column("x", best="highest"),), (Line("g", (None,)),)).best() == frozenset()
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", " =", "\u00a0="])
@@ -126,16 +128,6 @@ def test_latex_prints_the_text(text: str, expected: str) -> None:
 )
 def test_markdown_prints_the_text(text: str, expected: str) -> None:
     assert markdown_text(text) == expected
-
-
-def test_cells_are_shown_plainly() -> None:
-    column = Column("x", digits=2, signed=True)
-    cells = (-0.001, Interval(-1, 2.5), None, 7)
-    assert [column.show(cell) for cell in cells] == ["+0.00", "[-1, +2.50]", "-", "7"]
-
-
-def test_a_column_without_numbers_has_no_best() -> None:
-    assert Table("t", (Column("x", best="highest"),), (Line("g", (None,)),)).best() == frozenset()
 
 
 def printed(table: Table, width: int = 80, encoding: str = "utf-8") -> str:
@@ -177,13 +169,16 @@ def test_terminal_is_safe_from_names() -> None:
     assert "[/INST] [red]x[i]" in printed(quality_table(hostile()), 200)
 
 
-def test_markdown_is_a_table_whatever_the_names_and_marks_the_best() -> None:
+def test_markdown_is_a_table_whatever_the_names_and_latex_too_marks_the_best() -> None:
     for table in report_tables(hostile(), routes=None):
         lines = as_markdown(table).splitlines()
         for line in (line for line in lines if line.startswith("|")):
             assert len(re.findall(r"(?<!\\)\|", line)) == len(table.columns) + 1
         assert "<" not in "".join(lines)
     assert "| hierrouter | 0.600 | **0.800** | **0.700** |" in as_markdown(quality_table(example()))
+    text = as_latex(quality_table(example()))
+    assert r"hierrouter & 0.600 & \textbf{0.800} & \textbf{0.700} \\" in text
+    assert r"\multicolumn{4}{l}{\textit{Reference models}} \\" in text
 
 
 def test_latex_runs_nothing_and_balances() -> None:
@@ -197,12 +192,6 @@ def test_latex_runs_nothing_and_balances() -> None:
         bare = text.replace(r"\{", "").replace(r"\}", "")
         assert bare.count("{") == bare.count("}")
     assert r"\textbackslash{}input\{/etc/passwd\}" in as_latex(quality_table(hostile()))
-
-
-def test_latex_marks_the_best_and_groups() -> None:
-    text = as_latex(quality_table(example()))
-    assert r"hierrouter & 0.600 & \textbf{0.800} & \textbf{0.700} \\" in text
-    assert r"\multicolumn{4}{l}{\textit{Reference models}} \\" in text
 
 
 def of_six_datasets() -> Report:

@@ -52,13 +52,10 @@ def test_rows_are_grouped_like_the_paper_then_ours() -> None:
     assert titles(quality_table(example(datasets=["one"] * 4))) == ["Policy", "one"]
 
 
-def test_best_value_is_marked_without_the_oracle_and_with_ties() -> None:
+def test_best_values_are_marked_without_the_oracle_with_ties_and_lowest_cost() -> None:
     table = quality_table(example())
     best = {(names(table)[line], column) for line, column in table.best()}
     assert best == {("a>a", 1), ("a>b", 2), ("hierrouter", 2), ("hierrouter", 3)}
-
-
-def test_lowest_cost_is_best_and_the_unit_stands_in_the_title() -> None:
     table = cost_table(example())
     assert "money per question" in table.heading
     assert {names(table)[line] for line, _ in table.best()} == {"a"}
@@ -133,14 +130,12 @@ def test_price_lists_have_a_table_of_their_own() -> None:
     assert shown["share closed by HierRouter"] == ["-", "0.5000", "-", "-", "0.5000", "-"]
 
 
-def test_intervals_of_the_first_price_list_are_those_of_the_report() -> None:
+def test_a_price_list_has_the_intervals_of_the_report_and_its_own_best_route() -> None:
     report = example(price_lists={"own": policies()})
     keys = ("cost", "cost_low", "cost_high", "reward", "reward_low", "reward_high")
     for priced, row in zip(report.price_lists[0].rows, report.overall, strict=True):
         assert [getattr(priced, key) for key in keys] == [getattr(row, key) for key in keys]
-
-
-def test_the_best_route_under_each_price_list_is_shown() -> None:
+    # Of each list the best route is shown.
     routes = [outcome(f"r{at}", "route", [0.5 + at / 10] * 4, [1.0] * 4) for at in range(3)]
     dear = [replace(route, cost=route.quality * 20) for route in routes]
     report = example(routes, ["one"] * 4, price_lists={"x": routes, "y": dear})
