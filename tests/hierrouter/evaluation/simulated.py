@@ -59,8 +59,7 @@ def contest(seed: int) -> Floats:
     score = np.where(merit > 0, 1.0, np.clip((merit + 0.6) / 0.6, 0, 1) * 0.8)
     price = np.linspace(0.5, 3, RIVALS)[:, None]
     reward = score - ALPHA * price * np.array([costs(rng, 1) for _ in range(RIVALS)])
-    usual = rng.random(QUERIES) < 0.65
-    choice = np.where(usual, RIVALS - 4, rng.integers(RIVALS, size=QUERIES))
+    choice = np.where(rng.random(QUERIES) < 0.65, RIVALS - 4, rng.integers(RIVALS, size=QUERIES))
     return reward[choice, np.arange(QUERIES)] - reward
 
 
@@ -75,8 +74,7 @@ def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
     merit = skill + rng.normal(0, 1.3, QUERIES) + rng.normal(0, 0.8, (9, QUERIES))
     routes = (merit > 0) - ALPHA * np.array([costs(rng, 1.2) for _ in range(9)])
     oracle, best = routes.max(axis=0), routes[routes.mean(axis=1).argmax()]
-    router = np.where(rng.random(QUERIES) < 0.35, oracle, best)
-    return routes, router, oracle
+    return routes, np.where(rng.random(QUERIES) < 0.35, oracle, best), oracle
 
 
 def grid(

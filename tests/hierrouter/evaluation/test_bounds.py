@@ -210,8 +210,7 @@ def test_each_part_of_the_regret_is_what_walking_the_choices_gives(
 @by_hand.unhurried
 @given(by_hand.small_trees, seeds, st.booleans())
 def test_visits_are_the_sums_of_the_endings_below(tree: RouteTree, seed: int, stop: bool) -> None:
-    table = random_table(tree, seed, allow_stop=stop)
-    endings = ending(Actions(tree.routes, stop), table)
+    endings = ending(Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop))
     visits, deciding = called(tree.routes, endings), going_on(tree.routes, endings)
     for path in [(), *paths(tree, True)]:
         below = [node(tree, route) for route in paths(tree, True) if route[: len(path)] == path]

@@ -1,7 +1,6 @@
 """Hulls, optima within budgets, ceilings and price mixes."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -63,9 +62,7 @@ def test_points_can_be_left_out() -> None:
 
 @unhurried
 @given(trees, st.booleans(), alphas)
-def test_the_oracle_at_any_alpha_is_on_the_frontier(
-    tree: RouteTree, stop: bool, alpha: float
-) -> None:
+def test_an_oracle_at_any_alpha_is_on_a_frontier(tree: RouteTree, stop: bool, alpha: float) -> None:
     spent, worth = budgets.exact_frontier(tree, stop)
     best = oracle(tree, alpha, stop).reward(alpha).mean()
     assert (worth - alpha * spent).max() == pytest.approx(best, abs=1e-9)
@@ -94,12 +91,11 @@ def programme(tree: RouteTree, budget: float, stop: bool) -> float:
     """The greatest mean quality, by a general solver: one probability for each query and node."""
     endings = Actions(tree.routes, stop).endings
     quality, cost = tree.score[:, endings], tree.cost[:, endings]
-    one_each = kron(identity(len(tree)), np.ones((1, quality.shape[1])))
     solution = linprog(
         -quality.ravel(),
         A_ub=cost.ravel()[None],
         b_ub=[budget * len(tree) + ROUNDING],
-        A_eq=one_each,
+        A_eq=kron(identity(len(tree)), np.ones((1, quality.shape[1]))),
         b_eq=np.ones(len(tree)),
         method="highs",
     )
@@ -164,9 +160,7 @@ def test_the_masked_oracle_is_the_best_route_that_the_mask_leaves(
 
 
 @given(trees, shares, st.integers(0, 2**16))
-def test_the_share_over_a_budget_is_that_of_the_routes_taken(
-    tree: RouteTree, share: float, seed: int
-) -> None:
+def test_a_share_over_a_budget_is_of_taken_routes(tree: RouteTree, share: float, seed: int) -> None:
     budget = between(tree, False, share)
     endings = ending(Actions(tree.routes), random_table(tree, seed))
     over = sum(
@@ -192,8 +186,7 @@ def fold(routes: Routes, queries: int, seed: int) -> RouteTree:
     tree = random_tree(routes, queries, seed)
     rng = np.random.default_rng(seed)
     tokens_in = rng.integers(1, 9, tree.tokens_in.shape) + 6 * routes.depth()
-    rate = 0.25 * rng.integers(1, 4, tree.rate.shape)
-    return replace(tree, tokens_in=tokens_in, rate=rate)
+    return replace(tree, tokens_in=tokens_in, rate=0.25 * rng.integers(1, 4, tree.rate.shape))
 
 
 folds = st.builds(fold, shapes, st.integers(1, 5), seeds)
@@ -278,11 +271,6 @@ def dearer(tree: RouteTree, factor: float) -> RouteTree:
     return replace(tree, rate=rate)
 
 
-def share_of(chosen: Sequence[Path]) -> float:
-    made = [model for path in chosen for model in path]
-    return made.count(MODEL) / len(made)
-
-
 def exact_best(tree: RouteTree, factor: Fraction, alpha: float, stop: bool) -> list[Path]:
     """The oracle's routes, in fractions, so that ties are ties at any price factor."""
     free = dearer(tree, 0.0)
@@ -290,8 +278,7 @@ def exact_best(tree: RouteTree, factor: Fraction, alpha: float, stop: bool) -> l
     def rank(query: int, path: Path) -> tuple[Fraction, Fraction]:
         rest = Fraction(cost(free, query, path))
         spent = rest + factor * (Fraction(cost(tree, query, path)) - rest)
-        score = Fraction(reward(tree, query, path, 0.0))
-        return Fraction(alpha) * spent - score, spent
+        return Fraction(alpha) * spent - Fraction(reward(tree, query, path, 0.0)), spent
 
     queries = range(len(tree))
     return [min(paths(tree, stop), key=lambda path: rank(query, path)) for query in queries]
@@ -324,7 +311,8 @@ def test_between_any_two_ties_the_mix_is_that_of_an_enumeration(
     last, lowest = Fraction(0), Fraction(0)
     for low, high in itertools.pairwise(edges):
         middle = (low + high) / 2
-        share = share_of(exact_best(tree, middle, alpha, stop))
+        made = [model for path in exact_best(tree, middle, alpha, stop) for model in path]
+        share = made.count(MODEL) / len(made)
         assert mix.at(np.array(float(middle))) == pytest.approx(share, abs=1e-12)
         last, lowest = (high if share > 0 else last), (high if share >= 0.5 else lowest)
     for found, expected in ((mix.leaves, last), (mix.last_at(0.5), lowest)):
@@ -336,9 +324,8 @@ def test_between_any_two_ties_the_mix_is_that_of_an_enumeration(
 
 def two_models() -> RouteTree:
     """Model 0 is right where model 1 is half right; costs 1 and 1, alpha 1/4 makes it worth 3."""
-    tree = random_tree(Routes(2, 1), 2, 0)
     return replace(
-        tree,
+        random_tree(Routes(2, 1), 2, 0),
         score=np.array([[0, 1.0, 0.5], [0, 0.75, 0.5]]),
         tokens_in=np.ones((2, 3), dtype=np.int64),
         tokens_out=np.zeros((2, 3), dtype=np.int64),

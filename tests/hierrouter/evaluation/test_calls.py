@@ -26,9 +26,7 @@ from tests.hierrouter.trees import random_tree, two_step_tree
 
 
 @given(trees, st.lists(st.integers(0, 2**16), min_size=1, max_size=4, unique=True))
-def test_each_point_of_the_curve_is_a_policy_and_its_depths_add_up(
-    tree: RouteTree, seeds: list[int]
-) -> None:
+def test_points_of_curves_are_policies_and_depths_add_up(tree: RouteTree, seeds: list[int]) -> None:
     actions = Actions(tree.routes, allow_stop=True)
     tables = {seed / 1000: random_table(tree, seed, allow_stop=True) for seed in seeds}
     endings = {alpha: ending(actions, table) for alpha, table in tables.items()}
@@ -84,13 +82,12 @@ def test_repair_is_what_counting_routes_gives(tree: RouteTree) -> None:
         pairs = [(path, (*path, second)) for path in before]
         right = [[tree.accuracy[query, node(tree, path)] == 1 for path in pair] for pair in pairs]
         change = [quality(tree, query, new) - quality(tree, query, old) for old, new in pairs]
-        spent = [cost(tree, query, new) - cost(tree, query, old) for old, new in pairs]
         for values, expected in (
             (matrix.right[:, :, None], [was for was, _ in right]),
             (matrix.repair, [now and not was for was, now in right]),
             (matrix.damage, [was and not now for was, now in right]),
             (matrix.quality, change),
-            (matrix.cost, spent),
+            (matrix.cost, [cost(tree, query, new) - cost(tree, query, old) for old, new in pairs]),
         ):
             at = min(second, values.shape[2] - 1)
             assert values[query, first, at] == pytest.approx(np.mean(expected))
@@ -100,8 +97,7 @@ def test_repair_is_what_counting_routes_gives(tree: RouteTree) -> None:
 @given(small_trees)
 def test_repair_less_damage_is_the_change_in_accuracy_of_fractions_too(tree: RouteTree) -> None:
     verdicts = np.random.default_rng(len(tree)).random(tree.accuracy.shape)
-    fractions = replace(tree, accuracy=verdicts, score=verdicts)
-    for matrix in calls.repair_matrices(fractions):
+    for matrix in calls.repair_matrices(replace(tree, accuracy=verdicts, score=verdicts)):
         np.testing.assert_allclose(matrix.repair - matrix.damage, matrix.quality, atol=1e-12)
         assert (matrix.repair <= 1 - matrix.right[..., None]).all()
         assert (matrix.damage <= matrix.right[..., None]).all()

@@ -46,9 +46,7 @@ def best_rewards(tree: RouteTree, query: int, alpha: float, stop: bool) -> Worth
 
 @unhurried
 @given(small_trees, alphas, st.booleans())
-def test_the_oracles_reward_is_shared_as_over_all_orders(
-    tree: RouteTree, alpha: float, stop: bool
-) -> None:
+def test_oracle_reward_is_shared_over_all_orders(tree: RouteTree, alpha: float, stop: bool) -> None:
     models = len(tree.models)
     found = contributions(tree, oracle_reward(alpha, stop), rng=rng())
     assert found.models == tree.models

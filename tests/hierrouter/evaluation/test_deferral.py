@@ -97,9 +97,7 @@ def test_the_oracle_hands_over_one_episode_after_the_other_and_nothing_beats_it(
 
 
 @given(trees, seeds, st.floats(0, 1))
-def test_a_point_is_chosen_by_its_share_or_by_its_reward(
-    tree: RouteTree, seed: int, share: float
-) -> None:
+def test_a_point_is_chosen_by_share_or_by_reward(tree: RouteTree, seed: int, share: float) -> None:
     curve = deferred(tree, drawn_policy(tree, seed, False)).curve(ALPHA)
     point = point_within(curve, share)
     assert point.share <= share + 1e-9

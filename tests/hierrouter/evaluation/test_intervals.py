@@ -29,9 +29,7 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(1)
 
 
-def test_fewer_counted_at_once_are_the_same_resamples(
-    values: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_have_the_same_resamples(values: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     together = resampled_means(values[None], BATCH, rng())
     monkeypatch.setattr("hierrouter.evaluation.intervals.DRAWS", 3 * len(values))
     np.testing.assert_allclose(resampled_means(values[None], BATCH, rng()), together, rtol=1e-12)
@@ -86,8 +84,7 @@ def test_one_query_says_nothing_of_others_and_none_nothing() -> None:
 def half_errors(differences: np.ndarray, n: int = 4000) -> np.ndarray:
     """Half widths in standard errors: the critical value."""
     low, high = simultaneous_intervals(differences, n, 0.95, rng())
-    error = differences.std(axis=1, ddof=1) / np.sqrt(differences.shape[1])
-    return (high - low) / 2 / error
+    return (high - low) / 2 / (differences.std(axis=1, ddof=1) / np.sqrt(differences.shape[1]))
 
 
 def test_all_hold_together() -> None:
@@ -101,17 +98,17 @@ def test_all_hold_together() -> None:
     assert simulated.coverage(population, 90, 600, all_hold) >= 0.93
 
 
-def test_one_comparison_is_students_interval() -> None:
+def test_critical_values_of_one_of_unrelated_of_equal_and_of_few() -> None:
     differences = np.random.default_rng(0).normal(size=(1, 200))
     assert half_errors(differences) == pytest.approx(stats.t.ppf(0.975, 199), rel=0.03)
-
-
-def test_unrelated_comparisons_are_as_wide_as_sidaks_and_equal_ones_count_once() -> None:
+    # Unrelated comparisons are as wide as Sidak's, and equal ones count once.
     differences = np.random.default_rng(0).normal(size=(10, 2000))
-    sidak = stats.norm.ppf((1 + 0.95**0.1) / 2)
-    assert half_errors(differences) == pytest.approx(sidak, rel=0.02)
+    assert half_errors(differences) == pytest.approx(stats.norm.ppf((1 + 0.95**0.1) / 2), rel=0.02)
     alone, many = half_errors(differences[:1])[0], half_errors(differences[[0] * 10])
     assert many == pytest.approx(alone)
+    # Three queries never say more together than alone.
+    differences = np.array([[1.0, 1.0, 0.0], [1.0, 0.9, 0.1], [0.0, 0.5, 0.4]])
+    assert (half_errors(differences) >= stats.t.ppf(0.975, 2) * (1 - 1e-9)).all()
 
 
 def test_what_never_varies_has_no_width_and_widens_nobody() -> None:
@@ -131,19 +128,13 @@ def test_many_policies_share_their_resamples(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(simultaneous_intervals(differences, 300, 0.95, rng()), whole)
 
 
-def test_three_queries_never_say_more_together_than_alone() -> None:
-    differences = np.array([[1.0, 1.0, 0.0], [1.0, 0.9, 0.1], [0.0, 0.5, 0.4]])
-    assert (half_errors(differences) >= stats.t.ppf(0.975, 2) * (1 - 1e-9)).all()
-
-
 LARGE = 1e6  # degrees of freedom
 
 
 def test_the_variance_is_that_of_the_components() -> None:
     """Half width over t, with so many seeds and queries that t is the normal quantile."""
     seeds, queries, deviations = 200, 300, (0.3, 0.5, 0.8)
-    values = grid(np.random.default_rng(0), seeds, queries, deviations)
-    low, high = crossed_interval(values)
+    low, high = crossed_interval(grid(np.random.default_rng(0), seeds, queries, deviations))
     of_seed, of_query, of_both = np.square(deviations)
     variance = of_seed / seeds + of_query / queries + of_both / (seeds * queries)
     assert ((high - low) / 2 / 1.96) ** 2 == pytest.approx(variance, rel=0.15)
@@ -157,14 +148,12 @@ def test_it_holds_the_mean_of_all_seeds_and_queries(seeds: int, apart: float) ->
     assert np.mean((low <= 0) & (high >= 0)) >= 0.93
 
 
-def test_equal_seeds_leave_the_queries_and_equal_queries_the_seeds() -> None:
+def test_equal_seeds_leave_the_queries_equal_queries_the_seeds_and_constants_nothing() -> None:
     for values, axis in ((np.random.default_rng(0).random(60), 0), (np.array([0.1, 0.5, 0.3]), 1)):
         low, high = crossed_interval(np.repeat(np.expand_dims(values, axis), 40, axis))
         student = stats.ttest_1samp(values, 0).confidence_interval(0.95)
         assert (low, high) == pytest.approx(tuple(student))
-
-
-def test_figures_are_kept_apart_and_one_that_never_varies_has_no_width() -> None:
+    # Figures are kept apart, and one that never varies has no width.
     values = np.random.default_rng(0).random((3, 4, 20))
     values[2] = 0.5
     low, high = crossed_interval(values, 0.9)
@@ -173,15 +162,21 @@ def test_figures_are_kept_apart_and_one_that_never_varies_has_no_width() -> None
 
 
 def ends(router: np.ndarray, fixed: np.ndarray, oracle: np.ndarray) -> tuple[float, float] | None:
-    rng = np.random.default_rng(0)
-    return gap_closed_interval(router, fixed, oracle, 2000, 0.95, rng)
+    return gap_closed_interval(router, fixed, oracle, 2000, 0.95, np.random.default_rng(0))
 
 
-def test_a_share_that_is_the_same_on_every_query_is_certain() -> None:
+def test_a_constant_share_is_certain_and_a_gap_that_may_be_nil_bounds_nothing() -> None:
     """The gap varies, and with it the numerator: both are of the same resample."""
     fixed = np.random.default_rng(1).random(80)
     gap = np.random.default_rng(2).random(80)
     assert ends(fixed + 0.4 * gap, fixed, fixed + gap) == pytest.approx((0.4, 0.4))
+    fixed = np.zeros(40)
+    oracle = np.r_[1.0, np.zeros(39)]  # missing from a third of the resamples
+    assert ends(oracle / 2, fixed, oracle) is None
+    # Six of 40 queries have a gap: two resamples in a thousand have none.
+    found = ends(np.r_[np.ones(3), np.zeros(37)], np.zeros(40), np.r_[np.ones(6), np.zeros(34)])
+    assert found is not None
+    assert 0 <= found[0] < 0.5 < found[1] <= 1
 
 
 def test_it_holds_the_share_against_the_best_of_routes_that_differ() -> None:
@@ -196,21 +191,6 @@ def test_it_holds_the_share_against_the_best_of_routes_that_differ() -> None:
         return np.bool_(found is None or found[0] <= truth <= found[1])
 
     assert simulated.coverage(population, 200, 300, covers) >= 0.93
-
-
-def test_a_gap_that_may_be_nil_bounds_nothing() -> None:
-    fixed = np.zeros(40)
-    oracle = np.r_[1.0, np.zeros(39)]  # missing from a third of the resamples
-    assert ends(oracle / 2, fixed, oracle) is None
-
-
-def test_a_rare_resample_without_a_gap_is_left_to_the_tails() -> None:
-    """Six of 40 queries have a gap: two resamples in a thousand have none."""
-    oracle = np.r_[np.ones(6), np.zeros(34)]
-    router = np.r_[np.ones(3), np.zeros(37)]
-    found = ends(router, np.zeros(40), oracle)
-    assert found is not None
-    assert 0 <= found[0] < 0.5 < found[1] <= 1
 
 
 FIGURES = simulated.figures(seed=1)
@@ -246,12 +226,9 @@ def test_the_smallest_difference_is_found_as_often_as_promised(queries: int, pow
     assert found.mean() == pytest.approx(power, abs=0.01)
 
 
-def test_a_medium_effect_takes_34_queries() -> None:
+def test_the_number_of_queries_is_the_fewest_and_at_least_two() -> None:
     """Cohen 1988, table 2.4.1: d = 0.5, two-sided 5 %, power .80, paired."""
     assert queries_needed(0.5, 1.0) == 34
-
-
-def test_the_number_of_queries_is_the_fewest_and_at_least_two() -> None:
     assert queries_needed(1e9, 0.1) == 2
     for wanted in (0.01, 0.05, 0.3):
         queries = queries_needed(wanted, 0.4)

@@ -69,9 +69,7 @@ def best_at_most(points: list[tuple[float, float]], budget: float) -> float | No
 
 @unhurried
 @given(points, st.integers(0, 6), st.integers(1, 4))
-def test_the_area_is_the_integral_of_what_each_budget_buys(
-    cloud: np.ndarray, low: int, width: int
-) -> None:
+def test_the_area_integrates_what_each_budget_buys(cloud: np.ndarray, low: int, width: int) -> None:
     """Corners lie at whole costs and the best is linear between them: midpoints are exact."""
     bought = 0.0
     known = sorted({(float(spent), float(worth)) for spent, worth in cloud})
@@ -117,16 +115,13 @@ def test_quality_gained_at_equal_cost(static: tuple[float, float], expected: flo
     assert metrics.perf_gain(*TWO, *static) == pytest.approx(expected)
 
 
-def test_a_frontier_of_one_point() -> None:
+def test_a_frontier_of_one_point_and_the_second_edge_of_another() -> None:
     one = np.array([1.0]), np.array([0.5])
     assert metrics.cost_save(*one, 4, 0.4) == pytest.approx(0.75)
     assert metrics.cost_save(*one, 4, 0.6) is None
     assert metrics.perf_gain(*one, 2, 0.1) == pytest.approx(0.4)
     assert metrics.perf_gain(*one, 0.5, 0.1) is None
     assert metrics.pareto_distance(4, 0.1, *one, 10) == pytest.approx(0.5)
-
-
-def test_distance_to_the_second_edge() -> None:
     three = np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.5, 0.7])
     assert metrics.pareto_distance(2, 0.5, *three, 1) == pytest.approx(0.2 / np.hypot(2, 0.2))
 
@@ -144,17 +139,13 @@ def test_distance_to_the_second_edge() -> None:
         pytest.param((3, 0.2), 1, 2 * 0.6 / np.hypot(2, 0.6), id="across an edge"),
     ],
 )
-def test_distance_to_the_frontier(
-    policy: tuple[float, float], scale: float, expected: float
-) -> None:
+def test_distance_to_a_frontier(policy: tuple[float, float], scale: float, expected: float) -> None:
     assert metrics.pareto_distance(*policy, *TWO, scale) == pytest.approx(expected)
 
 
 @unhurried
 @given(small_trees, seeds, st.booleans())
-def test_the_call_mix_is_what_counting_along_the_routes_gives(
-    tree: RouteTree, seed: int, stop: bool
-) -> None:
+def test_a_call_mix_is_what_counting_routes_gives(tree: RouteTree, seed: int, stop: bool) -> None:
     endings = ending(Actions(tree.routes, stop), random_table(tree, seed, allow_stop=stop))
     expected = np.zeros((len(tree), tree.hops, len(tree.models)))
     for query, path in itertools.product(range(len(tree)), paths(tree, stop)):

@@ -70,13 +70,11 @@ def test_always_taking_a_route_is_worth_that_route(tree: RouteTree, allow_stop: 
     actions = Actions(tree.routes, allow_stop)
     depth = tree.routes.depth()[: tree.routes.states]
     for outcome in fixed_routes(tree, allow_stop):
-        named = outcome.name.removeprefix(">").split(">")
-        route = [tree.models.index(name) for name in named]
+        route = [tree.models.index(name) for name in outcome.name.removeprefix(">").split(">")]
         if len(route) < tree.hops:
             route[-1] += len(tree.models)  # and stop
         table = np.eye(actions.count)[np.resize(route, tree.hops)[depth]]
-        policy = np.tile(table, (len(tree), 1, 1))
-        followed = policy_outcome(tree, actions, policy, "x", "router")
+        followed = policy_outcome(tree, actions, np.tile(table, (len(tree), 1, 1)), "x", "router")
         np.testing.assert_array_equal(followed.quality, outcome.quality)
         np.testing.assert_array_equal(followed.cost, outcome.cost)
         np.testing.assert_array_equal(followed.accuracy, outcome.accuracy)

@@ -322,8 +322,7 @@ class Predicting:
 
     def predict(self, seen: Mapping[str, Any], deterministic: bool = False) -> tuple[Any, None]:
         assert deterministic
-        given = self.given(len(seen["stage"])) if callable(self.given) else self.given
-        return given, None
+        return (self.given(len(seen["stage"])) if callable(self.given) else self.given), None
 
 
 @pytest.mark.parametrize(

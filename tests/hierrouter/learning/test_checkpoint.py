@@ -199,9 +199,7 @@ def test_a_description_that_contradicts_itself_is_refused(
     ],
     ids=["no limit", "half", "other nodes"],
 )
-def test_ceilings_that_do_not_fit_are_refused(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_unfit_ceilings_are_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     save_checkpoint(
         train(runs.small_tree(), Objective(0.0, max_cost=2.0), runs.GLIMPSE, 0), tmp_path
     )
@@ -245,8 +243,6 @@ def test_a_missing_checkpoint_is_not_found(tmp_path: Path) -> None:
     ],
     ids=["models", "hops", "dim", "view", "encoder"],
 )
-def test_a_router_reads_only_trees_like_its_own(
-    trained: TrainedRouter, tree: RouteTree, message: str
-) -> None:
+def test_routers_refuse_other_trees(trained: TrainedRouter, tree: RouteTree, message: str) -> None:
     with pytest.raises(InputError, match=message):
         trained.outcome(tree)

@@ -105,24 +105,21 @@ def test_tianshous_own_trainer_learns_from_it(stock: bool) -> None:
     folds = np.array(tree.splits)
     learn, choose = (np.flatnonzero(folds == name) for name in ("train", "validation"))
     with loop._reproducible(0):
-        policy = ppo.ActorPolicy(
-            actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
-        )
         algorithm = PPO(
-            policy=policy,
+            policy=ppo.ActorPolicy(
+                actor=ByNumber(tree, 3), action_space=Discrete(3), deterministic_eval=True
+            ),
             critic=ByNumber(tree, 1, critic=True),
             optim=AdamOptimizerFactory(lr=3e-3),
             gamma=1.0,
         )
-        plain = ppo.uncompiled(PPO.compute_episodic_return)
-        algorithm.compute_episodic_return = plain
+        algorithm.compute_episodic_return = ppo.uncompiled(PPO.compute_episodic_return)
         rng = np.random.default_rng(0)
         if stock:  # on environments, which know no folds: it learns from all of them
             envs = TianshouEnv(ReplayVectorEnv(tree, 0.005, 64))
             training: Any = Collector(algorithm, envs, VectorReplayBuffer(4096, 64))
         else:
-            draw = partial(rng.choice, learn)
-            training = TreeCollector(algorithm, tree, 0.005, draw=draw)
+            training = TreeCollector(algorithm, tree, 0.005, draw=partial(rng.choice, learn))
         testing = TreeCollector(algorithm, tree, 0.005, draw=lambda count: choose[:count])
         result = algorithm.run_training(
             OnPolicyTrainerParams(
@@ -155,8 +152,7 @@ def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPat
 
 def test_features_are_seen_as_the_environment_shows_them() -> None:
     tree = random_tree(Routes(3, 2), 6, seed=0)
-    env = ReplayVectorEnv(tree, ALPHA, 4, observation="features")
-    adapted = TianshouEnv(env)
+    adapted = TianshouEnv(ReplayVectorEnv(tree, ALPHA, 4, observation="features"))
     seen, told = adapted.reset(seed=0, options={"query": np.arange(4)})
     assert (len(adapted), len(seen), list(told)) == (4, 4, [{}] * 4)
     for query in range(4):

@@ -42,9 +42,7 @@ def test_handing_over_in_doubt_beats_both_models_and_chance(
     assert calibrated(router, shown, LARGE, head=head).point == deferral.point
 
 
-def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head(
-    tree: RouteTree,
-) -> None:
+def test_equal_routes_are_doubtful_to_the_probability_and_not_to_the_head(tree: RouteTree) -> None:
     easy = np.isin(tree.datasets, [f"family-{number}" for number in range(4)])
     score = tree.score.copy()
     score[easy, tree.routes.states :] = 0.95
@@ -58,24 +56,19 @@ def test_equally_good_routes_are_doubtful_to_the_probability_and_not_to_the_head
 
 
 @BOTH
-def test_a_live_decision_is_that_of_the_fold(
-    tree: RouteTree, router: TrainedRouter, head: bool
-) -> None:
+def test_a_live_decision_is_the_folds(tree: RouteTree, router: TrainedRouter, head: bool) -> None:
     deferral = calibrated(router, tree, LARGE, head=head)
     fold = tree.split("validation").select(np.arange(0, 160, 8))
     expected = deferral.on(fold).confidence < deferral.threshold
     embedding = fold.embedding
     for query, state in np.ndindex(len(fold), fold.routes.states):
         path, cost = fold.routes.path(state), float(fold.cost[query, state])
-        live = deferral.hands_over(embedding[query, state], path, cost)
-        assert live == expected[query, state]
+        assert deferral.hands_over(embedding[query, state], path, cost) == expected[query, state]
     assert 0 < expected.mean() < 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
-def test_a_target_share_is_kept_on_validation(
-    tree: RouteTree, router: TrainedRouter, share: float
-) -> None:
+def test_a_share_holds_on_validation(tree: RouteTree, router: TrainedRouter, share: float) -> None:
     deferral = calibrated(router, tree, LARGE, share=share)
     reached = deferral.on(tree.split("validation")).share(deferral.threshold)
     assert share - 0.02 < reached <= share + 1e-9
@@ -111,9 +104,7 @@ def test_a_head_with_nothing_to_read_tells_the_mean_gain_of_the_states_visited()
     ("stronger", "share", "named"),
     [("huge", None, "no direct call"), (LARGE, 1.5, "0 to 1"), (LARGE, -0.1, "0 to 1")],
 )
-def test_an_unknown_model_or_share_is_refused(
-    stronger: str, share: float | None, named: str
-) -> None:
+def test_unknown_models_and_shares_fail(stronger: str, share: float | None, named: str) -> None:
     tree = small_tree()
     with pytest.raises(InputError, match=named):
         calibrated(glimpse(tree), tree, stronger, share)

@@ -126,9 +126,7 @@ def test_a_limit_needs_prompts_and_ceilings(planted: RouteTree, limited: Trained
         lost.choose(embedding, (), 0.0)
 
 
-def test_a_doubt_within_a_limit_is_that_of_the_fold(
-    planted: RouteTree, limited: TrainedRouter
-) -> None:
+def test_doubt_within_a_limit_is_the_folds(planted: RouteTree, limited: TrainedRouter) -> None:
     fold = planted.split("validation").select(np.arange(20))
     deferral = Deferral(limited, fold.direct.models[0], None, threshold=0.9)
     expected = limited.probabilities(fold)[:, 0].max(axis=1) < 0.9

@@ -28,8 +28,7 @@ def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
     tree = random_tree(Routes(3, 2), 5, seed=0)
     table = state_table(tree, OBJECTIVE)
     query, node = 3, 2
-    states = table.rows(torch.tensor([query * tree.routes.states + node]))
-    embedding, stage, cost, legal = states
+    embedding, stage, cost, legal = table.rows(torch.tensor([query * tree.routes.states + node]))
     np.testing.assert_array_equal(embedding[0], tree.embedding[query, node])
     assert (stage.tolist(), legal.tolist()) == ([1], [[True] * 3])
     np.testing.assert_allclose(cost, tree.cost[query, [node]])
@@ -41,8 +40,7 @@ def test_a_table_holds_the_states_in_the_order_of_their_numbers() -> None:
 def test_chunks_are_put_together_in_order() -> None:
     table = state_table(random_tree(Routes(3, 2), network.CHUNK // 2, seed=0), OBJECTIVE)
     assert len(table) == 2 * network.CHUNK
-    found = in_chunks(lambda states: states.cost[:, None], table)
-    assert torch.equal(found[:, 0], table.cost)
+    assert torch.equal(in_chunks(lambda states: states.cost[:, None], table)[:, 0], table.cost)
     some = torch.arange(0, len(table), 3).flip(0)
     assert torch.equal(in_chunks(lambda states: states.cost, table, some), table.cost[some])
 
@@ -71,8 +69,7 @@ def test_the_first_layer_is_one_map_of_the_concatenation() -> None:
     joined = torch.cat([embedding * scale, router.stage(stage), cost[:, None] / per_cost], dim=1)
     weight = torch.cat([router.context.weight, router.progress.weight], dim=1)
     first = torch.tanh(joined @ weight.T + router.progress.bias)
-    expected = router.policy(torch.tanh(router.second(first)))
-    torch.testing.assert_close(router(states)[0], expected)
+    torch.testing.assert_close(router(states)[0], router.policy(torch.tanh(router.second(first))))
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -98,11 +95,8 @@ def test_without_a_plain_start_the_heads_start_orthogonal_and_have_no_favourite(
     np.testing.assert_allclose(probabilities, 1 / 3, atol=0.02)
 
 
-def test_a_tree_without_costs_is_not_divided_by_zero() -> None:
+def test_costs_are_scaled_but_not_in_the_papers_preset_nor_where_there_are_none() -> None:
     assert network.cost_scale(random_tree(Routes(2, 1), 3, seed=0)) == 1.0
-
-
-def test_the_papers_preset_sees_costs_as_they_are() -> None:
     tree = random_tree(Routes(2, 2), 3, seed=0)
     assert new_router(tree, replace(GLIMPSE, scale_cost=False)).shape.cost_scale == 1.0
     assert new_router(tree, GLIMPSE).shape.cost_scale == network.cost_scale(tree) != 1.0
@@ -192,9 +186,7 @@ def test_a_model_that_leaves_is_not_missed(
     assert reward(retrained.outcome(test, known)) > reward(before.outcome(test, known)) - 0.02
 
 
-def test_a_model_is_known_by_its_answers_not_by_its_place(
-    whole: RouteTree, before: TrainedFeatured
-) -> None:
+def test_a_model_is_known_by_its_answers(whole: RouteTree, before: TrainedFeatured) -> None:
     turned = sub_pool(whole, whole.models[::-1])
     chances = [
         before.probabilities(tree.split("test"), tree.split("train")) for tree in (whole, turned)
@@ -204,8 +196,7 @@ def test_a_model_is_known_by_its_answers_not_by_its_place(
 
 
 def test_a_question_is_not_looked_up_itself(before: TrainedFeatured, whole: RouteTree) -> None:
-    part = sub_pool(whole, whole.models[1:]).split("train")
-    known = Examples.of(part, OBJECTIVE)
+    known = Examples.of(sub_pool(whole, whole.models[1:]).split("train"), OBJECTIVE)
     changed = replace(known, reward=known.reward.clone())
     changed.reward[3] = 100
     query = torch.tensor([3])
@@ -221,7 +212,7 @@ def test_nor_is_it_where_the_train_fold_chooses() -> None:
     assert max(trained.history) < reward(trained.outcome(tree, tree)) - 0.1
 
 
-def test_a_live_decision_is_that_of_the_fold(before: TrainedFeatured, whole: RouteTree) -> None:
+def test_a_live_decision_is_the_folds(before: TrainedFeatured, whole: RouteTree) -> None:
     fold, train = whole.split("validation").select(np.arange(5)), whole.split("train")
     expected, known = before.probabilities(fold, train), Examples.of(train, OBJECTIVE)
     embedding = fold.embedding

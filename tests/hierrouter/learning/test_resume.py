@@ -73,8 +73,7 @@ def test_from_every_moment_to_the_same_bytes(start: Start, tmp_path: Path) -> No
         save_snapshot(snapshot, NAMED, tmp_path)
         told: list[int] = []
         watch = Watch(on_epoch=lambda done, *_, told=told: told.append(done))
-        again = start(watch, load_snapshot(tmp_path, NAMED))
-        assert digest(again, tmp_path / "again") == whole
+        assert digest(start(watch, load_snapshot(tmp_path, NAMED)), tmp_path / "again") == whole
         assert all(epoch > snapshot.epoch for epoch in told)  # nothing was done twice
 
 
@@ -156,8 +155,7 @@ def test_a_damaged_file_is_named(interrupted: Path, held: bytes | None) -> None:
 def test_a_finished_training_is_known_as_itself_only(tmp_path: Path) -> None:
     assert finished(tmp_path, NAMED) is None
     digest(STARTS["ppo"](Watch(), None), tmp_path)
-    found = finished(tmp_path, NAMED)
-    assert isinstance(found, TrainedRouter)
+    assert isinstance(finished(tmp_path, NAMED), TrainedRouter)
     assert finished(tmp_path, named(seed=4)) is None
     digest(STARTS["every alpha"](Watch(), None), tmp_path)
     assert finished(tmp_path, NAMED) is None

@@ -54,9 +54,7 @@ def test_a_router_shown_as_it_was_trained_needs_no_remark() -> None:
 
 @pytest.mark.parametrize("allow_stop", [False, True], ids=["", "which may stop early"])
 @pytest.mark.parametrize("alpha", [0.2, 0.05], ids=["between", "of the grid"])
-def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(
-    alpha: float, allow_stop: bool
-) -> None:
+def test_a_sweep_s_router_is_shown_where_an_alpha_has_none(alpha: float, allow_stop: bool) -> None:
     tree = runs.small_tree()
     trained(tree)
     run = swept(tree, allow_stop)
@@ -74,9 +72,7 @@ def test_a_sweep_s_router_is_shown_where_no_other_is_for_this_alpha(
     [Objective(runs.ALPHA, allow_stop=True), Objective(runs.ALPHA, max_cost=9.0)],
     ids=str,
 )
-def test_a_sweep_whose_routers_may_not_do_what_the_run_may_is_not_shown(
-    objective: Objective,
-) -> None:
+def test_a_sweep_whose_routers_may_do_less_than_the_run_is_not_shown(objective: Objective) -> None:
     tree = runs.small_tree()
     run, sweep = trained(tree, objective=objective), swept(tree)
     shown = select_run(tree, 0.2)

@@ -31,8 +31,7 @@ def test_the_router_at_an_alpha_is_the_network_told_that_alpha(
 ) -> None:
     queries, count = 50, planted.routes.states
     states = state_table(planted, runs.OBJECTIVE).rows(slice(0, queries * count))
-    told = torch.tensor(ALPHAS).expand(queries, -1)
-    together = every_alpha.network(states, told)
+    together = every_alpha.network(states, torch.tensor(ALPHAS).expand(queries, -1))
     assert together.shape == (queries, len(ALPHAS), count, 3)
     before = torch.get_rng_state()
     for place, alpha in enumerate(ALPHAS):
@@ -44,11 +43,8 @@ def test_the_router_at_an_alpha_is_the_network_told_that_alpha(
 
 @pytest.mark.parametrize("allow_stop", [False, True])
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_standard_rewards_are_those_of_a_training_at_that_alpha(
-    alpha: float, allow_stop: bool
-) -> None:
-    tree = random_tree(Routes(3, 2), 12, seed=0)
-    fold = TrainingFold.of(tree, Objective(alpha, allow_stop))
+def test_standard_rewards_are_a_trainings_at_that_alpha(alpha: float, allow_stop: bool) -> None:
+    fold = TrainingFold.of(random_tree(Routes(3, 2), 12, seed=0), Objective(alpha, allow_stop))
     query = np.array([7, 0, 3])
     found = sweep.StandardReward(fold)(query, np.full(3, alpha))
     np.testing.assert_allclose(found, fold.episode_reward(alpha, True)[query], atol=1e-9)
@@ -73,9 +69,7 @@ def test_it_beats_the_best_fixed_route_wherever_that_leaves_a_gap(
     assert gaps >= len(every_alpha.alphas) - 1
 
 
-def test_an_alpha_out_of_all_proportion_and_a_limit_on_each_query_are_refused(
-    every_alpha: TrainedSweep,
-) -> None:
+def test_alphas_out_of_proportion_and_query_limits_are_refused(every_alpha: TrainedSweep) -> None:
     assert every_alpha.at(1e9).alpha == 1e9
     with pytest.raises(InputError, match="alpha must be at most 1e9, got 1"):
         every_alpha.at(1.1e9)
@@ -85,8 +79,7 @@ def test_an_alpha_out_of_all_proportion_and_a_limit_on_each_query_are_refused(
 
 
 def test_scales_lie_where_decisions_change() -> None:
-    changes = np.linspace(0.1, 0.9, 41)
-    scales = sweep.scales_of(changes)
+    scales = sweep.scales_of(np.linspace(0.1, 0.9, 41))
     assert len(scales) == len(sweep.scales_of(np.empty(0))) == sweep.SCALES
     assert scales.tolist() == sorted(scales.tolist())
     assert 0.1 < scales[0] < 0.2 and 0.8 < scales[-1] < 0.9
@@ -94,9 +87,7 @@ def test_scales_lie_where_decisions_change() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 12])
-def test_a_grid_has_zero_the_papers_alpha_and_steps_of_the_frontier(
-    planted: RouteTree, count: int
-) -> None:
+def test_a_grid_has_zero_a_papers_alpha_and_frontier_steps(planted: RouteTree, count: int) -> None:
     grid = alpha_grid(planted, count)
     assert grid[:2] == (0.0, 0.005)
     assert list(grid) == sorted(set(grid))
@@ -160,8 +151,7 @@ def test_a_finished_sweep_of_one_network_makes_any_router_when_it_is_asked_for(
         assert replace(loaded, network=member.network) == member
     for alpha in (*GRID, 0.7):
         expected = members[0].at(alpha).probabilities(tree)
-        read = checkpoint.router_at(member_folder(tmp_path, 7), alpha)
-        for router in (sweep.at(alpha)[0], read):
+        for router in (sweep.at(alpha)[0], checkpoint.router_at(member_folder(tmp_path, 7), alpha)):
             np.testing.assert_array_equal(router.probabilities(tree), expected)
     assert checkpoint.router_at(member_folder(tmp_path, 7), None).alpha == GRID[0]
 
@@ -181,9 +171,7 @@ def test_a_sweep_with_a_checkpoint_of_the_other_kind_is_an_error(tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "value"), [("alphas", []), ("alphas", [-1]), ("alphas", "many"), ("seeds", [])]
 )
-def test_a_summary_of_nothing_or_no_numbers_is_an_error(
-    tmp_path: Path, name: str, value: object
-) -> None:
+def test_a_summary_without_numbers_is_an_error(tmp_path: Path, name: str, value: object) -> None:
     network = sweep_glimpse(small_tree(), 7)
     save_checkpoint(network, member_folder(tmp_path, 7))
     finished_sweep(tmp_path, Sweep(GRID, (network,)), (7,))

@@ -68,9 +68,7 @@ def test_the_same_seed_gives_the_same_bytes_and_leaves_generators_and_threads_al
     assert digest(training(tree, 1), tmp_path / "other") != first
 
 
-def test_another_process_with_other_threads_gives_the_same_bytes(
-    tmp_path: Path, warm: Warm
-) -> None:
+def test_a_process_with_other_threads_gives_the_same_bytes(tmp_path: Path, warm: Warm) -> None:
     threads = 1 if torch.get_num_threads() > 1 else 2
     command = ("-c", PRINT_DIGESTS, str(tmp_path / "there"), str(threads))
     there = warm.start(*command, cwd=SOURCES, env=environment())
@@ -162,9 +160,7 @@ DIVERGING: dict[str, Callable[[Watch], object]] = {
 
 
 @pytest.mark.parametrize("training", DIVERGING.values(), ids=DIVERGING.keys())
-def test_a_network_that_is_lost_is_neither_valued_nor_kept(
-    training: Callable[[Watch], object],
-) -> None:
+def test_a_lost_network_is_neither_valued_nor_kept(training: Callable[[Watch], object]) -> None:
     told: list[object] = []
     watch = Watch(on_epoch=lambda *values: told.append(values), on_snapshot=told.append)
     with pytest.raises(InputError, match=r"training diverged in epoch 1: .*; lower learning_rate"):
@@ -187,8 +183,7 @@ def settled(actions: Actions, reward: np.ndarray) -> np.ndarray:
     policy = np.zeros((len(reward), routes.states, actions.count))
     value = reward.copy()  # of a node that is gone on from, its policy's
     for state in reversed(range(routes.states)):
-        models = actions.model(np.arange(actions.count))
-        child = routes.child(state, models)
+        child = routes.child(state, actions.model(np.arange(actions.count)))
         ends = actions.stops(np.arange(actions.count))
         worth = np.where(ends, reward[:, child], value[:, child]) / TEMPERATURE
         weight = np.where(legal[state], np.exp(worth - worth.max(axis=1, keepdims=True)), 0)
@@ -272,8 +267,7 @@ def in_families(fold: RouteTree, families: tuple[int, ...]) -> np.ndarray:
 def early_tree(families: tuple[int, ...]) -> RouteTree:
     """The planted tree; in some families the first model of the right route is right already."""
     tree = planted_tree(luck=0.0)
-    leaves = tree.score[:, tree.routes.leaves]
-    first = leaves.reshape(len(tree), len(tree.models), -1).max(axis=2)
+    first = tree.score[:, tree.routes.leaves].reshape(len(tree), len(tree.models), -1).max(axis=2)
     score = tree.score.copy()
     score[:, tree.routes.level(1)] = np.where(in_families(tree, families)[:, None], first, 0)
     return replace(tree, score=score)

@@ -40,9 +40,7 @@ def assert_they_are(answers: Answers, texts: Texts, arms: Arms, tree: RouteTree)
         assert np.array_equal(found, HashedNgrams(WIDTH).encode(said))
 
 
-def test_they_are_the_last_answer_of_every_arm(
-    testbed_cache: Path, texts: Texts, tree: RouteTree
-) -> None:
+def test_they_are_each_arms_last_answer(testbed_cache: Path, texts: Texts, tree: RouteTree) -> None:
     """Each distinct text is encoded once, and a set by itself reads those of its own arms alone."""
     direct, routes = load_answers(testbed_cache, tree, BOTH).values()
     assert_they_are(direct, texts, single_models(tree), tree)
@@ -57,9 +55,7 @@ def test_they_are_the_last_answer_of_every_arm(
         assert len(answers.vectors) == len(said)
 
 
-def test_the_same_group_is_an_exact_match(
-    testbed_cache: Path, texts: Texts, tree: RouteTree
-) -> None:
+def test_a_group_is_an_exact_match(testbed_cache: Path, texts: Texts, tree: RouteTree) -> None:
     routes = load_answers(testbed_cache, tree, ["B"])["B"]
     names = macro_arms(tree).names
     for row, query in enumerate(zip(tree.datasets, tree.query_ids, strict=True)):
@@ -76,9 +72,7 @@ def test_a_part_of_the_tree(testbed_cache: Path, texts: Texts) -> None:
     assert_they_are(routes, texts, macro_arms(tree), tree)
 
 
-def test_fewer_direct_calls_are_a_smaller_set(
-    testbed_cache: Path, texts: Texts, tree: RouteTree
-) -> None:
+def test_fewer_calls_are_a_smaller_set(testbed_cache: Path, texts: Texts, tree: RouteTree) -> None:
     one = [tree.direct.models.index("text")]
     columns = ("score", "accuracy", "tokens_in", "tokens_out")
     kept = {name: getattr(tree.direct, name)[:, one] for name in columns}
@@ -112,9 +106,8 @@ NONE = np.zeros(3, bool)
 
 
 def scores(scorer: AnswerScorer, arms: Arms, arm: int, read: np.ndarray) -> np.ndarray:
-    query = np.arange(len(arms))
     return scorer.judge(arms.seen).score(
-        query, np.full(len(arms), arm), np.tile(read, (len(arms), 1))
+        np.arange(len(arms)), np.full(len(arms), arm), np.tile(read, (len(arms), 1))
     )
 
 

@@ -96,9 +96,7 @@ def test_many_are_wiser_than_one_and_all_are_paid() -> None:
 @pytest.mark.parametrize(
     ("says", "chosen"), [([7, 8, 8], 1), ([8, 7, 8], 0), ([7, 8, 9], 0), ([8, 8, 8], 0)]
 )
-def test_equal_answers_are_counted_and_a_tie_goes_to_the_first(
-    says: list[int], chosen: int
-) -> None:
+def test_equal_answers_are_counted_and_the_first_wins_a_tie(says: list[int], chosen: int) -> None:
     arms = answered(np.zeros((1, 3)), np.ones(3), says=np.array([says]))
     assert vote((0, 1, 2), arms.seen).answer.argmax() == chosen
 
@@ -113,8 +111,7 @@ def test_a_router_that_reads_for_nothing_is_found_out() -> None:
     _, _, test = known.folds(crowd())
 
     def thief(seen: Seen) -> Play:
-        best = vote((0, 1, 2), seen).answer.argmax(axis=1)
-        return Play.of(seen, best)
+        return Play.of(seen, vote((0, 1, 2), seen).answer.argmax(axis=1))
 
     with pytest.raises(AssertionError):
         known.assert_reads_what_it_pays(thief, test.seen)
@@ -150,8 +147,7 @@ def test_a_call_that_two_arms_share_is_paid_once() -> None:
 def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_cannot() -> None:
     tuned, test = tuned_on(cascades.CascadeRouting(), two_kinds(), ALPHA)
     hopeless = test.seen.question[:, 0] > 0.5
-    on = test.quality[:, 0] == 0
-    best = 1 - ALPHA * (np.where(hopeless, 10, 1 + 10 * on)).mean()
+    best = 1 - ALPHA * np.where(hopeless, 10, 1 + 10 * (test.quality[:, 0] == 0)).mean()
     value = value_of(tuned.play, test, ALPHA)
     assert value == pytest.approx(best, abs=0.01)
     assert tuned.play(test.seen).called[hopeless, 0].mean() < 0.1
@@ -167,9 +163,7 @@ def test_routing_asks_one_arm_where_more_do_not_pay() -> None:
 @pytest.mark.parametrize("trust", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("quality", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("price", [0.0, 0.05, 0.5, 3.0])
-def test_at_the_reservation_value_asking_gains_its_price(
-    trust: float, quality: float, price: float
-) -> None:
+def test_at_reservation_asking_gains_its_price(trust: float, quality: float, price: float) -> None:
     value = float(cascades.reservation(np.array(quality), np.array(price), trust))
     better, worse = quality + trust * (1 - quality), quality * (1 - trust)
     gain = quality * max(0, better - value) + (1 - quality) * max(0, worse - value)

@@ -74,8 +74,7 @@ def test_the_validation_fold_chooses_the_setting(baseline, setting, good):
 
 def test_a_fractional_quality_is_predicted_as_such():
     questions = np.repeat(np.eye(2, dtype=np.float32), 20, axis=0)
-    quality = np.repeat([[0.7, 0.6], [0.2, 0.3]], 20, axis=0)
-    train = arms_with(quality, np.ones((40, 2)), questions)
+    train = arms_with(np.repeat([[0.7, 0.6], [0.2, 0.3]], 20, axis=0), np.ones((40, 2)), questions)
     tuned = fitted(classifiers.LogisticPerArm((1e-4,)), train, alpha=0.0)
     assert choices(train, tuned.play).tolist() == [0] * 20 + [1] * 20
 
@@ -127,23 +126,19 @@ def test_it_asks_the_large_arm_only_where_the_small_one_fails_and_that_is_worth_
         assert (choices(held_out, tuned.play) == expected).all()
 
 
-def test_it_takes_the_pair_that_is_best_together():
+def test_it_takes_the_best_pair_a_margin_of_half_the_labels_and_an_equal_small_arm():
     # Arms 0 and 2 complete each other; arm 1 is always half right.
     quality = np.array([[1, 0.5, 0], [0, 0.5, 1]] * 10)
     train = arms_with(quality, np.tile([1.0, 2, 3], (20, 1)), np.eye(20, 3, dtype=np.float32))
     assert classifiers.promising_pairs(quality, np.arange(3.0), 1) == [(0, 2)]
     tuned = fitted(classifiers.QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
     assert (tuned.settings["small"], tuned.settings["large"]) == ("arm-0", "arm-2")
-
-
-def test_the_margin_makes_half_of_the_labels_good():
+    # The margin makes half of the labels good.
     quality = np.array([[0.0, gap] for gap in (0.1, 0.2, 0.3, 0.4)])
     train = arms_with(quality, np.tile([1.0, 2], (4, 1)), np.eye(4, dtype=np.float32))
     tuned = fitted(classifiers.QualityGap(pairs=1), train, train.select(EMPTY), alpha=0.0)
     assert tuned.settings["margin"] == 0.25
-
-
-def test_a_small_arm_that_is_always_as_good_is_always_taken():
+    # A small arm that is always as good is always taken.
     train = arms_with(np.ones((4, 2)), np.tile([2.0, 1], (4, 1)), np.eye(4, dtype=np.float32))
     tuned = fitted(classifiers.QualityGap(), train, alpha=0.0)
     assert choices(train, tuned.play).tolist() == [1] * 4

@@ -33,14 +33,11 @@ def test_chance_is_the_mean_over_arms():
     assert outcome.cost == pytest.approx(2.0)
 
 
-def test_the_cheapest_has_the_lowest_mean_cost_and_the_largest_the_highest_rate():
+def test_cheapest_has_the_lowest_cost_largest_the_highest_rate_best_the_highest_reward():
     assert arm_of(simple.Cheapest(), fold()) == [1] * 4
     assert arm_of(simple.Largest(), fold()) == [2] * 4
-    of_equals = replace(fold(), rate=np.array([2.0, 2.0, 1.0]))
-    assert arm_of(simple.Largest(), of_equals) == [1] * 4
-
-
-def test_the_best_has_the_highest_mean_reward_and_of_equals_the_lowest_cost():
+    assert arm_of(simple.Largest(), replace(fold(), rate=np.array([2.0, 2.0, 1.0]))) == [1] * 4
+    # Of equally good arms the cheapest is the best.
     assert arm_of(simple.BestStatic(), fold()) == [1] * 4
     assert arm_of(simple.BestStatic(), fold(np.ones((4, 3)))) == [1] * 4
     dear = fold(np.tile([0.5, 0.9, 1.0], (4, 1)), np.tile([0.0, 1.0, 3.0], (4, 1)))
@@ -64,12 +61,9 @@ def test_plain_elo_takes_the_arm_that_wins_most_and_not_where_questions_tell_mor
     assert fitted(Elo(), planted_arms(60), planted_arms(60, seed=1)).settings["base"] > 1
 
 
-def test_a_win_counts_one_and_a_draw_half():
+def test_a_draw_is_half_a_win_and_wins_are_ordered_as_bradley_terry_strengths():
     assert wins(np.array([[0.5, 0.5, 0.0]]), 0.0).tolist() == [[1.5, 1.5, 0.0]]
     assert wins(np.array([[0.5, 0.45, 0.0]]), 0.1).tolist() == [[1.5, 1.5, 0.0]]
-
-
-def test_wins_are_ordered_as_bradley_terry_strengths():
     rng = np.random.default_rng(0)
     first, second = np.triu_indices(4, 1)
     for _ in range(5):
@@ -85,21 +79,17 @@ def test_linucb_finds_the_right_arm_of_each_group():
     assert (choices(planted_arms(60), tuned.play) == known.group_of(60, 3)).all()
 
 
-def test_an_arm_that_is_not_tried_is_not_learned():
+def test_it_explores_and_learns_by_ridge_regression_what_was_tried():
     reward = np.tile([0.5, np.nan, np.nan], (20, 1))  # reading another one would spread
     weights = explore(np.ones((20, 1)), reward, np.arange(3.0), width=0.0)
     assert weights[:, 0].round(3).tolist() == [0.476, 0.0, 0.0]  # 20 * 0.5 / (20 + 1)
-
-
-def test_it_explores_what_promises_nothing_yet():
+    # It explores what promises nothing yet.
     reward = np.tile([0.5, 1.0], (20, 1))
     features = np.ones((20, 1))
     timid, bold = (explore(features, reward, np.arange(2.0), width) for width in (0.0, 1.0))
     assert timid[1, 0] == 0
     assert bold[1, 0] > bold[0, 0]
-
-
-def test_weights_are_those_of_a_ridge_regression_on_what_was_tried():
+    # Weights are those of a ridge regression on what was tried.
     rng = np.random.default_rng(0)
     features, reward = rng.normal(0, 1, (30, 4)), rng.normal(0, 1, (30, 1))
     expected = np.linalg.solve(features.T @ features + np.eye(4), features.T @ reward[:, 0])
@@ -122,13 +112,11 @@ def test_it_finds_the_right_arm_of_each_group():
         assert (choices(held_out, tuned.play) == known.group_of(60, 3)).all()
 
 
-def test_a_weighed_win_counts_as_much_as_it_is_worth():
+def test_which_arm_wins_most_depends_on_weights_and_on_the_battles():
     # One arm wins twice by little, the other once by much.
     quality = np.array([[0.6, 0.5], [0.6, 0.5], [0.0, 1.0]])
     assert (_only_choice(quality, weighed=False), _only_choice(quality)) == (0, 1)
-
-
-def test_the_second_best_everywhere_wins_battles_of_all_but_none_of_the_best():
+    # The second best everywhere wins battles of all, but none of the best.
     quality = np.array([[1.0, 0.9, 0.0], [0.0, 0.9, 1.0]])
     assert _only_choice(quality, battles=("all",)) == 1
     assert _only_choice(quality, battles=("best",)) != 1
