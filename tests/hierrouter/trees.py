@@ -133,12 +133,6 @@ def two_step_tree(
     answer = np.pad(first, ((0, 0), (1, 0)))
     question = np.broadcast_to(asked[:, None], answer.shape)
     contexts = np.concatenate([questions[:, None], questions[:, None] + answers[1:]], axis=1)
-    parts = {
-        "context": (StatePart(contexts.reshape(-1, dim), question * (models + 2) + answer),),
-        "query+answer": (StatePart(questions, question), StatePart(answers, answer)),
-        "query": (StatePart(questions, question),),
-        "stage": (),
-    }
     return _tree(
         routes,
         rate=np.full(models, 0.01),
@@ -148,7 +142,12 @@ def two_step_tree(
         accuracy=score,
         tokens_in=tokens,
         tokens_out=tokens,
-        parts=parts[view],
+        parts={
+            "context": (StatePart(contexts.reshape(-1, dim), question * (models + 2) + answer),),
+            "query+answer": (StatePart(questions, question), StatePart(answers, answer)),
+            "query": (StatePart(questions, question),),
+            "stage": (),
+        }[view],
         rng=rng,
         view=view,
     )
@@ -177,21 +176,20 @@ def _tree(
     names = tuple(f"model-{number}" for number in range(routes.models))
     shape = (len(score), len(names) + 1)
     right = (rng.random(shape) < 0.3).astype(np.float64)
-    direct = DirectCalls(
-        models=(*names, LARGE),
-        score=right,
-        accuracy=right,
-        tokens_in=rng.integers(40, 100, shape),
-        tokens_out=rng.integers(40, 100, shape),
-        rate=np.repeat(np.append(rate, 5 * rate.max()), 2).reshape(-1, 2),
-    )
     return RouteTree(
         models=names,
         hops=routes.hops,
         query_ids=tuple(f"q{number}" for number in range(len(score))),
         score=score,
         rate=np.stack([rate, rate], axis=1),
-        direct=direct,
+        direct=DirectCalls(
+            models=(*names, LARGE),
+            score=right,
+            accuracy=right,
+            tokens_in=rng.integers(40, 100, shape),
+            tokens_out=rng.integers(40, 100, shape),
+            rate=np.repeat(np.append(rate, 5 * rate.max()), 2).reshape(-1, 2),
+        ),
         scorer="token_f1",
         content=content or hashlib.sha256(score.tobytes()).hexdigest()[:32],
         **columns,
@@ -202,8 +200,7 @@ def _right_paths(
     routes: Routes, family: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """int64[queries, hops]: the models to call; the last family's second one varies."""
-    plan = rng.integers(0, routes.models, (family.max() + 1, routes.hops))
-    right = plan[family]
+    right = rng.integers(0, routes.models, (family.max() + 1, routes.hops))[family]
     if routes.hops > 1:
         branching = family == family.max()
         right[branching, 1] = rng.integers(0, routes.models, branching.sum())
@@ -222,8 +219,7 @@ def _embeddings(
     kinds = _directions(family.max() + 1, dim, rng)
     answers = _directions(routes.states, dim, rng)
     hints = _directions(routes.models, dim, rng)
-    question = kinds[family] + noise * _directions(len(family), dim, rng)
-    state = question[:, None] + 0.5 * answers
+    state = (kinds[family] + noise * _directions(len(family), dim, rng))[:, None] + 0.5 * answers
     state[:, 1:] += 0.5 * noise * rng.normal(size=state[:, 1:].shape) / np.sqrt(dim)
     branching = np.flatnonzero(family == family.max())
     if routes.hops > 1:

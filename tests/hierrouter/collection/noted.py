@@ -111,8 +111,7 @@ def check_after_an_accident(root: Path, whole: Path, log: Path) -> None:
     assert set((struck + others).values()) <= {1, 2}
     assert max(others.values()) == 1
     assert set(struck | others) == {(row["model"], row["prompt"]) for row in rows(whole)}
-    again = struck & others
-    assert 0 < again.total() < struck.total()  # it was struck in the middle of a part
+    assert 0 < (struck & others).total() < struck.total()  # it was struck in the middle of a part
 
 
 def main(root: Path, shard: str, log: Path, *event: str) -> None:

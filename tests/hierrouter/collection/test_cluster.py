@@ -49,8 +49,7 @@ def on_ray(root: Path, **how: Any) -> Summary:
 def engine(tmp_path: Path, after: int = 0, pause_s: float = 0.0) -> Scripted:
     """Scripted models that note what they say; after so many answers of a worker, one dies."""
     (tmp_path / "log").mkdir(exist_ok=True)
-    event = noted.die if after else None
-    return Scripted(noted.Noting(tmp_path / "log", after, event, pause_s))
+    return Scripted(noted.Noting(tmp_path / "log", after, noted.die if after else None, pause_s))
 
 
 def made(tmp_path: Path) -> int:
@@ -60,9 +59,7 @@ def made(tmp_path: Path) -> int:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared-disk", "mirror"])
-def test_a_killed_worker_costs_only_what_it_was_doing(
-    tmp_path: Path, whole: Path, shared: bool
-) -> None:
+def test_a_killed_worker_loses_only_its_own_work(tmp_path: Path, whole: Path, shared: bool) -> None:
     reports = []
     summary = on_ray(
         tmp_path / "cache",

@@ -107,9 +107,7 @@ def test_a_complete_cache_has_nothing_due(testbed_cache: Path) -> None:
     assert (due(found), found.notes) == ({}, ())
 
 
-def test_a_pilot_of_ten_tells_calls_and_tokens_of_each_family(
-    tmp_path: Path, testbed_cache: Path
-) -> None:
+def test_a_pilot_tells_calls_and_tokens_by_family(tmp_path: Path, testbed_cache: Path) -> None:
     """Twice as many queries of each family; that cache is the run that would follow."""
     queries = drawn(20)
     pilot = fill_cache(POOL, drawn(10), tmp_path)
@@ -145,9 +143,7 @@ def test_bounds_hold(babbling: Pool, tmp_path: Path) -> None:
     assert before.calls.most == summary.calls == 6 * 15  # where no answers are equal
 
 
-def test_other_questions_of_the_cache_tell_what_to_expect_and_are_not_counted(
-    tmp_path: Path,
-) -> None:
+def test_other_questions_of_a_cache_tell_what_to_expect_and_are_not_counted(tmp_path: Path) -> None:
     fill_cache(POOL, drawn(12, "arith"), tmp_path)
     there = fill_cache(POOL, drawn(4, "arith"), tmp_path).earlier
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}

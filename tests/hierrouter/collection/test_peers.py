@@ -119,9 +119,7 @@ def test_llmrouter_rows_have_its_fields(table: peers.DirectTable, tmp_path: Path
     )
 
 
-def test_a_tie_is_the_cheapest_models_and_a_query_that_nobody_answers_nobodys(
-    tmp_path: Path,
-) -> None:
+def test_a_tie_is_the_cheapest_models_and_what_nobody_answers_is_nobodys(tmp_path: Path) -> None:
     """As each format says it."""
     tied = [{**row, "score": 1.0} for row in reversed(examples.single_answers(1))]
     table = table_of(tied, tmp_path)
@@ -188,9 +186,7 @@ def test_llmrouter_choices_become_lines_of_the_question(tmp_path: Path) -> None:
             read("llmrouter", examples.save([{**row, "choices": choices}], file))
 
 
-def test_llmrouter_files_are_told_apart_by_words_of_their_names(
-    table: peers.DirectTable, tmp_path: Path
-) -> None:
+def test_llmrouter_files_are_told_apart_by_name(table: peers.DirectTable, tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     WRITERS["llmrouter"](table, rows)
     expected = read("llmrouter", rows)
@@ -281,9 +277,7 @@ def test_a_bad_frame_is_one_line(tmp_path: Path, name: str) -> None:
         read("routerbench", frame(tmp_path / "frame.parquet", **changes))
 
 
-def test_a_frame_without_models_or_of_another_kind(
-    table: peers.DirectTable, tmp_path: Path
-) -> None:
+def test_a_frame_without_models_or_of_other_kind(table: peers.DirectTable, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column ends in"):
         read("routerbench", examples.save([{"prompt": "a"}], tmp_path / "frame.parquet"))
     with pytest.raises(InputError, match=r"\.parquet or \.csv"):

@@ -247,9 +247,7 @@ def test_what_an_earlier_engine_answered_stays_readable_and_is_asked_again(
     assert calls(pool(models), root) == NODES + DIRECT
 
 
-def test_versions_and_kind_of_device_are_in_the_identity(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_identity_has_versions_and_device(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = pool(models).models[0]
     here = backend("transformers").identify(spec)
     monkeypatch.setattr(local, "version", lambda package: f"9 of {package}")

@@ -211,9 +211,7 @@ def edited(file: Path, change: Callable[[list[Line]], object]) -> Path:
     return other
 
 
-def test_a_collected_cache_comes_back_the_same(
-    collected: Path, exported: Path, tmp_path: Path
-) -> None:
+def test_a_collected_cache_comes_back(collected: Path, exported: Path, tmp_path: Path) -> None:
     back = tmp_path / "back"
     assert import_jsonl(exported, back).present.total() == 0
     for kind, names in IDENTITY.items():
@@ -269,8 +267,7 @@ def test_plans_that_are_merged_meanwhile_are_exported(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     stored(answers_of(single_answers(200), tmp_path), root)
     compact(root)
-    plan = CacheReader(root).sql("SELECT * FROM plans")
-    PartWriter(root).append("plans", plan)
+    PartWriter(root).append("plans", CacheReader(root).sql("SELECT * FROM plans"))
     fewer: list[int] = []
 
     def compact_once(what: str, done: int, total: int) -> None:

@@ -50,8 +50,7 @@ def test_every_node_is_there_and_each_distinct_prompt_was_asked_once(tmp_path: P
     assert fill_cache(pool, queries, tmp_path, engines=counting).calls == 0
     assert set(counting.asked.values()) == {1}
     assert set((tmp_path / "parts").iterdir()) == parts
-    part = open_tree(tmp_path, Selection(datasets=["story"], limit=4))
-    assert part.datasets == ("story",) * 4
+    assert open_tree(tmp_path, Selection(datasets=["story"], limit=4)).datasets == ("story",) * 4
 
 
 def test_a_pull_that_was_killed_is_judged_before_anything_is_asked(tmp_path: Path) -> None:
@@ -88,8 +87,7 @@ def test_repair_then_collect_heals_any_damaged_part(tmp_path: Path, kind: str) -
 def test_many_queries_make_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierrouter.collection.plan.QUERIES_A_PART", 4)
     store_plan(PartWriter(tmp_path), None, POOL, identify(POOL.everyone, Scripted()), QUERIES)
-    parts = [part.rows for part in list_parts(tmp_path) if part.kind == "queries"]
-    assert parts == [4, 2]
+    assert [part.rows for part in list_parts(tmp_path) if part.kind == "queries"] == [4, 2]
     assert last_plan(tmp_path) == (POOL, tuple(QUERIES))
 
 
@@ -174,8 +172,7 @@ def test_a_rerun_asks_for_just_those_and_makes_the_tree_whole(tmp_path: Path) ->
 
 def test_an_answer_that_no_file_takes_spoils_no_batch(tmp_path: Path) -> None:
     odd = Response("half a sign: \ud83d", 9, 5, "stop")
-    failed = Failure("error", "line\n\tand \ud83d")
-    engine = saying({("b", LOST): odd, ("c", LOST): failed})
+    engine = saying({("b", LOST): odd, ("c", LOST): Failure("error", "line\n\tand \ud83d")})
     fill_cache(POOL, QUERIES, tmp_path, engines=engine)
     assert "half a sign: \N{REPLACEMENT CHARACTER}" in CacheReader(tmp_path).responses().values()
     assert failures(tmp_path)[0]["detail"] == "line and \N{REPLACEMENT CHARACTER}"

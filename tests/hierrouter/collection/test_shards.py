@@ -31,8 +31,7 @@ MOUNT = 'mount -t tmpfs -o size=300k none "$0" && mkdir "$0/cache" && '
 
 
 def test_every_question_is_in_one_shard_whatever_their_order() -> None:
-    twins = [replace(query, id=f"{query.id}b") for query in QUERIES[:5]]
-    queries = [*QUERIES, *twins]
+    queries = [*QUERIES, *(replace(query, id=f"{query.id}b") for query in QUERIES[:5])]
     shares = [Shard(index, 4).own(queries) for index in range(1, 5)]
     assert sorted(query.key for share in shares for query in share) == sorted(
         query.key for query in queries
@@ -87,9 +86,7 @@ def test_a_shard_beside_its_like_is_refused(tmp_path: Path) -> None:
             compact(tmp_path)
 
 
-def test_a_shard_on_another_kind_of_machine_is_refused_before_its_first_call(
-    tmp_path: Path,
-) -> None:
+def test_a_shard_on_another_kind_of_machine_is_refused_before_a_call(tmp_path: Path) -> None:
     fill_cache(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(1, 2))
     engine = noted.Various()
     with shard_lock(tmp_path, 1, 2):  # still at work
@@ -116,8 +113,7 @@ def test_what_changes_no_answer_may_differ_between_shards(tmp_path: Path) -> Non
     with shard_lock(tmp_path, 1, 2):  # still at work
         fill_cache(other, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
         with pytest.raises(InputError, match="shard 2/2 has other models"):
-            longer = replace(one, hops=3)
-            fill_cache(longer, QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
+            fill_cache(replace(one, hops=3), QUERIES, tmp_path, engines=engine, shard=Shard(2, 2))
     assert set(engine.asked.values()) == {1}
     done = standing(tmp_path, 2)
     assert (len(done.complete), done.found) == (2, done.wanted)
@@ -153,12 +149,9 @@ def begin(warm: Warm, root: Path, shard: str, log: Path, *event: str) -> Running
     return warm.start(*command, cwd=SOURCES, env=environment())
 
 
-def test_two_shards_at_the_same_time_make_the_tree_of_one_process(
-    tmp_path: Path, whole: Path, warm: Warm
-) -> None:
+def test_two_shards_at_once_make_the_tree_of_one(tmp_path: Path, whole: Path, warm: Warm) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
-    running = [begin(warm, root, shard, log) for shard in ("1/2", "2/2")]
-    for process in running:
+    for process in [begin(warm, root, shard, log) for shard in ("1/2", "2/2")]:
         done = process.result()
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) > 0
@@ -170,20 +163,16 @@ def test_two_shards_at_the_same_time_make_the_tree_of_one_process(
     assert noted.rows(root) == noted.rows(whole)
 
 
-def test_a_killed_shard_costs_only_what_it_was_doing(
-    tmp_path: Path, whole: Path, warm: Warm
-) -> None:
+def test_a_killed_shard_loses_only_its_own_work(tmp_path: Path, whole: Path, warm: Warm) -> None:
     root, log = tmp_path / "cache", tmp_path / "log"
     running = [begin(warm, root, shard, log, "kill", "30") for shard in ("1/2", "2/2")]
     codes = [process.result().returncode for process in running]
     assert sorted(codes) == [-signal.SIGKILL, 0]
-    struck = "1/2" if codes[0] else "2/2"
-    again = begin(warm, root, struck, log)
+    again = begin(warm, root, "1/2" if codes[0] else "2/2", log)
     done = again.result()
     assert done.returncode == 0, done.stderr
     noted.check_after_an_accident(root, whole, log)
-    made = noted.answers(log)
-    assert int(done.stdout) == made[again.pid].total()
+    assert int(done.stdout) == noted.answers(log)[again.pid].total()
     assert list((root / "tmp").iterdir()) == []
 
 

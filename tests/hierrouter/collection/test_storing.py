@@ -39,8 +39,7 @@ def test_later_hops_carry_the_models_own_answers(tmp_path: Path) -> None:
 
 
 def test_prices_come_from_sizes_flags_or_are_one(tmp_path: Path) -> None:
-    answers = examples.answers_of(examples.single_answers(1), tmp_path)
-    pool = pool_of(answers, None)
+    pool = pool_of(examples.answers_of(examples.single_answers(1), tmp_path), None)
     assert [price.rate.tokens_in for price in priced(pool, {}).prices().values()] == [0.001, 0.01]
     given = {"lab-tiny-1b": Rate(2, 3), "lab-large-10b": Rate(4, 5)}
     assert priced(pool, given).rates() == given
@@ -85,10 +84,8 @@ def test_a_path_column_makes_whole_trees(tmp_path: Path) -> None:
     root = examples.cache_of(rows, tmp_path)
     tree = open_tree(root)
     assert (tree.hops, len(tree), tree.context_free) == (2, 4, False)
-    responses = set(CacheReader(root).responses().values())
-    assert {
-        f"{first} {second}" for first in examples.MODELS for second in examples.MODELS
-    } <= responses
+    both = {f"{first} {second}" for first in examples.MODELS for second in examples.MODELS}
+    assert both <= set(CacheReader(root).responses().values())
 
 
 def test_a_missing_answer_leaves_its_query_out(tmp_path: Path) -> None:
@@ -126,8 +123,7 @@ def test_one_other_value_is_another_source(tmp_path: Path, change: dict[str, obj
 def test_an_import_in_another_order_with_other_folds_is_the_same_source(tmp_path: Path) -> None:
     root, seen = tmp_path / "cache", []
     answers = examples.answers_of(examples.single_answers(), tmp_path)
-    pool = pool_of(answers, None)
-    store_answers(answers, priced(pool, {}), root, lambda *now: seen.append(now))
+    store_answers(answers, priced(pool_of(answers, None), {}), root, lambda *now: seen.append(now))
     assert seen == [("import", number, 10) for number in range(1, 11)]
     before = examples.keys(root), len(CacheReader(root).parts)
     assert examples.stored(answers, root).added.total() == 0
@@ -174,8 +170,7 @@ def test_single_answers_keep_the_sources_verdict(tmp_path: Path, name: str) -> N
     assert tree.direct.score.sum() == sum(row["score"] for row in rows)
     assert tree.direct.tokens_out.sum() == sum(row["tokens_out"] for row in rows)
     if "gsm8k" in name:
-        ours = open_tree(tmp_path / "cache").direct.accuracy
-        assert np.array_equal(ours, tree.direct.accuracy)
+        assert np.array_equal(open_tree(tmp_path / "cache").direct.accuracy, tree.direct.accuracy)
 
 
 @public

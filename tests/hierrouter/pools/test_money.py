@@ -45,8 +45,7 @@ def test_the_paper_s_tables_give_its_claims_in_this_unit() -> None:
     names = list(PRINTED)
     quality, cost = np.array([PRINTED[name] for name in names]).transpose(1, 0, 2)
     reward = net_reward(quality, cost, 0.005)
-    first = [names[row] for row in reward.argmax(axis=0)]
-    assert dict(zip(DATASETS, first, strict=True)) == {
+    assert dict(zip(DATASETS, [names[row] for row in reward.argmax(axis=0)], strict=True)) == {
         "MMLU": "llama-3.1-8b",
         "GSM8K": "hierrouter",
         "MBPP": "phi-3.5-mini",
@@ -62,8 +61,7 @@ def test_the_paper_s_tables_give_its_claims_in_this_unit() -> None:
 def test_the_paper_s_pool_costs_what_the_paper_prints(name: str) -> None:
     """At the printed C a call has some hundred to 1,250 tokens: what its models are given."""
     rate = np.array([(each := load_pool("paper").rates()[name]).tokens_in, each.tokens_out])
-    none = np.zeros(2, np.int64)
-    short, long = cost_of(np.array([300, 1_250]), none, rate)
+    short, long = cost_of(np.array([300, 1_250]), np.zeros(2, np.int64), rate)
     assert all(short <= cost <= long for cost in PRINTED[name][1])
 
 

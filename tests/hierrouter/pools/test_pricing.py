@@ -54,9 +54,7 @@ def test_a_size_is_a_price(parameters: float, rate: float, source: str) -> None:
 @pytest.mark.parametrize(
     ("value", "parameters"), [(3.0e9, 3e9), (1000, 1e3), ("3B", 3e9), (" 8x7b ", 56e9)]
 )
-def test_a_person_writes_a_size_as_a_number_or_as_in_a_name(
-    value: object, parameters: float
-) -> None:
+def test_a_size_is_written_as_a_number_or_as_in_a_name(value: object, parameters: float) -> None:
     assert validated(pool.Parameters, value, "here", "parameters") == parameters
 
 
@@ -206,9 +204,7 @@ def test_the_price_of_a_reference_is_in_the_fingerprint() -> None:
     assert dearer.same_content(tree.fingerprint)
 
 
-def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
-    testbed_cache: Path,
-) -> None:
+def test_unknown_models_are_refused_but_not_one_outside_the_sub_pool(testbed_cache: Path) -> None:
     selection = Selection(
         models=["calc", "text"], prices={"facts": pool.Price(Rate.base(1.0), "x")}
     )
@@ -217,12 +213,17 @@ def test_an_unknown_model_is_refused_but_one_outside_the_sub_pool_is_not(
         open_tree(testbed_cache, Selection(prices={"clac": pool.Price(Rate.base(1.0), "x")}))
 
 
-def test_a_guessed_price_is_said() -> None:
+def test_a_guessed_price_and_what_a_cache_lacks_are_said() -> None:
     tree = planted_tree()
     assert pool.guesses(replace(tree, priced_by={"model-0": "size (2B)", "model-1": "pool"})) == (
         "price of model-0 unknown: 0.002 per token by its size (2B); give base_rate or --price"
     )
     assert pool.guesses(tree) is None
+    marked = replace(planted_tree(per_family=(20, 5, 20)), left_out=3, context_free=True)
+    assert [note.split(":")[0] for note in data_notes(marked)] == [
+        "Later hops are independent answers of the models, as imported",
+        "3 queries are left out",
+    ]
 
 
 def test_a_table_of_prices_says_whose_they_are() -> None:
@@ -234,11 +235,3 @@ def test_a_table_of_prices_says_whose_they_are() -> None:
         "model-1": {"in": 0.004, "out": 0.008, "source": "--price"},
         "large": {"in": 0.02, "out": 0.02, "source": "pool"},
     }
-
-
-def test_what_a_cache_lacks_is_said() -> None:
-    marked = replace(planted_tree(per_family=(20, 5, 20)), left_out=3, context_free=True)
-    assert [note.split(":")[0] for note in data_notes(marked)] == [
-        "Later hops are independent answers of the models, as imported",
-        "3 queries are left out",
-    ]

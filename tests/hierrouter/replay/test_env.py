@@ -150,21 +150,17 @@ def test_steps_are_those_of_the_vector_environment() -> None:
         for number in range(6):
             assert ("terminal_observation" in told[number]) == done[number]
             if done[number]:
-                last = infos["final_obs"][number]
                 np.testing.assert_array_equal(
-                    told[number]["terminal_observation"]["cost"], last["cost"]
+                    told[number]["terminal_observation"]["cost"], infos["final_obs"][number]["cost"]
                 )
 
 
-def test_its_ppo_learns_on_the_adapter() -> None:
+def test_its_ppo_learns_and_its_off_policy_algorithms_run_on_the_adapter() -> None:
     env = VecMonitor(adapted(32, allow_stop=True))
     model = PPO("MultiInputPolicy", env, n_steps=8, batch_size=64, gamma=1.0, seed=0, device="cpu")
     model.learn(32 * 8 * 12)
     late = np.mean([episode["r"] for episode in model.ep_info_buffer])
     assert late > random_policy(env.venv.env.tree, allow_stop=True).reward(ALPHA).mean() + 0.05
-
-
-def test_its_off_policy_algorithms_run_on_the_adapter() -> None:
     model = DQN("MultiInputPolicy", adapted(4), learning_starts=16, seed=0, device="cpu")
     model.learn(64)
     assert model.replay_buffer.size() == 16

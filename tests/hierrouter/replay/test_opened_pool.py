@@ -32,29 +32,21 @@ def test_what_was_collected_elsewhere_is_opened_as_it_was_collected() -> None:
     for name in (None, "testbed"):
         opened = opened_pool(plan, name)
         assert (opened.pool, opened.identities, opened.changed) == (TESTBED, identities, "")
-
-
-def test_another_name_of_the_same_weights_is_the_same_model() -> None:
+    # Another name of the same weights is the same model.
     renamed = replace(TESTBED, models=(replace(TESTBED.models[0], name="x"), *TESTBED.models[1:]))
     opened = opened_pool(renamed.to_json(collected(renamed)), "testbed")
     assert opened.identities == collected(TESTBED)
-
-
-def test_only_models_that_are_opened_are_looked_at() -> None:
+    # Only models that are opened are looked at.
     pool = replace(TESTBED, models=(*TESTBED.models, ModelSpec("gone", "/nowhere/gone", 1.0)))
     plan = pool.to_json({**collected(TESTBED), "gone": {"weights": "x", "dtype": "auto"}})
     assert opened_pool(plan, None, ["calc", "gone"]).pool.routes.models == 2
     assert "gone" not in opened_pool(plan, "testbed", ["calc"]).identities
-
-
-def test_context_free_is_what_the_opened_models_are() -> None:
+    # Context-free is what the opened models are.
     imported = Pool((ModelSpec("m", "m", 1.0, backend="imported"),), 2, ("",), context_free=True)
     plan = imported.to_json({"m": {"imported": "m", "context_free": "yes"}})
     assert opened_pool(plan).pool.context_free
     assert not opened_pool(plan, "testbed").pool.context_free
-
-
-def test_more_hops_than_the_pool_has_are_refused() -> None:
+    # More hops than the pool has are refused.
     with pytest.raises(InputError, match="hops must be 1 to 2"):
         opened_pool(TESTBED.to_json(collected(TESTBED)), "testbed", hops=3)
 
@@ -110,9 +102,7 @@ def test_a_served_model_is_opened_as_it_was_collected(tmp_path: Path, settings: 
         (f'base_url = "{URL}"\ntokenizer = "testbed:calc"', "tokenizer"),
     ],
 )
-def test_another_server_has_given_no_answers_yet(
-    tmp_path: Path, settings: str, changed: str
-) -> None:
+def test_another_server_gave_no_answers_yet(tmp_path: Path, settings: str, changed: str) -> None:
     opened, collected = reopened(SERVED, tmp_path, served(settings))
     assert opened.identities["m"] != collected
     assert opened.identities["m"] == backend("openai").identify(opened.pool.models[0])

@@ -94,9 +94,7 @@ def test_a_stored_state_is_what_a_live_one_would_be(
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_equal_answers_look_the_same_after_different_contexts(
-    bare: Path, encoder: str, tmp_path: Path
-) -> None:
+def test_equal_answers_look_alike_in_any_context(bare: Path, encoder: str, tmp_path: Path) -> None:
     """To the bit, although they were not encoded in one batch."""
     name = ENCODERS[encoder](tmp_path / "encoder")
     for datasets in ("arith", "string", "room", None):

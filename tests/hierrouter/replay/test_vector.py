@@ -143,9 +143,7 @@ def test_gymnasiums_wrappers_count_whole_episodes() -> None:
     ("actions", "message"),
     [([0, 2], "not among 2"), ([-1, 0], "not among 2"), ([0], r"2 actions wanted, .* \(1,\)")],
 )
-def test_actions_that_are_not_there_are_an_error(
-    tree: RouteTree, actions: list[int], message: str
-) -> None:
+def test_actions_that_are_not_there_fail(tree: RouteTree, actions: list[int], message: str) -> None:
     envs = ReplayVectorEnv(tree, ALPHA, 2)
     with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
         envs.step(actions)

@@ -48,8 +48,7 @@ def mistold(estimator: Estimator) -> Estimator:
     """On a log whose propensities are not those that it was made with."""
 
     def wrong(seen: Seen) -> est.Clustered:
-        told = np.where(seen.log.alive, seen.log.propensity**0.5, 1.0)
-        log = replace(seen.log, propensity=told)
+        log = replace(seen.log, propensity=np.where(seen.log.alive, seen.log.propensity**0.5, 1.0))
         return estimator(replace(seen, log=log, weights=est.Weights.of(log, seen.states)))
 
     return wrong
@@ -76,8 +75,7 @@ def test_what_is_biased() -> None:
 
 
 def test_self_normalising_is_biased_as_theory_says_and_less_with_every_episode() -> None:
-    score = np.tile([0.0, 1.0], (1_000, 1))
-    setting = bandit(score, logging=[0.8, 0.2], target=[0.2, 0.8])
+    setting = bandit(np.tile([0.0, 1.0], (1_000, 1)), logging=[0.8, 0.2], target=[0.2, 0.8])
     for episodes in (5, 50):
         found = on_logs(setting, episodes, LOGS, snips)
         assert abs(found.bias - exact_bias(episodes)) <= SURE * found.error
@@ -94,13 +92,10 @@ def exact_bias(episodes: int) -> float:
     return float(binom.pmf(right, episodes, 0.2) @ estimate) - 0.8
 
 
-def test_self_normalising_is_consistent() -> None:
+def test_self_normalising_is_consistent_and_intervals_hold_the_truth() -> None:
     setting = world()
     [value] = on_logs(setting, 200_000, 1, snips).values
     assert value == pytest.approx(setting.truth, abs=0.01)
-
-
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     setting = world(queries=2_000)
     noise = np.random.default_rng(3).normal(0, 0.2, setting.target.shape)
     for estimator in (snips, robust(expected_returns(setting) + noise)):
@@ -116,8 +111,7 @@ def test_a_question_asked_often_counts_as_one() -> None:
         position = np.repeat(rng.integers(len(setting.tree), size=40), 10)
         each = seen(setting, same.play_on(position, rng))
         clustered.append(snips(each))
-        unaware = replace(each.log, query=np.arange(len(position)))
-        alone.append(snips(replace(each, log=unaware)))
+        alone.append(snips(replace(each, log=replace(each.log, query=np.arange(len(position))))))
     assert Found(clustered, setting.truth).coverage >= 0.91
     assert Found(alone, setting.truth).coverage < 0.8
 
@@ -179,8 +173,7 @@ def test_no_question_is_judged_by_what_was_fitted_on_it() -> None:
     assert all(len(set(fold[query == number])) == 1 for number in range(25))
     fold = est.question_folds(np.array([7, 7, 3]))
     assert fold[0] == fold[1] != fold[2]
-    setting = world(queries=12, seed=5)
-    log, states, _, reward = vars(played(setting, 100, seed=1)).values()
+    log, states, _, reward = vars(played(world(queries=12, seed=5), 100, seed=1)).values()
     before = est.cross_fitted(log, states, reward, LinearRegression)
     of_one = log.query == log.query[0]
     lied = replace(log, quality=np.where(of_one, 1 - log.quality, log.quality))
@@ -200,8 +193,7 @@ def test_what_was_never_taken_is_expected_to_earn_the_mean() -> None:
         cost=np.zeros((4, 1)),
     )
     row, features = np.zeros((4, 1), dtype=np.int64), np.zeros((1, 1), dtype=np.float32)
-    states = est.LoggedStates(row, features, np.full((1, 3), 1 / 3))
-    found = fitted(log, states, log.reward(0.0))
+    found = fitted(log, est.LoggedStates(row, features, np.full((1, 3), 1 / 3)), log.reward(0.0))
     np.testing.assert_allclose(found[:, 0], np.tile([0.75, 0.25, 0.5], (4, 1)), atol=1e-6)
 
 
@@ -230,9 +222,7 @@ def test_effective_episodes_and_the_largest_weight() -> None:
     total, squares = 4 * rare + (2_000 - rare) / 4, 16 * rare + (2_000 - rare) / 16
     assert found.effective == pytest.approx(total**2 / squares)
     assert (found.largest, found.mean) == pytest.approx((4, total / 2_000))
-
-
-def test_the_policy_that_logged_has_all_of_its_episodes() -> None:
+    # The policy that logged has all of its episodes.
     setting = world(queries=20)
     found = overlap_of(replace(setting, target=setting.logging), 100)
     assert (found.effective, found.largest, found.mean) == pytest.approx((100, 1, 1))
@@ -252,9 +242,7 @@ def test_what_the_log_never_does_is_named_with_its_share() -> None:
     assert shares == pytest.approx(expected, rel=0.1)
     assert found.share_never_taken == pytest.approx(sum(expected.values()), rel=0.1)
     assert found.misses
-
-
-def test_what_it_does_elsewhere_but_not_here_shows_in_the_mean_weight() -> None:
+    # What it does elsewhere but not here shows in the mean weight alone.
     setting = bandit(np.zeros((2, 2)), logging=[0.5, 0.5], target=[0.5, 0.5])
     found = overlap_of(replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
     assert (found.never_taken, found.misses, found.mean) == ((), True, 0.5)

@@ -44,8 +44,7 @@ def test_a_key_that_is_null_is_not_there(tmp_path: Path) -> None:
     more = {"stop": None, "tokens_in": None, "response": None}
     nulls = dict.fromkeys(("dataset", "policy", "question", "status"))
     steps = [TOKENS | {"cost": None}, BOTH[1] | more]
-    lines = {**LINE, **nulls, "steps": steps}, {**LINE, "status": 502}
-    [episode] = read(tmp_path, *lines)
+    [episode] = read(tmp_path, {**LINE, **nulls, "steps": steps}, {**LINE, "status": 502})
     [bare] = read(tmp_path, {**LINE, "steps": [TOKENS, BOTH[1]]})
     assert (episode.steps, episode.dataset) == (bare.steps, "")
     for question, expected in ((None, False), ("how many?", True)):

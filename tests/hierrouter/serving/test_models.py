@@ -61,8 +61,7 @@ def test_who_waits_is_answered_in_one_batch() -> None:
             heights.append(len(prompts))
             yield from ((place, told("m", prompt)) for place, prompt in enumerate(prompts))
 
-    answers = ask(BatchedModel("m", Noting()), PROMPTS)
-    assert answers == [told("m", prompt) for prompt in PROMPTS]
+    assert ask(BatchedModel("m", Noting()), PROMPTS) == [told("m", prompt) for prompt in PROMPTS]
     assert sum(heights) == 20
     assert len(heights) < 5
 

@@ -47,14 +47,11 @@ def played(tree: RouteTree, router: TrainedRouter, kind: str, episodes: int) -> 
 
 def written(log: Log, tree: RouteTree, folder: Path) -> list[Episode]:
     """The same from a file."""
-    lines = map(json.dumps, lines_of(log, tree, "mine"))
-    (folder / "log.jsonl").write_text("\n".join(lines))
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines_of(log, tree, "mine"))))
     return read_log(folder / "log.jsonl", LogShape(tree.models, tree.hops, tree.rate))
 
 
-def test_a_log_written_down_says_what_it_said(
-    tree: RouteTree, router: TrainedRouter, tmp_path: Path
-) -> None:
+def test_a_written_log_is_the_same(tree: RouteTree, router: TrainedRouter, tmp_path: Path) -> None:
     setting, log = played(tree, router, "uniform", 400)
     found = value_from_log(router, written(log, tree, tmp_path), tree, ALPHA, SOURCE)
     assert found.evaluation == setting.evaluate(log)
@@ -67,9 +64,7 @@ def episode(query: str, dataset: str = "", stop: bool = False, **changed: object
     return replace(Episode(query, dataset, calls, 0.5, where="log:7"), **changed)
 
 
-def test_a_question_is_found_by_id_and_where_it_must_by_dataset(
-    tree: RouteTree, router: TrainedRouter
-) -> None:
+def test_a_question_is_found_by_id_or_by_dataset(tree: RouteTree, router: TrainedRouter) -> None:
     twice = replace(
         tree, query_ids=("q0", "q0", *tree.query_ids[2:]), datasets=tuple("ab" * 23)[:45]
     )
@@ -93,8 +88,7 @@ def test_a_log_that_stops_values_a_router_that_never_does(tree: RouteTree) -> No
     steady = train(tree, Objective(ALPHA), EXACT_GLIMPSE, 0)
     stopping = [episode(name, stop=True) for name in tree.query_ids[:5]]
     going_on = [episode(name) for name in tree.query_ids[5:10]]
-    found = value_from_log(steady, [*stopping, *going_on], tree, ALPHA, {})
-    assert found.truth is not None
+    assert value_from_log(steady, [*stopping, *going_on], tree, ALPHA, {}).truth is not None
     log = in_cache([*stopping, *going_on], steady, tree)
     assert (log.actions.count, log.length.tolist()) == (6, [1] * 5 + [2] * 5)
     assert log.action.tolist() == [[3, 0]] * 5 + [[0, 0]] * 5

@@ -49,7 +49,6 @@ def test_a_log_says_what_the_tree_says() -> None:
         assert log.propensity[row, last] == setting.logging[place]
         assert log.quality[row] == tree.score[position, end]
         assert log.cost[row].sum() == pytest.approx(tree.cost[position, end])
-        total = log.reward(ALPHA)[row].sum()
-        assert total == pytest.approx(tree.node_reward(ALPHA)[position, end])
+        assert log.reward(ALPHA)[row].sum() == pytest.approx(tree.node_reward(ALPHA)[position, end])
     assert (log.propensity[~log.alive] == 1).all()
     assert not log.cost[~log.alive].any()

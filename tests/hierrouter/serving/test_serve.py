@@ -96,9 +96,7 @@ def test_many_clients_at_once_get_the_answers_of_the_replayed_tree(
     assert asyncio.run(together()) == [texts.answers[end] for texts, end in replayed]
 
 
-def test_streamed_answers_are_the_same(
-    client: openai.OpenAI, replayed: list[tuple[Texts, int]]
-) -> None:
+def test_streams_are_the_same(client: openai.OpenAI, replayed: list[tuple[Texts, int]]) -> None:
     """Without `include_usage` each chunk has a choice, as the usual loop over a stream wants."""
     for (texts, end), usage in zip(replayed[:6], [True, False] * 3, strict=True):
         stream = client.chat.completions.create(
@@ -112,8 +110,7 @@ def test_streamed_answers_are_the_same(
             last = chunks.pop()
             assert not last.choices
             assert last.usage and last.usage.total_tokens > 0
-        said = [one.choices[0].delta.content or "" for one in chunks]
-        assert "".join(said) == texts.answers[end]
+        assert "".join(one.choices[0].delta.content or "" for one in chunks) == texts.answers[end]
         assert chunks[-1].choices[0].finish_reason in ("stop", "length")
         assert chunks[-1].model_extra and ">" in chunks[-1].model_extra["hierrouter"]["route"]
 
@@ -221,8 +218,7 @@ def test_a_key_is_asked_for(live_run: Path) -> None:
             assert KEY not in found.text
         assert httpx2.get(f"{url}/metrics").status_code == 401
         assert httpx2.get(f"{url}/health").status_code == 200
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)
-        assert client.models.list().data
+        assert openai.OpenAI(base_url=f"{url}/v1", api_key=KEY).models.list().data
 
 
 def failed_calls(url: str) -> dict[str, float]:
@@ -441,9 +437,7 @@ def test_who_leaves_takes_his_calls_with_him(live_run: Path, stream: bool, gate:
     assert sum(QUESTION in prompt for prompt in upstream.asked) <= 1
 
 
-def test_counting_the_tokens_of_a_long_question_stops_nobody_else(
-    live_run: Path, gate: Gate
-) -> None:
+def test_counting_tokens_of_a_long_question_stops_nobody_else(live_run: Path, gate: Gate) -> None:
     router = over(live_run, Double(counts=lambda prompt: gate.through(1)))
     with served(router) as url, ThreadPoolExecutor(1) as other:
         counted = other.submit(ask, url, hierrouter={"max_cost": 5.0})
@@ -453,9 +447,7 @@ def test_counting_the_tokens_of_a_long_question_stops_nobody_else(
         assert counted.result().status_code == 200
 
 
-def test_who_comes_when_all_places_are_taken_is_told_to_come_again(
-    live_run: Path, gate: Gate
-) -> None:
+def test_who_comes_when_all_places_are_taken_is_told_to_return(live_run: Path, gate: Gate) -> None:
     with (
         serving(Server(lambda prompt, before: gate.through(good(prompt)))) as upstream,
         served(Router(live_run, with_server(live_run, upstream)), max_requests=1) as url,
