@@ -233,8 +233,7 @@ class _Listener(ThreadingHTTPServer):
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
     """The server, listening on a free port."""
-    handler = type("Handler", (_Handler,), {"told": server})
-    with _Listener(("127.0.0.1", 0), handler) as listener:
+    with _Listener(("127.0.0.1", 0), type("Handler", (_Handler,), {"told": server})) as listener:
         server.port = listener.server_address[1]
         server.listener = listener
         thread = threading.Thread(target=listener.serve_forever, args=(0.05,))

@@ -48,9 +48,7 @@ def test_the_wheel_says_version_license_and_readme(wheel: zipfile.ZipFile) -> No
     assert wheel.read(f"{stem}/licenses/LICENSE") == (SOURCES / "LICENSE").read_bytes()
 
 
-def test_the_same_wheel_comes_out_of_the_source_distribution(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
+def test_the_wheel_comes_from_a_source_distribution(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     from hatchling.builders.sdist import SdistBuilder
 
     (built,) = SdistBuilder(str(SOURCES)).build(directory=str(tmp_path), versions=["standard"])

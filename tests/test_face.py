@@ -146,8 +146,7 @@ def test_sql_sees_the_tree_that_is_asked(tree: hr.Tree) -> None:
     whole, part = tree.sql(asked).to_pylist()[0], tree.split("test").sql(asked).to_pylist()[0]
     assert whole["n"] == 12 * len(tree)
     assert part["n"] == 12 * tree.splits.count("test")
-    prices = dict.fromkeys(tree.models, 1000)
-    dear = hr.open("caches/mine", prices=prices).sql(asked).to_pylist()[0]
+    dear = hr.open("caches/mine", prices=dict.fromkeys(tree.models, 1000)).sql(asked).to_pylist()[0]
     assert dear["dear"] > whole["dear"]
     with pytest.raises(hr.InputError, match="SQL must be one SELECT"):
         tree.sql("DROP TABLE nodes")
@@ -155,8 +154,7 @@ def test_sql_sees_the_tree_that_is_asked(tree: hr.Tree) -> None:
 
 def test_runs_show_what_they_reach(tree: hr.Tree) -> None:
     run = hr.Run.load("runs/mine", tree)
-    fold = tree.split("validation")
-    bound = hr.oracle(fold, ALPHA, allow_stop=True).reward(ALPHA).mean()
+    bound = hr.oracle(tree.split("validation"), ALPHA, allow_stop=True).reward(ALPHA).mean()
     assert (run.alpha, run.algo) == (ALPHA, "ppo")
     assert repr(run).startswith("Run(runs/mine: alpha 0.3, may stop early, ppo, preset default")
     assert f"oracle {bound:.3f})" in repr(run)
@@ -213,8 +211,7 @@ def test_a_report_is_that_of_the_command_line(tree: hr.Tree, place: Path, hierro
     frame = report.table("summary").to_pandas()
     (shown,) = frame[frame["Policy"] == "hierrouter"]["R"]
     assert shown == pytest.approx(router["reward"], abs=1e-11)
-    page = report.to_html(place / "report.html")
-    assert page.read_text().startswith("<!doctype html>")
+    assert report.to_html(place / "report.html").read_text().startswith("<!doctype html>")
     with pytest.raises(hr.InputError, match="unknown table: qualty; did you mean quality"):
         report.table("qualty")
 
@@ -242,9 +239,7 @@ def test_a_rule_stands_beside_the_router(tree: hr.Tree) -> None:
         assert shown == pytest.approx(by_hand, abs=1e-12)
 
 
-def test_a_comparison_is_that_of_the_command_line(
-    tree: hr.Tree, place: Path, hierrouter: Run
-) -> None:
+def test_a_comparison_is_that_of_a_command(tree: hr.Tree, place: Path, hierrouter: Run) -> None:
     found = hr.compare(tree, "runs/mine", split="validation", baselines=["cheapest", "knn"])
     done = works(hierrouter("compare", *SHOWN, *JSON, "--baselines", "cheapest,knn", cwd=place))
     both = [json.loads(text) for text in (found.to_json(), done.stdout)]

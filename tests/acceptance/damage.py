@@ -143,8 +143,7 @@ def clock_set_back(place: Place) -> None:
 
 def link(place: Place) -> None:
     """A link to a file outside, under the name of a part."""
-    name = f"calls-00000098-00000000-r1-{'0' * 16}.parquet"
-    (place.parts / name).symlink_to("/etc/passwd")
+    (place.parts / f"calls-00000098-00000000-r1-{'0' * 16}.parquet").symlink_to("/etc/passwd")
 
 
 def bomb(place: Place) -> None:
@@ -177,8 +176,7 @@ def embeddings(place: Place, rows: NDArray[Any], beside: bool = False) -> None:
 
 
 def embeddings_of_another_width(place: Place) -> None:
-    narrow = np.zeros(1, [("context", "S32"), ("vector", "<f4", (3,))])
-    embeddings(place, narrow, beside=True)
+    embeddings(place, np.zeros(1, [("context", "S32"), ("vector", "<f4", (3,))]), beside=True)
 
 
 def embeddings_not_finite(place: Place) -> None:

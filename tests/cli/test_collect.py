@@ -60,8 +60,7 @@ def babbling(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place
     (folder / "data").mkdir()
     for name in MADE_UP:
         write_questions(name, folder / "data" / f"{name}.jsonl")
-    models = [save_random_model(folder / name, name) for name in ARCHITECTURES]
-    pool_of(folder, models)
+    pool_of(folder, [save_random_model(folder / name, name) for name in ARCHITECTURES])
     return Place(folder, hierrouter)
 
 

@@ -39,7 +39,7 @@ def examined(place: Place, monkeypatch: pytest.MonkeyPatch) -> dict[str, doctor.
     return {found.subject: found for found in doctor.examine(CACHE)}
 
 
-def test_a_place_that_works(home: Place) -> None:
+def test_a_place_that_works_and_how_a_new_one_begins(home: Place, place: Place) -> None:
     before = sorted(home.folder.rglob("*"))
     told = home.tells("doctor")
     assert told["works"]
@@ -47,9 +47,6 @@ def test_a_place_that_works(home: Place) -> None:
     for subject in ("hierrouter", "packages", "cpu", "testbed", "disk", "cache", "router"):
         assert found[subject] == "ok", told
     assert sorted(home.folder.rglob("*")) == before, "nothing stays behind"
-
-
-def test_a_new_place_says_how_to_begin(place: Place) -> None:
     lines = {line[9:25].strip(): line for line in place.does("doctor").stdout.splitlines()}
     assert lines["cache"].startswith("note") and "hierrouter quickstart" in lines["cache"]
     assert lines["router"].startswith("note") and "hierrouter train" in lines["router"]
@@ -100,16 +97,13 @@ def test_what_is_broken_is_a_problem_of_its_kind(
         raise problems[0].error or ValueError
 
 
-def test_the_first_of_several_problems_gives_the_code(own: Place) -> None:
+def test_the_first_of_several_problems_gives_the_code(own: Place, place: Place) -> None:
     a_part(own).write_bytes(b"")
     (own / ROUTER).write_bytes(b"")
     done = own.asks("doctor --format json")
     assert done.returncode == 3
     assert not json.loads(done.stdout)["works"]
     assert done.stderr.startswith("error: 3 problems, the first: damaged part: calls-")
-
-
-def test_a_folder_that_cannot_be_written_is_a_problem(place: Place) -> None:
     done = place.asks("doctor --cache /sys/kernel/cache")  # root cannot either
     assert done.returncode == 3
     assert done.stderr.startswith("error: the cache is not writable: /sys/kernel: ")
@@ -123,9 +117,7 @@ def test_a_broken_package_is_a_problem_of_the_world(cold: Run, tmp_path: Path) -
     assert "ok       testbed" in done.stdout
 
 
-def test_what_is_missing_or_too_old_is_told_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_missing_or_old_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = doctor.packages()
     assert ours.text.startswith(version("hierrouter"))
     assert f"torch {version('torch')}" in theirs.text
@@ -149,13 +141,10 @@ def test_every_extra_for_users_is_known_and_a_note_where_it_is_not_installed() -
         assert "pip install 'hierrouter[vllm]'" in found["extra vllm"].text
 
 
-def test_cores_memory_and_every_gpu_are_told() -> None:
+def test_cores_memory_and_every_gpu_are_told_and_a_hub_that_is_off() -> None:
     found = {each.subject: each.text for each in doctor.devices()}
     assert "cores" in found["cpu"] and "GiB" in found["cpu"]
     assert len(found) == 1 + (torch.cuda.device_count() or 1)
-
-
-def test_a_hub_that_is_switched_off_is_a_note() -> None:
     (found,) = doctor.hub()
     assert (found.state, "HF_HUB_OFFLINE" in found.text) == ("note", True)
 
@@ -314,18 +303,15 @@ def test_the_doctor_says_it_of_each_model(node: Node) -> None:
 
 def test_a_hub_that_is_not_reached_is_no_error(place: Place) -> None:
     (place / "pool.toml").write_text(POOL % "open")
-    done = place.does(DRY)
-    assert "not reached from here" in done.stderr
+    assert "not reached from here" in place.does(DRY).stderr
 
 
 def test_a_collection_goes_on_without_its_references(place: Place) -> None:
     short = "base_rate = 0.1\ngeneration = { max_new_tokens = 16 }"
     ours = POOL.replace("made/open", "testbed:text").replace("base_rate = 0.1", short)
     (place / "pool.toml").write_text(ours % "gated")
-    words = "collect --datasets arith --limit 3 --pool pool.toml --cache cache --no-references"
-    place.does(words)
-    rows = place.tells("cache info --cache cache")
-    assert rows["complete_queries"] == 3
+    place.does("collect --datasets arith --limit 3 --pool pool.toml --cache cache --no-references")
+    assert place.tells("cache info --cache cache")["complete_queries"] == 3
     assert place.tells("collect --cache cache --dry-run")["total"]["calls"]["most"] == 0
 
 

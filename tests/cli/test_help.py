@@ -57,9 +57,7 @@ def test_each_command_has_examples_and_no_other_has() -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_a_page_fits_its_terminal_and_tells_flags_and_examples(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_fit_a_terminal_and_have_examples(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in context(path).command.params if not each.help] == []
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))

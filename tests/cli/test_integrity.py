@@ -152,9 +152,7 @@ def test_the_newest_run_is_the_one_that_was_finished_last_whatever_the_clock(riv
     assert "checkpoint runs/newest" in rivals.does("report").stderr
 
 
-def test_a_report_that_was_killed_is_made_again_by_the_same_command(
-    own: Place, start: Start
-) -> None:
+def test_a_killed_report_is_made_again_by_the_same_command(own: Place, start: Start) -> None:
     whole = own.does("report --out whole").stdout
     process = start("report", "--out", "page", cwd=own.folder)
     while not (own / ".page.draft").exists():

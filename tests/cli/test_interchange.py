@@ -95,8 +95,7 @@ def test_all_folds_can_be_shown_and_are_no_test(folder: Place) -> None:
     found = folder.tells("report --split all --scorer accuracy")
     assert {row["n"] for row in found["rows"] if row["dataset"] == "all"} == {40}
     assert found["notes"][0].endswith("so this is no test.")
-    line = folder.refuses("report --split al")
-    assert line == "error: unknown split: al; did you mean all?"
+    assert folder.refuses("report --split al") == "error: unknown split: al; did you mean all?"
 
 
 def test_another_file_of_the_same_models_is_not_mixed(place: Place) -> None:
@@ -111,8 +110,7 @@ def test_another_file_of_the_same_models_is_not_mixed(place: Place) -> None:
     assert (
         "below 95%, so accuracy may misread the answers of sums; take --scorer given" in done.stderr
     )
-    policies = over_all(place.tells("report --scorer given")["rows"])
-    assert policies["lab-tiny-1b"]["quality"] == 1.0
+    assert over_all(place.tells("report --scorer given")["rows"])["lab-tiny-1b"]["quality"] == 1.0
     opened = "train and report now open the models and queries of this file"
     done = place.does("cache import first.jsonl")
     assert "caches/default: nothing new, 120 rows known already" in done.stdout
@@ -125,8 +123,7 @@ def test_chains_are_opened_one_model_at_a_time(place: Place) -> None:
     done = place.does("cache import debate.csv")
     assert "chains: only the paths that the file has" in done.stderr
     place.refuses("report", code=3)
-    result = place.tells("report --models lab-tiny-1b")
-    assert not result["provenance"]["context_free"]
+    assert not place.tells("report --models lab-tiny-1b")["provenance"]["context_free"]
 
 
 def test_prices_by_flag_and_prices_unknown(place: Place) -> None:
@@ -143,8 +140,7 @@ def test_prices_by_flag_and_prices_unknown(place: Place) -> None:
     done = place.does(f"cache import sums.jsonl {flags}")
     assert "prices unknown" not in done.stderr
     assert "1 answers have no score; --scorer given will refuse them" in done.stderr
-    prices = place.tells("report --cache priced")["provenance"]["prices"]
-    assert prices["lab-large"]["out"] == 2
+    assert place.tells("report --cache priced")["provenance"]["prices"]["lab-large"]["out"] == 2
     flags = "--price lab-tiny=1 --price lab-large=1 --cache ones"
     assert "prices unknown" not in place.does(f"cache import sums.jsonl {flags}").stderr
 

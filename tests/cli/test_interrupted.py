@@ -17,11 +17,6 @@ ANSWERS = "SELECT query, route, call, response FROM nodes ORDER BY ALL"
 CACHE, OTHER = Path("caches/default"), Path("caches/other")
 
 
-def broken_part(place: Place) -> None:
-    part = next((place.folder / CACHE / "parts").glob("scores-*"))
-    part.write_bytes(part.read_bytes()[:-9])
-
-
 def seen(place: Place, cache: Path) -> list[object]:
     found: list[object] = ask_cache(place.folder / cache, ANSWERS).to_pylist()
     return found
@@ -51,7 +46,8 @@ def test_killed_at_any_moment_and_run_again(
             break
         place = whole.copy(tmp_path / str(turn))
         if "repair" in words:
-            broken_part(place)
+            part = next((place.folder / CACHE / "parts").glob("scores-*"))
+            part.write_bytes(part.read_bytes()[:-9])
         process = start(*words.split(), cwd=place.folder)
         time.sleep(moments.uniform(0.0, longest / 2))
         process.send_signal(signal.SIGKILL)
@@ -68,9 +64,7 @@ def test_killed_at_any_moment_and_run_again(
     assert killed
 
 
-def test_stopped_for_a_while_a_training_ends_as_it_would(
-    bare: Place, start: Start, tmp_path: Path
-) -> None:
+def test_a_stopped_training_ends_as_it_would(bare: Place, start: Start, tmp_path: Path) -> None:
     words = "train --epochs 6 --out run"
     place = bare.copy(tmp_path / "stopped")
     process = start(*words.split(), cwd=place.folder)

@@ -33,9 +33,7 @@ def told(place: Place) -> dict[str, Any]:
     return found
 
 
-def test_a_log_of_cached_questions_is_valued_beside_the_exact_value(
-    place: Place, told: dict[str, Any]
-) -> None:
+def test_a_log_of_cached_questions_has_the_exact_value(place: Place, told: dict[str, Any]) -> None:
     assert [estimate["estimator"] for estimate in told["estimates"]] == ESTIMATORS
     assert all(item["low"] < item["value"] < item["high"] for item in told["estimates"])
     assert told["truth_on"] == "the questions of the log"
@@ -79,9 +77,7 @@ def with_texts(place: Place, folder: Path) -> str:
     return str(folder / "texts.jsonl")
 
 
-def test_a_log_with_texts_needs_no_cache(
-    place: Place, told: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_log_of_texts_needs_no_cache(place: Place, told: dict[str, Any], tmp_path: Path) -> None:
     log = with_texts(place, tmp_path)
     shutil.copytree(place / "router", tmp_path / "router")
     found = Place(tmp_path, place.run).tells(f"{ROUTER} --log texts.jsonl")
@@ -89,8 +85,7 @@ def test_a_log_with_texts_needs_no_cache(
     before, snips = told["estimates"][0], found["estimates"][0]  # DR has other folds of questions
     assert before["estimator"] == snips["estimator"] == "SNIPS"
     assert snips["value"] == pytest.approx(before["value"], rel=1e-3)
-    effective = told["overlap"]["effective"]
-    assert found["overlap"]["effective"] == pytest.approx(effective, rel=1e-6)
+    assert found["overlap"]["effective"] == pytest.approx(told["overlap"]["effective"], rel=1e-6)
     line = place.refuses(ROUTER, "--log", log, "--price", "calc=1")
     assert "prices are for a cache: --prices, --price; " in line
     assert line.endswith("priced as logged, tokens as the router was trained; leave them out")

@@ -65,8 +65,7 @@ def expected(ruled: Place, fold: RouteTree) -> dict[str, float]:
     calc, text, facts = (fold.models.index(name) for name in ("calc", "text", "facts"))
     by_rule = []
     for query, said in enumerate(texts):
-        first = fold.routes.node((text,))
-        second = facts if said.answers[first] == "unknown" else calc
+        second = facts if said.answers[fold.routes.node((text,))] == "unknown" else calc
         end = fold.routes.node((text, second))
         by_rule.append(fold.score[query, end] - ALPHA * fold.cost[query, end])
     played, model, rewards = ReplayEnv(fold, ALPHA), PPO.load(ruled / "ppo.zip", device="cpu"), []
@@ -90,9 +89,7 @@ def best(fold: RouteTree) -> float:
     return float((fold.score - ALPHA * fold.cost)[:, 1:].max(axis=1).mean())
 
 
-def test_policies_are_rows_of_a_report(
-    ruled: Place, fold: RouteTree, expected: dict[str, float]
-) -> None:
+def test_reports_have_these_rows(ruled: Place, fold: RouteTree, expected: dict[str, float]) -> None:
     told = asked(ruled, "report")
     rows = over_all(told["rows"])
     for name, reward in expected.items():
@@ -135,8 +132,7 @@ def test_policies_are_rows_of_a_comparison(
 
 
 def test_where_the_router_may_stop_policies_may(ruled: Place) -> None:
-    train = "train --algo exact --epochs 2 --allow-stop --out stopping"
-    ruled.does(f"{train} --alpha {ALPHA}")
+    ruled.does(f"train --algo exact --epochs 2 --allow-stop --out stopping --alpha {ALPHA}")
     (ruled / "short.py").write_text("def rule(seen):\n    return 'text>stop'\n")
     flags = "--checkpoint stopping --policy short:rule"
     rows = over_all(ruled.tells(f"report {flags}")["rows"])

@@ -182,8 +182,7 @@ def test_m14_a_gpu_that_is_not_there(place: Place) -> None:
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="needs a machine without vllm")
 def test_vllm_that_is_not_there(place: Place) -> None:
-    line = collected(place, "testbed:calc", 'backend = "vllm"')
-    assert 'pip install "hierrouter[vllm]"' in line
+    assert 'pip install "hierrouter[vllm]"' in collected(place, "testbed:calc", 'backend = "vllm"')
 
 
 NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill at noon ?"
@@ -204,8 +203,7 @@ def asked(place: Place) -> Place:
 
 
 def test_every_name_is_listed_with_its_origin(asked: Place) -> None:
-    text = asked.does("datasets").stdout
-    lines = dict(line.split(maxsplit=1) for line in text.splitlines())
+    lines = dict(line.split(maxsplit=1) for line in asked.does("datasets").stdout.splitlines())
     assert list(lines) == [*FAMILIES, *PAPER_DATASETS]
     assert lines["gsm8k"].split() == ["file", "20", "data/gsm8k.jsonl"]
     assert lines["mmlu"].split() == ["hub", "14,042", "cais/mmlu", "all", "test"]

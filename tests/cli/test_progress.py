@@ -84,8 +84,7 @@ def test_a_narrow_terminal_cuts_the_note_and_no_number(columns: int) -> None:
         capture_output=True,
         text=True,
     )
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stderr)
-    line = max(re.split(r"[\r\n]", shown), key=len)
+    line = max(re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stderr)), key=len)
     assert re.match(r"train 2 +\S+ +10/48 +0:00:0\d +\S+ ", line)
     assert len(line.rstrip()) <= columns
     assert ("room for" in line) == (columns == 200)

@@ -39,15 +39,12 @@ def test_the_commands_of_a_page_run(page: Path, own: Place) -> None:
     pages.follow(page, own)
 
 
-def test_the_commands_of_the_readme_give_the_answers_it_promises(
-    own: Place, hierrouter: Run
-) -> None:
+def test_commands_of_the_readme_give_the_answers_it_promises(own: Place, hierrouter: Run) -> None:
     """In order, in one folder, after `hierrouter quickstart`, with trainings as long as shown."""
     done = pages.follow(pages.README, Place(own.folder, hierrouter))
     [capital] = [place.capital for place in world().places if place.name == "kanen"]
     routed = [each for each in done if each.args[0] == "route"]
-    answers = [each.stdout.strip() for each in routed]
-    assert answers == [capital[::-1], "19", capital[::-1]]
+    assert [each.stdout.strip() for each in routed] == [capital[::-1], "19", capital[::-1]]
     routes = [re.findall(r"route: (\S+) at alpha 0.4", each.stderr) for each in routed]
     assert routes == [["facts>text"], [">calc"], ["facts>text"]]
     [swept] = [each.stdout for each in done if each.args[0] == "sweep-alpha"]

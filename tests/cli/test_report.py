@@ -65,8 +65,7 @@ def test_the_papers_outputs_and_nothing_else(routed: Place) -> None:
         "contents.json",
         "net-reward.pdf",
     }
-    drawn = (routed / "paper/net-reward.pdf").read_bytes()
-    assert b"/MediaBox [ 0 0 237.6 " in drawn  # 3.3 inches
+    assert b"/MediaBox [ 0 0 237.6 " in (routed / "paper/net-reward.pdf").read_bytes()  # 3.3 inches
     assert "report: no reference models, with which the paper's tables begin" in done.stderr
     line = routed.refuses("report --style paper --format json")
     assert line.endswith("--style paper --format json; give --format text, md or latex")
@@ -117,8 +116,7 @@ def test_two_price_lists_stand_side_by_side(routed: Place) -> None:
         assert figures(over_all(prices["rows"])) == figures(over_all(alone["rows"]))
         assert prices["gap_closed"] == alone["gap_closed"]
         assert alone["price_lists"] == []
-        reward = over_all(alone["rows"])["hierrouter"]["reward"]
-        assert f"<strong>{reward:.3f}</strong>" in page
+        assert f"<strong>{over_all(alone['rows'])['hierrouter']['reward']:.3f}</strong>" in page
     done = routed.does(f"report --format csv {flags}")
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["prices"] for row in rows} == {*PRICES}

@@ -210,9 +210,7 @@ def piped(run: Path, start: Start, cwd: Path, *flags: str) -> Iterator[tuple[Any
             process.send_signal(signal.SIGKILL)
 
 
-def test_ctrl_c_ends_it_while_the_pipe_is_silent(
-    live_run: Path, tmp_path: Path, start: Start
-) -> None:
+def test_ctrl_c_ends_it_while_a_pipe_is_idle(live_run: Path, tmp_path: Path, start: Start) -> None:
     with piped(live_run, start, tmp_path, "-") as (questions, lines, process):
         questions.write(json.dumps({"question": QUESTION}) + "\n")
         assert json.loads(lines.readline())["question"] == QUESTION

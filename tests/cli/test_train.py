@@ -111,8 +111,7 @@ def test_a_limit_for_each_query_is_told_and_kept(bare: Place) -> None:
 
 
 def test_a_sweep_answers_an_alpha_that_was_not_trained(bare: Place) -> None:
-    flags = "--alphas 0,0.1 --seeds 2 --seed 7 --epochs 2"
-    done = bare.does(f"sweep-alpha {flags} --out sweep")
+    done = bare.does("sweep-alpha --alphas 0,0.1 --seeds 2 --seed 7 --epochs 2 --out sweep")
     assert "2 alphas (0, 0.1), exact, 2 seeds" in done.stderr
     assert done.stdout.splitlines()[-1] == "sweep"
     assert {folder.name for folder in (bare / "sweep").glob("seed-*")} == {"seed-7", "seed-8"}
@@ -122,8 +121,7 @@ def test_a_sweep_answers_an_alpha_that_was_not_trained(bare: Place) -> None:
     shown = json.loads(done.stdout)
     assert (shown["alpha"], shown["provenance"]["trained_alpha"]) == (0.02, 0.02)
     assert "hierrouter" in over_all(shown["rows"])
-    learned = [row["alpha"] for row in shown["frontier"] if row["kind"] == "router"]
-    assert learned == [0, 0.1]
+    assert [row["alpha"] for row in shown["frontier"] if row["kind"] == "router"] == [0, 0.1]
     assert sorted(bare.folder.rglob("*.safetensors")) == before
 
 
@@ -145,28 +143,23 @@ def test_of_several_seeds_the_best_on_validation_is_the_latest_run(bare: Place) 
     assert f"trained: seed {best[0]}, the best of 3 on validation: R " in done.stderr
     assert done.stdout == f"{best[3]}\n"
     assert bare.tells("report")["provenance"]["seed"] == int(best[0])
-    alone = f"{EXACT} --alpha 0.1 --seed {best[0]} --out alone"
-    bare.does(alone)
+    bare.does(f"{EXACT} --alpha 0.1 --seed {best[0]} --out alone")
     weights = "policy.safetensors"
     assert (bare / "alone" / weights).read_bytes() == (bare / best[3] / weights).read_bytes()
-    again = bare.does(words)
-    assert again.stderr.count("already there") == 3
+    assert bare.does(words).stderr.count("already there") == 3
     assert "another run was begun in runs/several-seed-3" in bare.refuses(
         words.replace("--alpha 0.1", "--alpha 0.2")
     )
 
 
 def test_a_dry_run_trains_nothing(bare: Place) -> None:
-    flags = "--allow-stop --max-cost 3 --algo exact --dry-run --out none"
-    done = bare.does(f"train {flags}")
+    done = bare.does("train --allow-stop --max-cost 3 --algo exact --dry-run --out none")
     told = "train: alpha 0.005, may stop early, at most 3 a query, exact, preset default, seed 42: "
     assert done.stdout.startswith(told) and done.stdout.count("\n") == 1
     assert (done.stderr, (bare / "none").exists()) == ("", False)
 
 
-def test_a_scorer_in_the_working_directory_is_found(
-    bare: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scorer_in_this_folder_is_found(bare: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the installed command starts
     (bare / "mine.py").write_text("def half(response, references):\n    return 0.5\n")
     bare.does("train --dry-run --scorer mine:half")
@@ -201,9 +194,7 @@ def two_worlds(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> lis
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_other_scores_of_the_test_fold_change_no_byte_of_a_policy(
-    name: str, two_worlds: list[Place]
-) -> None:
+def test_other_test_scores_change_no_byte_of_a_policy(name: str, two_worlds: list[Place]) -> None:
     made = []
     for place in two_worlds:
         out = place / name

@@ -37,8 +37,7 @@ def test_rows_are_float32_and_of_unit_length(encoder: encoders.Encoder) -> None:
     vectors = encoder.encode(TEXTS)
     assert vectors.dtype == np.float32
     assert vectors.shape[0] == len(TEXTS)
-    lengths = np.linalg.norm(vectors, axis=1)
-    assert np.allclose(lengths[[0, 1, 3]], 1, atol=1e-5)
+    assert np.allclose(np.linalg.norm(vectors, axis=1)[[0, 1, 3]], 1, atol=1e-5)
 
 
 def test_a_vector_depends_on_its_own_text_alone(encoder: encoders.Encoder) -> None:

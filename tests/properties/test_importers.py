@@ -115,8 +115,7 @@ def rekeyed(line: Any) -> Any:
                 return {**line, "pool": pool, "plan": plan_key(pool, line["queries"])}
             case "call":
                 outcome = next_context(line["context"], line["response"])
-                key = call_key(line["step"], line["context"])
-                return {**line, "key": key, "outcome": outcome}
+                return {**line, "key": call_key(line["step"], line["context"]), "outcome": outcome}
             case "query":
                 parts = ("dataset", "id", "question", "answers", "split")
                 return {**line, "query": query_key(*(line[part] for part in parts))}

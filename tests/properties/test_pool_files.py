@@ -152,8 +152,7 @@ def test_a_pool_is_read_as_it_was_written(pool: Pool) -> None:
     head = {name: written[name] for name in ("hops", "stage_prompts")}
     entries = {name: written[name] for name in ("models", "references")}
     assert parse_pool(file_of({"pool": head, **entries}), "p.toml") == pool
-    stored = pool.to_json(_identities(pool))
-    assert stored_pool(stored, "the plan") == (pool, _identities(pool))
+    assert stored_pool(pool.to_json(_identities(pool)), "the plan") == (pool, _identities(pool))
 
 
 def _without_nothing(value: Any) -> Any:
