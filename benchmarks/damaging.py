@@ -18,7 +18,7 @@ import pyarrow as pa
 from hierrouter.learning.integrity import kind_of
 from hierrouter.learning.run_folders import file_digest
 from hierrouter_cache.keys import call_key
-from hierrouter_cache.parts import FAILURES, parts_folder
+from hierrouter_cache.parts import KINDS, parts_folder
 from hierrouter_cache.writer import PartWriter
 from tests.conftest import Run, Start, works
 
@@ -37,7 +37,7 @@ COMMANDS = {
 
 
 def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | None = None) -> None:
-    """A folder with every kind of file: a cache with a seal and a failure, runs and a report.
+    """A folder with every kind of file: a cache with a row of each kind, runs and a report.
 
     `older`: where to copy it to before the last training of each run.
     """
@@ -54,8 +54,9 @@ def build(folder: Path, run: Run, start: Start, seed: int = 42, older: Path | No
     does(f"quickstart --limit 9 --alpha 0.3 --seed {seed}")
     step, context = "1" * 32, "2" * 32
     failed = [call_key(step, context), step, context, "calc", "filtered", "no words", 3]
-    columns = [[value] for value in failed]
-    PartWriter(folder / CACHE).append("failures", pa.table(columns, names=FAILURES.names))
+    writer = PartWriter(folder / CACHE)
+    for kind, row in (("failures", failed), ("signals", [failed[0], context, -0.5, -0.25, 2])):
+        writer.append(kind, pa.table([[value] for value in row], names=KINDS[kind].names))
     process = start(*COMMANDS["resume"].split(), cwd=folder)
     while not (folder / "runs/interrupted/training.safetensors").exists():
         assert process.poll() is None, process.said()

@@ -52,20 +52,18 @@ def shared_lock(root: Path) -> contextlib.AbstractContextManager[None]:
 def shard_lock(root: Path, index: int, count: int) -> Iterator[None]:
     """Hold one shard of a collection; its siblings may be at work.
 
-    Raises CacheLocked: the same shard is at work, one of another `count`, or a whole collection;
+    Take it while you hold `start_lock`: who looks at a lock holds it for that moment. Raises
+    CacheLocked: the same shard is at work, one of another `count`, or a whole collection;
     CacheError, WorldError: as `collector_lock`.
     """
-    name = f"shard-{index}-of-{count}.lock"
-    with shared_lock(root), contextlib.ExitStack() as locks:
-        with start_lock(root):  # who looks at a lock holds it for that moment
-            who = f"shard {index}/{count} of a collector"
-            locks.enter_context(_locked(root / name, fcntl.LOCK_EX, who))
-            for other in shards_at_work(root):
-                if other[1] != count:
-                    raise CacheLocked(
-                        f"shard {other[0]}/{other[1]} is at work: {root}; shards of another "
-                        "number would make the same calls, wait for it or stop it"
-                    )
+    lock, who = root / f"shard-{index}-of-{count}.lock", f"shard {index}/{count} of a collector"
+    with shared_lock(root), _locked(lock, fcntl.LOCK_EX, who):
+        for other in shards_at_work(root):
+            if other[1] != count:
+                raise CacheLocked(
+                    f"shard {other[0]}/{other[1]} is at work: {root}; shards of another "
+                    "number would make the same calls, wait for it or stop it"
+                )
         yield
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -65,12 +65,14 @@ def fill_cache(
     progress = progress or Progress()
     writer = PartWriter(root, on_part=on_part)
     ours = shard.own(queries) if shard else queries
-    with shard_lock(root, shard.index, shard.count) if shard else collector_lock(root):
-        sweep_drafts(root)
-        finish_pull(root)
-        seal_loose(root)
-        # One shard after the other looks at the cache, so that the second finds the first's plan.
+    with ExitStack() as held:
+        # One shard after the other begins, so that the second finds the first one's plan.
         with start_lock(root) if shard else nullcontext():
+            lock = shard_lock(root, shard.index, shard.count) if shard else collector_lock(root)
+            held.enter_context(lock)
+            sweep_drafts(root)
+            finish_pull(root)
+            seal_loose(root)
             reader = reader_of(root)
             if shard:
                 keys = tuple(query.key for query in queries)

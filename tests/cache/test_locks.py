@@ -24,6 +24,7 @@ HEAD = """
 import signal, sys
 from pathlib import Path
 from time import sleep
+from contextlib import ExitStack
 from hierrouter_cache.locks import *
 root = Path()
 """
@@ -114,8 +115,10 @@ def test_a_look_at_a_lock_makes_no_starting_shard_fail(python: Start) -> None:
     """As the scheduler starts: the lock, then a look at who else is at work."""
     starts = """
 for _ in range(200):
-    with shard_lock(root, {index}, 4), start_lock(root):
-        shards_at_work(root)
+    with ExitStack() as held:
+        with start_lock(root):
+            held.enter_context(shard_lock(root, {index}, 4))
+            shards_at_work(root)
 """
     processes = [python(starts.format(index=index)) for index in (1, 2, 3, 4)]
     assert [process.result().stderr for process in processes] == [""] * 4

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.damaging import COMMANDS, Bench, build, deleted, files_of
 from hierrouter.learning.run_folders import Record, record_of
+from hierrouter_cache.parts import SCHEMAS
 from tests.cli.conftest import Place
 from tests.conftest import Run, Start
 
@@ -28,6 +29,7 @@ READERS = {
     "resume file": "resume",
     "record": "report",
     "scores part": "train",
+    "signals part": "verify",
 }
 
 
@@ -41,8 +43,8 @@ def bench(home: Place, brief: Run, start: Start, tmp_path_factory: pytest.TempPa
 
 def test_every_kind_of_file_is_there_and_known(bench: Bench) -> None:
     kinds = files_of(bench.world).keys()
-    assert kinds >= {"head", "failures part", "seals part", "resume file", "report", "contents"}
-    assert kinds >= READERS.keys()
+    assert kinds >= {"head", "resume file", "report", "contents"}
+    assert kinds >= READERS.keys() | {f"{kind} part" for kind in SCHEMAS}
 
 
 @pytest.mark.parametrize("kind", READERS)

@@ -3,13 +3,16 @@
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from hierrouter.collection import scheduler
 from hierrouter.collection.plan import Shard, parse_shard, standing
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.pools.pool import Endpoint, ModelSpec, Pool
@@ -69,6 +72,21 @@ def test_shards_one_after_the_other_make_the_tree(tmp_path: Path) -> None:
     fill_cache(POOL, QUERIES, tmp_path / "whole", engines=Scripted())
     assert open_tree(root).fingerprint == open_tree(tmp_path / "whole").fingerprint
     assert fill_cache(POOL, QUERIES, root, engines=engine).calls == 0
+
+
+def test_shards_of_a_new_plan_may_begin_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_cache(POOL, QUERIES[:3], tmp_path, engines=Scripted())
+    # Each has its lock by then, if nothing but its lock is taken alone.
+    monkeypatch.setattr(scheduler, "sweep_drafts", lambda root: time.sleep(0.3))
+
+    def work(index: int) -> None:
+        fill_cache(POOL, QUERIES, tmp_path, engines=Scripted(), shard=Shard(index, 2))
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(work, (1, 2)))
+    assert len(standing(tmp_path, 2).complete) == 2
 
 
 def test_more_shards_than_questions_leave_some_without_work(tmp_path: Path) -> None:
