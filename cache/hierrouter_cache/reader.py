@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 from hierrouter_cache.chain import sound_chain
 from hierrouter_cache.errors import CacheError, NoCache, WorldError, reason_of
 from hierrouter_cache.keys import DIGEST_LENGTH
-from hierrouter_cache.parts import ADDED, IDENTITY, KINDS, LAST_WINS, NULLABLE, Part, parts_folder
+from hierrouter_cache.parts import (
+    ADDED,
+    CHOICES,
+    IDENTITY,
+    KINDS,
+    LAST_WINS,
+    NULLABLE,
+    Part,
+    parts_folder,
+)
 
 AGAIN = 0.05  # seconds between interrupts: one that comes before DuckDB has begun is lost
 MEMORY = "2GB"  # for the identities; a million questions have 36 million rows
@@ -29,6 +38,13 @@ ROW_BITS = 32  # a row's place is its part's number, then its own in so many bit
 # Of several rows with the same identity the first or the last one counts, see `parts.IDENTITY`.
 IN_ORDER = "filename, file_row_number"
 LATEST_FIRST = "filename DESC, file_row_number DESC"
+SQL_TYPES = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.float64(): "DOUBLE",
+    pa.list_(pa.string()): "VARCHAR[]",
+    CHOICES: ADDED["queries"]["choices"],
+}
 REOPENINGS = 5  # times that a query starts again because a compaction took its parts away
 
 Answer = TypeVar("Answer")
@@ -389,11 +405,9 @@ def _create_two(
             f"filename = true, file_row_number = true, union_by_name = true){_added(kind)}"
         )
     else:
-        nothing = KINDS[kind].empty_table()
-        for name, type in (("filename", pa.string()), ("file_row_number", pa.int64())):
-            nothing = nothing.append_column(name, pa.array([], type))
-        with _registered(connection, {"nothing": nothing}):
-            connection.execute(f"CREATE TABLE {view}_rows AS SELECT * FROM nothing")  # noqa: S608 - our own names
+        columns = [f'NULL::{SQL_TYPES[column.type]} AS "{column.name}"' for column in KINDS[kind]]
+        columns += ["NULL::VARCHAR AS filename", "NULL::BIGINT AS file_row_number"]
+        connection.execute(f"CREATE VIEW {view}_rows AS SELECT {', '.join(columns)} WHERE false")
     connection.execute(
         f"CREATE VIEW {view} AS SELECT * EXCLUDE (filename, file_row_number) "  # noqa: S608 - our own names
         f"FROM {view}_rows QUALIFY row_number() OVER (PARTITION BY {names} ORDER BY {order}) = 1"
