@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.engines.generator import Failure, Response, prompt_text
+from hierrouter.engines.generator import Confidence, Failure, Response, prompt_text
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec, Pool, keys_sent
 from hierrouter.questions.query import Query, stored_choices
@@ -116,7 +116,6 @@ def responses_to(stages: Sequence[Stage], context: str, responses: Mapping[str, 
 
 def call_row(model: str, call: Call, answer: Response, seconds: float | None) -> dict[str, Any]:
     """One row of `calls`; `seconds` is what it took, None where nobody knows."""
-    sure = answer.confidence
     return {
         **vars(call),
         "outcome": next_context(call.context, answer.text),
@@ -126,6 +125,13 @@ def call_row(model: str, call: Call, answer: Response, seconds: float | None) ->
         "tokens_out": answer.tokens_out,
         "finish_reason": answer.finish_reason,
         "latency_s": seconds,
+        **logprob_columns(answer.confidence),
+    }
+
+
+def logprob_columns(sure: Confidence | None) -> dict[str, Any]:
+    """How sure a model was, as rows of `calls` and of `signals` have it."""
+    return {
         "logprob_sum": sure and sure.total,
         "logprob_min": sure and sure.lowest,
         "logprob_tokens": sure and sure.tokens,

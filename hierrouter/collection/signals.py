@@ -5,11 +5,10 @@ No answer is made anew, and none is changed.
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from hierrouter.collection.plan import stages_of
+from hierrouter.collection.plan import logprob_columns, stages_of
 from hierrouter.collection.progress import Progress
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import Pool
@@ -20,6 +19,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.writer import PartWriter, sweep_drafts
 
 ROWS_PER_PART = 2_048
+NAMES = (("call", "key"), ("outcome", "outcome"))  # of a row of `signals`, and of its call
 UNSURE = """
 SELECT key, outcome, prompt, response, tokens_out, finish_reason FROM calls
 ANTI JOIN signals s ON s.call = calls.key AND s.outcome = calls.outcome
@@ -61,7 +61,10 @@ def fill_signals(
                 progress.on_level(f"reread {model.name}", len(due))
                 for start in range(0, len(due), ROWS_PER_PART):
                     part = due[start : start + ROWS_PER_PART]
-                    rows = [_row(part[place], sure) for place, sure in reads(part)]
+                    rows = [
+                        {name: part[place][of] for name, of in NAMES} | logprob_columns(sure)
+                        for place, sure in reads(part)
+                    ]
                     counts["read"] += len(rows)
                     counts["retokenised"] += len(part) - len(rows)
                     if rows:
@@ -79,13 +82,3 @@ def fill_signals(
                 ) from error
             residency.release(model.name)
     return counts
-
-
-def _row(call: dict[str, Any], sure: generator.Confidence) -> dict[str, Any]:
-    return {
-        "call": call["key"],
-        "outcome": call["outcome"],
-        "logprob_sum": sure.total,
-        "logprob_min": sure.lowest,
-        "logprob_tokens": sure.tokens,
-    }
