@@ -181,15 +181,19 @@ def _read(part: Part) -> pa.Table:
 
 
 def _unlink(parts: Iterable[Part], on_step: writer.Steps) -> None:
-    """Remove merged parts, the largest name first, so that winners outlive their rivals."""
-    folder = None
+    """Remove merged parts: the oldest seal first, then the largest name, so winners outlive rivals.
+
+    A seal that says of a part that it belongs here never outlives the one that says it was merged.
+    """
+    due = list(parts)
+    seals = sorted(part.path for part in due if part.kind == "seals")
+    others = sorted((part.path for part in due if part.kind != "seals"), reverse=True)
     try:
-        for path in sorted((part.path for part in parts), reverse=True):
+        for path in (*seals, *others):
             on_step("compact: unlink")
             path.unlink(missing_ok=True)
-            folder = path.parent
-        if folder:
-            writer.fsync_folder(folder)
+            if path in seals or path == others[-1]:
+                writer.fsync_folder(path.parent)
     except OSError as error:
         raise WorldError(
             f"cannot remove a merged part: {error}; run `cache compact` again"

@@ -40,9 +40,12 @@ def filled(root: Path, first: int = 0) -> Path:
     return root
 
 
-def interrupt_compaction(root: Path, point: str) -> None:
+def interrupt_compaction(root: Path, point: str, time: int = 1) -> None:
+    times = [time]
+
     def on_step(name: str) -> None:
-        if name == point:
+        times[0] -= name == point
+        if not times[0]:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -145,6 +148,21 @@ def test_a_merged_part_that_a_listing_missed_but_not_its_seal_is_no_damage(
     real = os.listdir
     monkeypatch.setattr(os, "listdir", listdir)
     assert sound_chain(root).sound("seals")
+
+
+def test_two_interrupted_compactions_leave_no_part_missing(tmp_path: Path) -> None:
+    """The first has removed a part, its seal and the one before are removed by the second."""
+    start = filled(tmp_path / "start")
+    due = [kind for kind in (*KINDS, "seals") for _ in parts_of(start, kind)]
+    for first in range(2, len(due) + 1):
+        once = Path(shutil.copytree(start, tmp_path / f"{first}"))
+        interrupt_compaction(once, "compact: unlink", first)
+        for second in (2, 3):
+            root = Path(shutil.copytree(once, tmp_path / f"{first} {second}"))
+            PartWriter(root).append("calls", killing.batch(90)["calls"])
+            interrupt_compaction(root, "compact: unlink", second)
+            found = killing.inspect(root, killing.whole(2 * BATCHES))
+            assert found == killing.Findings(), (first, second)
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
