@@ -23,7 +23,7 @@ from hierrouter.engines.encoders import BUILT_IN, load_encoder
 from hierrouter.pools.pool import IMPORTED, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter.questions.scoring import scorer as scorer_named
-from hierrouter.replay.opening import TEXTS_PER_FILE
+from hierrouter.replay.states import TEXTS_PER_FILE
 from hierrouter_cache.embeddings import EmbeddingStore
 from hierrouter_cache.keys import call_key, next_context, references_key, root_context
 from hierrouter_cache.parts import CALLS, SCORES

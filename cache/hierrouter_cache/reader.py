@@ -158,6 +158,27 @@ class StoredCall:
     model: str = ""
 
 
+LOGPROBS = ("logprob_sum", "logprob_min", "logprob_tokens")
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What some answers show besides their texts; all of one shape.
+
+    Attributes:
+        total: float64, sum of the log-probabilities of an answer's tokens, in nats; NaN where the
+            engine told nothing.
+        lowest: float64, the least of them.
+        tokens: float64, how many they are.
+        cut: bool, whether the answer ended at the most new tokens it may have.
+    """
+
+    total: NDArray[np.float64]
+    lowest: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+    cut: NDArray[np.bool_]
+
+
 class CacheReader:
     """A DuckDB catalog in memory with two views a kind: `calls_rows` and so on hold every row
     in the order of the parts, `calls` and so on each row once, the one that counts.
@@ -333,6 +354,23 @@ class CacheReader:
         )
         found: NDArray[np.uint64] = rows["answer"][first_match(calls, rows["call"])]
         return found
+
+    def signals(self, calls: NDArray[np.uint64]) -> Signals:
+        """What the answers of some calls show besides their texts.
+
+        `calls`: hashes of the keys of committed calls, any shape.
+        """
+        rows = self.columns(
+            "SELECT hash(c.key) AS call, c.finish_reason = 'length' AS cut, "  # noqa: S608 - our own names
+            f"{', '.join(f'coalesce(c.{name}, s.{name}) AS {name}' for name in LOGPROBS)} "
+            "FROM calls_rows c LEFT JOIN signals s ON s.call = c.key AND s.outcome = c.outcome "
+            "WHERE hash(c.key) IN (SELECT h FROM wanted_calls) "
+            "ORDER BY c.filename, c.file_row_number",
+            wanted_calls=pa.table({"h": np.unique(calls)}),
+        )
+        at = first_match(calls, rows["call"])
+        total, lowest, tokens = (rows[name][at].astype(np.float64) for name in LOGPROBS)
+        return Signals(total, lowest, tokens, rows["cut"][at])
 
 
 def reader_of(root: Path) -> CacheReader | None:

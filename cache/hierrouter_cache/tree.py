@@ -193,16 +193,18 @@ class DirectCalls:
 
 @dataclass(frozen=True)
 class StatePart:
-    """What a policy sees of one text of each state: the context, say, or the question alone.
+    """What a policy sees of one text of each state, or numbers that the answers so far have.
 
     Attributes:
         vectors: float32[rows, width], the encoder's vectors; where one file holds them all, mapped
             and not copied.
         row: int64[queries, states], row of `vectors` at each state.
+        is_text: False for numbers, which come after all texts; 0 where there is none.
     """
 
     vectors: NDArray[np.float32]
     row: NDArray[np.int64]
+    is_text: bool = True
 
     @property
     def width(self) -> int:
@@ -240,7 +242,7 @@ class RouteTree:
         currency: of the rates, and so of C.
         encoder: name of the encoder, as it was given; "" where there is none.
         unembedded: why there are no vectors of the texts, in words; "" where there are.
-        view: which texts `parts` are of, see `hierrouter.replay.opening`.
+        view: which texts `parts` are of, see `hierrouter.replay.states`.
     """
 
     models: tuple[str, ...]
@@ -298,6 +300,11 @@ class RouteTree:
     def dim(self) -> int:
         """Length of an embedding: the sum over the parts, 0 without any; see `require_embedded`."""
         return sum(part.width for part in self.require_embedded())
+
+    @property
+    def numbers(self) -> int:
+        """How many of `dim`, the last ones, are numbers and no part of an encoder's vector."""
+        return sum(part.width for part in self.parts if not part.is_text)
 
     @property
     def embedding(self) -> NDArray[np.float32]:

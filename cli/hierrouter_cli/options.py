@@ -40,7 +40,11 @@ BACKENDS = ("transformers", "openai", "vllm")
 DEVICES = ("auto", "cpu", "cuda", "balanced")
 FIGURES = ("svg", "pdf", "png")
 FORMATS = ("text", "json", "md", "latex", "csv")
-STATES = ("context", "query+answer", "query", "stage")
+STATES = (
+    *("context", "query+answer", "query", "stage"),
+    *("context+signals", "query+answer+signals", "query+signals", "stage+signals"),
+    *("context+agreement", "query+answer+agreement", "query+agreement", "stage+agreement"),
+)
 PRESETS = ("default", "paper")
 ALGORITHMS = ("ppo", "exact")
 FOLDS = ("train", "validation", "test")
@@ -240,7 +244,7 @@ State = Annotated[
     choice(
         "--state",
         STATES,
-        "Texts of a state that a policy sees, default context; stage and cost it always sees.",
+        "What a policy sees of a state besides stage and cost, default context.",
         WORKS_ON,
     ),
 ]

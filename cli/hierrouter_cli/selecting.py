@@ -88,7 +88,8 @@ class Selected:
         Raises InputError: several price files; only a report shows them side by side.
         """
         from hierrouter.pools.files import price_lists
-        from hierrouter.replay.opening import DEFAULT_VIEW, Selection
+        from hierrouter.replay.opening import Selection
+        from hierrouter.replay.states import DEFAULT_VIEW
 
         if ":" in self.scorer:
             make_importable(Path.cwd())

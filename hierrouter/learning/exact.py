@@ -66,7 +66,9 @@ class Enumeration(ABC):
         """All states of some queries, int64[n], with noise on the embeddings."""
         states = fold.table.trees(query)
         noise = self._config.embedding_noise
-        return states._replace(embedding=network.noisy(states.embedding, noise, self._rng))
+        return states._replace(
+            embedding=network.noisy(states.embedding, noise, self._rng, fold.table.numbers)
+        )
 
     def _descend(self, actions: Actions, logits: Tensor, legal: Tensor, reward: Tensor) -> None:
         """One gradient step on `exact_loss`, see there."""

@@ -44,6 +44,7 @@ class StateTable:
         cost: float32[queries * states].
         legal: bool[queries * states, A].
         per_query: S, the states of a query.
+        numbers: how many of an embedding's numbers, the last ones, are no encoder's.
     """
 
     vectors: tuple[Tensor, ...]
@@ -52,6 +53,7 @@ class StateTable:
     cost: Tensor
     legal: Tensor
     per_query: int
+    numbers: int = 0
 
     def __len__(self) -> int:
         return len(self.stage)
@@ -101,6 +103,7 @@ def state_table(
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
         legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
         per_query=states,
+        numbers=tree.numbers,
     )
 
 
@@ -151,7 +154,8 @@ class NoisyTable:
         if not self._length:
             return self._table.rows(state)
         visited, distinct = sum(len(rows) for rows in self._seen), torch.unique(state)
-        self._seen.append(noisy(self._table.embedding(distinct), self._length, self._rng))
+        seen = self._table.embedding(distinct)
+        self._seen.append(noisy(seen, self._length, self._rng, self._table.numbers))
         self._place[distinct] = torch.arange(visited, visited + len(distinct))
         return self.rows(state)
 
@@ -166,14 +170,18 @@ class NoisyTable:
         return States(embedding, table.stage[state], table.cost[state], table.legal[state])
 
 
-def noisy(embedding: Tensor, length: float, rng: np.random.Generator) -> Tensor:
-    """float32[n, dim]: embeddings with a random vector of about this length added to each."""
-    n, dim = embedding.shape
+def noisy(embedding: Tensor, length: float, rng: np.random.Generator, numbers: int = 0) -> Tensor:
+    """float32[n, dim]: embeddings with a random vector of about this length added to each.
+
+    `numbers`: how many of the last ones are no encoder's, and stay as they are.
+    """
+    n, dim = len(embedding), embedding.shape[1] - numbers
     if not length or not dim:
         return embedding
     noise = rng.standard_normal((n, dim), dtype=np.float32)
     noise *= np.float32(length / math.sqrt(dim))
-    return embedding + torch.from_numpy(noise)
+    added = torch.from_numpy(noise)
+    return embedding + (nn.functional.pad(added, (0, numbers)) if numbers else added)
 
 
 # States pushed through the network at once when a whole tree is evaluated.
@@ -195,6 +203,7 @@ class RouterShape:
         embedding_scale: factor on embeddings.
         cost_scale: costs are divided by it.
         plain_start: how a new router starts, see `TrainConfig`.
+        numbers: how many of `dim`, the last ones, are numbers that are standardised.
     """
 
     actions: int
@@ -205,6 +214,7 @@ class RouterShape:
     embedding_scale: float
     cost_scale: float
     plain_start: bool
+    numbers: int = 0
 
     @property
     def weights(self) -> int:
@@ -215,16 +225,23 @@ class RouterShape:
 
 def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterShape:
     """The router to train on `tree` with the settings `config`."""
+    texts = tree.dim - tree.numbers
     return RouterShape(
         actions=actions.count,
         hops=tree.hops,
         dim=tree.dim,
         hidden=config.hidden,
         stage_dim=config.stage_dim,
-        embedding_scale=math.sqrt(tree.dim) if config.scale_embedding else 1.0,
+        embedding_scale=math.sqrt(max(1, texts)) if config.scale_embedding else 1.0,
         cost_scale=cost_scale(tree) if config.scale_cost else 1.0,
         plain_start=config.plain_start,
+        numbers=tree.numbers,
     )
+
+
+SAME = 1e-6  # a deviation of less is none
+UNSEEN = 1e9  # the deviation of what was never there
+NUMBERS_GAIN = 4.0  # how much louder than one component of a text a number is
 
 
 class Router(nn.Module):
@@ -236,6 +253,9 @@ class Router(nn.Module):
     makes them: where embeddings are not scaled, small heads and a loud stage would drown the text
     for many epochs.
     """
+
+    centre: Tensor
+    spread: Tensor
 
     def __init__(self, shape: RouterShape) -> None:
         super().__init__()
@@ -251,12 +271,47 @@ class Router(nn.Module):
         self.value = _head(shape.hidden, 1, gain=None if plain else 1.0)
         if plain:
             _start_as_one(self.context, self.progress)
+        if shape.numbers:
+            self.register_buffer("centre", torch.zeros(shape.numbers))
+            self.register_buffer("spread", torch.ones(shape.numbers))
+
+    def standardise(self, table: StateTable) -> None:
+        """Read numbers from now on by their mean and deviation where they are there: not 0.
+
+        What has one value wherever it is there, such as a mark, is 1 there; what is nowhere stays
+        unseen.
+        """
+        if not self.shape.numbers:
+            return
+        numbers = table.embedding(slice(None))[:, -self.shape.numbers :].double()
+        there = numbers != 0
+        count = there.sum(dim=0).clamp(min=1)
+        mean = numbers.sum(dim=0) / count
+        spread = (((numbers - mean) * there).square().sum(dim=0) / count).sqrt()
+        is_mark = spread < SAME
+        self.centre.copy_(torch.where(is_mark, 0.0, mean))
+        spread = torch.where(is_mark, mean, spread)
+        self.spread.copy_(torch.where(there.any(dim=0), spread, UNSEEN))
+
+    def sees(self, number: int) -> bool:
+        """Whether one of the numbers was there in training."""
+        return bool(self.spread[number] < UNSEEN)
+
+    def _read(self, embedding: Tensor) -> Tensor:
+        """float32[n, dim]: the encoder's vectors, scaled, and the numbers, standardised."""
+        scaled = self.shape.embedding_scale * embedding
+        numbers = embedding[:, -self.shape.numbers :]
+        read = torch.where(numbers != 0, (numbers - self.centre) / self.spread, 0.0)
+        return torch.cat([scaled[:, : -self.shape.numbers], NUMBERS_GAIN * read], dim=1)
 
     def first(self, states: States) -> Tensor:
         """float32[n, hidden]: the first layer, before its nonlinearity."""
         cost = states.cost[:, None] / self.shape.cost_scale
         progress = torch.cat([self.stage(states.stage), cost], dim=1)
-        context = self.shape.embedding_scale * self.context(states.embedding)
+        if self.shape.numbers:
+            context = self.context(self._read(states.embedding))
+        else:
+            context = self.shape.embedding_scale * self.context(states.embedding)
         first: Tensor = context + self.progress(progress)
         return first
 

@@ -140,7 +140,7 @@ class LearnedRun:
 
     Attributes:
         folder: of the run.
-        view: of the state, see `hierrouter.replay.opening`.
+        view: of the state, see `hierrouter.replay.states`.
         encoder: name of the encoder.
         same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
             nobody can tell of a run that read another one.

@@ -254,6 +254,7 @@ def train_sweep(
     def start() -> AlphaLearner:
         shape = shape_for(fold.tree, fold.actions, config)
         network = AlphaRouter(shape, scales_of(break_points))
+        network.base.standardise(fold.table)
         return AlphaLearner(network, fold, break_points, config, np.random.default_rng(seed))
 
     network, best = loop.best_iterate(start, value, folds, config, seed, watch, resumed)

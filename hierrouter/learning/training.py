@@ -55,6 +55,7 @@ def train(
 
     def start() -> Learner[Router]:
         router = Router(network.shape_for(folds[0].tree, folds[0].actions, config))
+        router.standardise(folds[0].table)
         rng = np.random.default_rng(seed)
         if isinstance(config, PPOConfig):
             # Tianshou takes longer to import than a training by enumeration takes.
@@ -84,7 +85,7 @@ class Origin:
         hops: L.
         rate: M pairs, cost of a token in and of a token out at the time of training.
         encoder: name of the encoder whose embeddings are read.
-        view: which texts these are of, see `hierrouter.replay.opening`.
+        view: which texts these are of, see `hierrouter.replay.states`.
         config: settings of the training.
         seed: seed of the training.
         fingerprint: of the tree it was trained on.

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hierrouter.engines.encoders import Encoder, default_encoder, load_encoder
-from hierrouter.engines.generator import context_text
+from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import currency_of, given_prices, prices_of
 from hierrouter.pools.pool import Price, rates_of
@@ -21,122 +19,29 @@ from hierrouter.questions.scoring import GIVEN
 from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.sources import dataset_called, is_file
 from hierrouter.questions.testbed import FAMILIES
+from hierrouter.replay.states import (
+    DEFAULT_VIEW,
+    embed_states,
+    numbers_kind,
+    read_numbers,
+    text_kinds,
+)
 from hierrouter.replay.stored_pool import OpenedPool, opened_pool, score_forest
 from hierrouter.replay.tree import Tree
 from hierrouter_cache import walk
-from hierrouter_cache.embeddings import ANSWERS, CONTEXTS, EmbeddingStore
 from hierrouter_cache.errors import IncompleteTree, InputError, WorldError, suggestion
-from hierrouter_cache.keys import text_digest
-from hierrouter_cache.reader import CacheReader, first_match
+from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import AnyTree, StatePart, repriced
-from hierrouter_cache.walk import Forest, State, TreeSpec
+from hierrouter_cache.walk import Forest, TreeSpec
 
-CONTEXT, QUESTION, ANSWER = "context", "question", "answer"  # kinds of text
-
-VIEWS: dict[str, tuple[str, ...]] = {
-    "context": (CONTEXT,),  # the paper's
-    "query+answer": (QUESTION, ANSWER),
-    "query": (QUESTION,),
-    "stage": (),
-}
-DEFAULT_VIEW = "context"
-TEXTS_PER_FILE = 16_384
 CAPPED = (
     "SELECT step, count(*) AS calls, count(*) FILTER (finish_reason = 'length') AS cut "
     "FROM calls_rows GROUP BY step"
 )
-FILES_HELD = 16  # whose texts are held at once; each time all parts are read for them
 ACCURACY = "accuracy"  # tells right from wrong beside any Q
 LEARNED_FROM = ("train", "validation")  # folds that a training may read
 
-OnTexts = Callable[[int, int], None]
 OnDone = Callable[[str, int, int], None]
-
-
-def state_texts(view: str, question: str, responses: Sequence[str]) -> tuple[str, ...]:
-    """The texts that a policy sees of a state, stored or live.
-
-    A state's embedding is the encoder's vectors of these texts, one after the other. Raises
-    InputError: an unknown view.
-
-    `view`: one of `VIEWS`; `question`: text of the query; `responses`: the answers so far, oldest
-    first.
-    """
-    texts = {
-        CONTEXT: context_text(question, responses),
-        QUESTION: question,
-        ANSWER: responses[-1] if responses else "",
-    }
-    return tuple(texts[kind] for kind in text_kinds(view))
-
-
-def text_kinds(view: str) -> tuple[str, ...]:
-    """What kind of text each part of a state's embedding is of.
-
-    Raises InputError: an unknown view.
-    """
-    if view not in VIEWS:
-        raise InputError(f"unknown state view: {view}; {suggestion(view, VIEWS)}".rstrip("; "))
-    return VIEWS[view]
-
-
-def embed_states(
-    reader: CacheReader,
-    spec: TreeSpec,
-    forest: Forest,
-    encoder: Encoder,
-    view: str = DEFAULT_VIEW,
-    on_texts: OnTexts = lambda done, total: None,
-) -> tuple[StatePart, ...]:
-    """What the view shows of every state of these trees, as vectors.
-
-    Raises InputError: an unknown view.
-
-    Args:
-        reader: an open cache.
-        spec: the pool as content keys.
-        forest: what was found, without holes.
-        encoder: computes what is missing.
-        view: one of `VIEWS`.
-        on_texts: told (done, total) after each file, for each part anew.
-    """
-    parts = []
-    for number, kind in enumerate(text_kinds(view)):
-        # Hashes of the digests that stand for the text of each state: uint64[queries, states].
-        alone, names = kind == ANSWER, forest.tree.outcome[:, : spec.routes.states]
-        if kind == ANSWER:
-            names = walk.newest_answers(reader, spec, forest)
-        elif kind == QUESTION:
-            names = np.broadcast_to(names[:, :1], names.shape)
-        store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
-        missing = store.missing(names.T)
-        done = 0
-        for found in _files(reader, spec, forest, names, missing):
-            texts = [state_texts(view, state.question, state.responses)[number] for state in found]
-            contexts = [state.context for state in found]
-            digests = [text_digest(text) for text in texts] if alone else contexts
-            store.append(digests, encoder.encode(texts))
-            done += len(found)
-            on_texts(done, len(missing))
-        parts.append(StatePart(store.vectors(), store.rows(names)))
-    return tuple(parts)
-
-
-def _files(
-    reader: CacheReader,
-    spec: TreeSpec,
-    forest: Forest,
-    names: NDArray[np.uint64],
-    missing: NDArray[np.uint64],
-) -> Iterator[list[State]]:
-    """A state for each of the missing names, as many at a time as go into one file."""
-    size = FILES_HELD * TEXTS_PER_FILE
-    for start in range(0, len(missing), size):
-        where = first_match(missing[start : start + size], names.ravel())
-        contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
-        held = walk.states(reader, spec, forest, contexts)
-        for at in range(0, len(held), TEXTS_PER_FILE):
-            yield held[at : at + TEXTS_PER_FILE]
 
 
 @dataclass(frozen=True)
@@ -152,7 +57,7 @@ class Selection:
         limit: at most so many queries a dataset, the first ones.
         encoder: name of the encoder; None is the pool's, and where that cannot be had the tree is
             opened without embeddings.
-        view: what a policy sees of a state's texts, one of `VIEWS`.
+        view: what a policy sees of a state, one of `hierrouter.replay.states.VIEWS`.
         scorer: name of Q.
         prices: prices that replace those of the pool, by model.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
@@ -201,7 +106,9 @@ def open(
         encoder: "hashed-ngrams", "paper", or a sentence-transformers model; None is the pool's,
             and where that is not on this machine and cannot be fetched the tree has no embeddings:
             all that is exact can be asked of it, but no router trained or valued.
-        state: what a policy sees: "context", "query+answer", "query" or "stage".
+        state: what a policy sees: "context", "query+answer", "query" or "stage"; with "+signals"
+            how sure models were of their answers, with "+agreement" only their length and whether
+            they say the same.
         pool: name or TOML file; None is the pool of the last collection.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
         progress: told ("embed" or "score", done, total) while something is derived.
@@ -291,13 +198,19 @@ def open_trees(
     right = quality
     if accuracy.key != scorer.key:
         right = score_forest(reader, whole, accuracy, partial(on_done, "score"))
+    parts: tuple[StatePart, ...] = ()
+    sure = None
+    if encoder:
+        on_texts = partial(on_done, "embed")
+        parts = embed_states(reader, spec, whole, encoder, selection.view, on_texts)
+    if (numbers := numbers_kind(selection.view)) and not unembedded:
+        part, sure = read_numbers(reader, spec, whole, numbers)
+        parts = (*parts, part)
     loaded = walk.load_tree(
         reader,
         spec,
         whole,
-        embed_states(reader, spec, whole, encoder, selection.view, partial(on_done, "embed"))
-        if encoder
-        else (),
+        parts,
         encoder.description if encoder else named,
         rates_of(prices[0]),
         quality,
@@ -312,6 +225,7 @@ def open_trees(
         "view": selection.view,
         "currency": currency,
         "capped": _capped(reader, spec),
+        "sure": sure,
     }
     arrays = {item.name: getattr(loaded, item.name) for item in fields(loaded)}
     tree = Tree(**{**arrays, **derived}, root=root, pool=selection.pool)

@@ -101,11 +101,14 @@ class Tree(RouteTree):
         root: the cache's folder.
         pool: name or TOML file of the pool it was opened with; None is the cache's own.
         capped: share of the answers of each model that ended at the most new tokens it may give.
+        sure: share of the answers that a policy may look at of which it is known how sure the model
+            was; None where the view shows no numbers.
     """
 
     root: Path
     pool: str | None = None
     capped: Mapping[str, float] = field(default_factory=dict)
+    sure: float | None = None
 
     @cached_property
     def texts(self) -> list[Texts]:

@@ -17,8 +17,17 @@ from hierrouter.evaluation.budget import Ceilings
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.sweep import Policy
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.replay.opening import state_texts
+from hierrouter.replay.states import (
+    SIGNALS,
+    LiveAnswer,
+    Looks,
+    knows,
+    numbers_kind,
+    state_numbers,
+    state_texts,
+)
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Routes
 
 ROUTERS_KEPT = 64  # of a policy for every alpha; each is the size of the policy
 
@@ -51,8 +60,7 @@ class LiveState:
     Attributes:
         trained: who decides, of `LivePolicy.at`.
         question: as the models see it.
-        responses: the answers so far, oldest first.
-        path: the models called so far, by number.
+        answers: those so far, oldest first.
         cost: C so far, in money.
         prompts: int64[M], tokens of the next prompt as each model counts them; needed where there
             is a limit.
@@ -61,11 +69,15 @@ class LiveState:
 
     trained: TrainedRouter
     question: str
-    responses: tuple[str, ...] = ()
-    path: tuple[int, ...] = ()
+    answers: tuple[LiveAnswer, ...] = ()
     cost: float = 0.0
     prompts: NDArray[np.int64] | None = None
     rng: np.random.Generator | None = None
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The models called so far, by number."""
+        return tuple(answer.model for answer in self.answers)
 
 
 class LivePolicy:
@@ -119,15 +131,26 @@ class LivePolicy:
 
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
         """float32[n, dim]: what the policy sees of each state."""
+        view, vectors = self.origin.view, np.empty((len(states), 0), dtype=np.float32)
         texts = [
             text
             for state in states
-            for text in state_texts(self.origin.view, state.question, state.responses)
+            for text in state_texts(view, state.question, [said.text for said in state.answers])
         ]
-        if not texts:
-            return np.empty((len(states), 0), dtype=np.float32)
-        vectors: NDArray[np.float32] = self._encoder.encode(texts).reshape(len(states), -1)
-        return vectors
+        if texts:
+            vectors = self._encoder.encode(texts).reshape(len(states), -1)
+        answers = [state.answers for state in states]
+        return np.concatenate([vectors, live_numbers(view, self.origin.routes, answers)], axis=1)
+
+    @property
+    def must_tell(self) -> tuple[str, ...]:
+        """The models that must say how sure they are of their answers, for the policy reads it."""
+        models = self.origin.models
+        if numbers_kind(self.origin.view) != SIGNALS or self.origin.hops == 1:
+            return ()
+        router = self.at(None, None).router
+        places = (knows(len(models), number) for number in range(len(models)))
+        return tuple(name for name, at in zip(models, places, strict=True) if router.sees(at))
 
     def decide(self, states: Sequence[LiveState], embedded: NDArray[np.float32]) -> list[Decision]:
         """The next action at each of some live states, worked out together.
@@ -176,6 +199,18 @@ class LivePolicy:
             )
         objective = replace(trained.objective, max_cost=max_cost)
         return replace(trained, objective=objective, ceilings=ceilings)
+
+
+def live_numbers(
+    view: str, routes: Routes, answers: Sequence[Sequence[LiveAnswer]]
+) -> NDArray[np.float32]:
+    """float32[n, width]: the numbers of some live states; of no width where the view has none.
+
+    `view`: one of `VIEWS`; `routes`: shape of the trees; `answers`: those so far, of each state.
+    """
+    if (kind := numbers_kind(view)) is None:
+        return np.empty((len(answers), 0), dtype=np.float32)
+    return state_numbers(kind, routes.models, Looks.live(answers, routes.hops - 1))
 
 
 class DecisionBatcher:

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.engines.encoders import Encoder
+from hierrouter.engines.generator import Confidence
 from hierrouter.evaluation.outcome import Actions, greedy
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.questions.files import json_lines
-from hierrouter.replay.opening import state_texts
+from hierrouter.replay.states import LiveAnswer, numbers_kind, state_texts
+from hierrouter.serving.decisions import live_numbers
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
@@ -33,6 +35,8 @@ class Step:
         stop: whether the policy chose to end the episode with this call; not where it had to.
         cost: of this call, in money.
         response: the answer, where the log has texts.
+        tokens_out, finish_reason, confidence: what else a router may see of the answer; None where
+            the log does not say.
     """
 
     model: int
@@ -40,6 +44,9 @@ class Step:
     stop: bool
     cost: float
     response: str | None = None
+    tokens_out: int | None = None
+    finish_reason: str | None = None
+    confidence: Confidence | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,24 @@ def _step(step: Any, where: str, shape: LogShape, *, with_text: bool) -> Step:
         stop=bool(stop),
         cost=_cost(step, where, shape.rate[model]),
         response=_text(step, "response", where, required=False, empty=True) if with_text else None,
+        tokens_out=_count(step, "tokens_out", where),
+        finish_reason=_text(step, "finish_reason", where, required=False),
+        confidence=_confidence(step, where),
     )
+
+
+def _confidence(step: Mapping[str, Any], where: str) -> Confidence | None:
+    tokens = _count(step, "logprob_tokens", where)
+    if not tokens:
+        return None
+    total, lowest = (
+        _number(step, name, where, -math.inf, 0.0) for name in ("logprob_sum", "logprob_min")
+    )
+    return Confidence(total, lowest, tokens)
+
+
+def _count(step: Mapping[str, Any], name: str, where: str) -> int | None:
+    return None if step.get(name) is None else int(_number(step, name, where, 0.0))
 
 
 def _cost(step: Mapping[str, Any], where: str, rate: tuple[float, float]) -> float:
@@ -284,7 +308,7 @@ def from_texts(
     numbers: dict[tuple[str, str], int] = {}
     query = [numbers.setdefault((e.dataset, e.query), len(numbers)) for e in episodes]
     log = log_of(episodes, trained, np.array(query))
-    embedding = _embedded(episodes, trained.origin.view, encoder)
+    embedding = _embedded(episodes, trained.origin, encoder)
     node, spent = log.node[log.alive], log.spent[log.alive]
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
@@ -294,21 +318,33 @@ def from_texts(
     return log, logged_states(log, row, node, spent, embedding, target)
 
 
-def _embedded(episodes: Sequence[Episode], view: str, encoder: Encoder) -> NDArray[np.float32]:
+def _embedded(episodes: Sequence[Episode], origin: Origin, encoder: Encoder) -> NDArray[np.float32]:
     """float32[states, dim]: what the view shows before each call, episode after episode."""
-    states = []
+    numbers = numbers_kind(origin.view)
+    states, seen = [], list[list[LiveAnswer]]()
     for episode in episodes:
         assert episode.question is not None  # `has_texts` says so
         responses = [step.response or "" for step in episode.steps]
+        answers = [_answer(step, episode.where) for step in episode.steps] if numbers else []
         for made in range(len(responses)):
-            states.append(state_texts(view, episode.question, responses[:made]))
-    if not states[0]:
-        return np.empty((len(states), 0), np.float32)
+            states.append(state_texts(origin.view, episode.question, responses[:made]))
+            seen.append(answers[:made])
     distinct = sorted({text for texts in states for text in texts})
     vectors = encoder.encode(distinct)
     place = {text: at for at, text in enumerate(distinct)}
     parts = [vectors[[place[texts[at]] for texts in states]] for at in range(len(states[0]))]
-    return np.concatenate(parts, axis=1)
+    return np.concatenate([*parts, live_numbers(origin.view, origin.routes, seen)], axis=1)
+
+
+def _answer(step: Step, where: str) -> LiveAnswer:
+    """What a router that reads numbers sees of a step; raises InputError: the log lacks it."""
+    if step.tokens_out is None:
+        raise InputError(
+            f"tokens_out is missing: {where}; this router reads how long answers are and how sure "
+            "their models were, give tokens_out, finish_reason and logprob_sum, _min and _tokens"
+        )
+    cut = step.finish_reason == "length"
+    return LiveAnswer(step.model, step.response or "", step.tokens_out, cut, step.confidence)
 
 
 def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[np.int64]) -> Log:

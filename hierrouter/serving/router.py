@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from hierrouter.engines import backend
 from hierrouter.engines.encoders import load_encoder
-from hierrouter.engines.generator import Engines, prompt_text
+from hierrouter.engines.generator import Confidence, Engines, Generator, Response, prompt_text
 from hierrouter.learning import bundle
 from hierrouter.learning.checkpoint import load_checkpoint, member_folder
 from hierrouter.learning.run_folders import LIVE, finished_runs
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import OPENAI, ModelSpec, Pool
+from hierrouter.replay.states import LiveAnswer
 from hierrouter.serving.decisions import Decision, DecisionBatcher, LivePolicy, LiveState
 from hierrouter.serving.messages import Question, question_of
 from hierrouter.serving.models import BatchedModel, CallFailed, LiveModel, OnText
@@ -101,12 +102,17 @@ class Router:
     def load_models(self) -> None:
         """Load every model of the pool; references are not called.
 
-        Raises InputError: a model has other weights than the one that the policy learned with;
-        WorldError: a model cannot be loaded, or a server does not answer.
+        Raises InputError: a model has other weights than the one that the policy learned with, or
+        its server does not say how sure it is and the policy reads that; WorldError: a model cannot
+        be loaded, or a server does not answer.
         """
         if self._bundle:
             bundle.require_same_weights(self.pool, self._bundle, self._engines)
-        self.models = {spec.name: _live_model(spec, self._engines) for spec in self.pool.models}
+        must_tell = self.policy.must_tell
+        self.models = {
+            spec.name: _live_model(spec, self._engines, spec.name in must_tell)
+            for spec in self.pool.models
+        }
 
     async def aroute(self, question: Question, options: RouteOptions | None = None) -> RouteResult:
         """Answer a question.
@@ -164,15 +170,29 @@ class Router:
         )
 
 
-def _live_model(spec: ModelSpec, engines: Engines) -> LiveModel:
+def _live_model(spec: ModelSpec, engines: Engines, must_tell: bool) -> LiveModel:
     generator = engines(spec.backend).load(spec)  # a served model is asked for here, too
     if spec.backend != OPENAI:
         return BatchedModel(spec.name, generator)
+    if must_tell:
+        _require_signals(spec, generator)
     from hierrouter.engines.endpoint import EndpointGenerator
     from hierrouter.serving.served import ServedModel
 
     assert isinstance(generator, EndpointGenerator)
     return ServedModel(spec, generator.caller)
+
+
+def _require_signals(spec: ModelSpec, generator: Generator) -> None:
+    """Raises InputError: the server of a model does not say how sure it is of an answer."""
+    from hierrouter.engines.endpoint import PROBE
+
+    for _, answer in generator.generate([PROBE]):
+        if isinstance(answer, Response) and answer.confidence is None:
+            raise InputError(
+                f"model {spec.name} does not say how sure it is of an answer, which this router "
+                "reads; ask a server that sends log-probabilities, or train with another --state"
+            )
 
 
 @dataclass(frozen=True)
@@ -217,6 +237,7 @@ class Hop:
         router_s: seconds that encoder and policy took to decide, for this question and those that
             were decided together with it; what was waited before is in neither of the two.
         model_s: seconds until the answer was there.
+        confidence: how sure the model was; None where its engine does not tell.
         instead_of: the models that were to be called and failed, and why each did.
     """
 
@@ -231,6 +252,7 @@ class Hop:
     cost: float
     router_s: float
     model_s: float
+    confidence: Confidence | None = None
     instead_of: tuple[tuple[str, str], ...] = ()
 
     def as_object(self) -> dict[str, Any]:
@@ -248,6 +270,9 @@ class Hop:
             "model_s": round(self.model_s, 6),
             "response": self.response,
         }
+        if sure := self.confidence:
+            found |= {"logprob_sum": round(sure.total, 6), "logprob_min": round(sure.lowest, 6)}
+            found |= {"logprob_tokens": sure.tokens}
         failed = [{"model": model, "reason": reason} for model, reason in self.instead_of]
         return {**found, "instead_of": failed} if failed else found
 
@@ -342,8 +367,16 @@ class _Routing:
         state = LiveState(
             trained=self.trained,
             question=self.question,
-            responses=tuple(hop.response for hop in self.hops),
-            path=tuple(self.trained.origin.models.index(hop.model) for hop in self.hops),
+            answers=tuple(
+                LiveAnswer(
+                    self.trained.origin.models.index(hop.model),
+                    hop.response,
+                    hop.tokens_out,
+                    hop.finish_reason == "length",
+                    hop.confidence,
+                )
+                for hop in self.hops
+            ),
             cost=sum(hop.cost for hop in self.hops),
             # Long prompts take seconds to count, so in a thread.
             prompts=await to_thread.run_sync(self._prompt_tokens) if limited else None,
@@ -400,6 +433,7 @@ class _Routing:
             cost=found.tokens_in * rate_in + found.tokens_out * rate_out,
             router_s=decision.router_s,
             model_s=perf_counter() - started,
+            confidence=found.confidence,
             instead_of=tuple((failed.model, failed.reason) for failed in failures),
         )
 

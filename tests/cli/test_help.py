@@ -16,7 +16,7 @@ from hierrouter.learning.config import PRESETS
 from hierrouter.pools.files import CALLED, pool_names
 from hierrouter.questions.datasets import dataset_names
 from hierrouter.questions.scoring import SCORERS
-from hierrouter.replay.opening import VIEWS
+from hierrouter.replay.states import VIEWS
 from hierrouter.reports.figures import FORMATS
 from hierrouter_cache.tree import SPLITS
 from hierrouter_cli import options

@@ -12,7 +12,7 @@ import hierrouter as hr
 from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
 from hierrouter.engines.generator import context_text
 from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.opening import DEFAULT_VIEW, VIEWS, state_texts
+from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, state_texts
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
 from hierrouter_cache.tree import RouteTree, route_name

@@ -36,7 +36,7 @@ def without(name: str) -> dict[str, Any]:
 def test_tokens_are_priced_and_other_keys_are_let_be(tmp_path: Path) -> None:
     steps = [TOKENS | {"latency": 3}, BOTH[1]]
     [episode] = read(tmp_path, {**LINE, "steps": steps, "request": "abc", "dataset": "mine"})
-    assert episode.steps[0] == Step(1, 0.25, False, pytest.approx(0.3 * 10 + 0.4 * 5))
+    assert episode.steps[0] == Step(1, 0.25, False, pytest.approx(0.3 * 10 + 0.4 * 5), None, 5)
     assert (episode.dataset, episode.policy, episode.question) == ("mine", "", None)
 
 
