@@ -30,7 +30,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from hierrouter.engines.generator import answers_in_order, prompt_tokens
 from hierrouter.engines.local import TransformersGenerator
 from hierrouter.pools.pool import Generation, ModelSpec
-from hierrouter.questions.testbed import model_path
+from hierrouter.questions.shipped import model_path
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def row(name: str, shape: Shape, work: Work, device: str) -> str:
         model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).eval()
     model.generation_config.eos_token_id = shape.vocabulary + 1  # no token
     spec = ModelSpec(name, name, 0.0, device=device, generation=Generation(work.new))
-    tokenizer = AutoTokenizer.from_pretrained(model_path("calc"))
+    tokenizer = AutoTokenizer.from_pretrained(model_path("testbed:calc"))
     static = TransformersGenerator(model, tokenizer, spec, "")
     prompts = digits(work)
     answers_in_order(static, prompts[:1])  # what is done once is done

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from hierrouter.questions.graded import FAMILIES, TASKS, TAUGHT, Draw, vocabulary, world
 from hierrouter.questions.testbed import LETTERS, Task
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests import it as a module of a package
-from graded_questions import FAMILIES, TASKS, TAUGHT, Draw, vocabulary, world
 from testbed_recipe import Lesson, Recipe, build_tokenizer, train_model
 
 SHARE_AT_ROOT = 0.5

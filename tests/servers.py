@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from hierrouter.questions.testbed import model_path
+from hierrouter.questions.shipped import model_path
 from tests.conftest import environment
 from tests.engines import told
 
@@ -268,7 +268,7 @@ RESPONSE_TEMPLATE = {
 
 def servable(name: str, folder: Path) -> Path:
     """The testbed's model `name`, copied so that `transformers serve` reads its answers."""
-    target = Path(shutil.copytree(model_path(name), folder / name))
+    target = Path(shutil.copytree(model_path(f"testbed:{name}"), folder / name))
     path = target / "tokenizer_config.json"
     config = json.loads(path.read_text()) | {"response_template": RESPONSE_TEMPLATE}
     path.write_text(json.dumps(config))

@@ -18,7 +18,7 @@ from hierrouter import __version__
 from hierrouter.engines.encoders import PAPER_ENCODER
 from hierrouter.engines.identity import folder_digest
 from hierrouter.learning.run_folders import RUNS, finished_runs
-from hierrouter.questions import testbed
+from hierrouter.questions.shipped import model_path
 from hierrouter_cache import errors
 from hierrouter_cache.locks import folder_lock
 from hierrouter_cache.parts import parts_folder
@@ -54,7 +54,7 @@ def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
         "packages": packages,
         "extras": extras,
         "devices": devices,
-        "testbed": shipped_models,
+        "models": shipped_models,
         "paper's encoder": paper_encoder,
         "hub": hub,
         "disk": lambda: disk(cache),
@@ -331,16 +331,16 @@ def integrity(cache: Path) -> Iterator[Finding]:
 
 # `folder_digest` of each shipped model; new weights come with new digests.
 DIGESTS = {
-    "calc": "81e2fb3912fa797badad212db6af727e",
-    "text": "c50b0e506343dc375414a9002d05b6b6",
-    "facts": "00f5032cc4487ff13ffa92669a87f098",
+    "testbed/calc": "81e2fb3912fa797badad212db6af727e",
+    "testbed/text": "c50b0e506343dc375414a9002d05b6b6",
+    "testbed/facts": "00f5032cc4487ff13ffa92669a87f098",
 }
-MODELS = testbed.model_path("calc").parent
+MODELS = model_path("testbed:calc").parents[1]
 WEIGHTS = "model.safetensors"
 
 
 def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
-    """Every file of the testbed's models, a folder each, hashed."""
+    """Every file of the package's models, a folder each, hashed."""
     damaged = []
     for name, digest in DIGESTS.items():
         with contextlib.suppress(errors.InputError):  # no weights there
@@ -351,7 +351,7 @@ def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
         raise errors.WorldError(
             f"damaged or missing: {', '.join(damaged)} in {folder}; install the package again"
         )
-    yield Finding("testbed", "ok", f"{', '.join(DIGESTS)}: every byte as shipped")
+    yield Finding("models", "ok", f"{', '.join(DIGESTS)}: every byte as shipped")
 
 
 def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:

@@ -23,10 +23,12 @@ DEFAULT_SCORER = PAPER_SCORER
 MAX_SEED = 2**31 - 1
 
 # What a shell offers. The lists are here because the modules that own them are slow to import.
-POOLS = ("cpu", "paper", "testbed")
+POOLS = ("cpu", "graded", "paper", "testbed")
 DATASETS = (
     *("testbed", "arith", "string", "fact", "story", "census", "backcap", "room", "copies"),
-    *("mirror", "riddle", "gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge"),
+    *("mirror", "riddle", "graded", "small", "plus", "total", "spell", "letters", "capital"),
+    *("people", "backcapital", "bothpeople", "backsum", "backpeople"),
+    *("gsm8k", "math", "mbpp", "mmlu", "arc-easy", "arc-challenge"),
 )
 ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")

@@ -21,7 +21,7 @@ from hierrouter.pools.files import load_pool, overridden
 from hierrouter.pools.pool import Pool, reachable
 from hierrouter.questions.datasets import load_queries
 from hierrouter.questions.query import Query
-from hierrouter.questions.testbed import FAMILIES
+from hierrouter.questions.shipped import group_of
 from hierrouter.replay.opening import Selection, listed, open_tree
 from hierrouter_cache import CACHE
 from hierrouter_cache.mirror import copying_to, pull
@@ -90,7 +90,7 @@ def collect(
 
     Args:
         datasets: names, or .jsonl or .parquet files, as a list or as "a,b".
-        pool: name or TOML file; default: "testbed" for the testbed's questions, else "paper".
+        pool: name or TOML file; default: that of the questions' group, else "paper".
         cache: its folder; made where there is none.
         limit: at most so many queries of each dataset; default 300, of a file all.
         seed: of the draw and of the folds; default 42.
@@ -184,8 +184,7 @@ def planned(
         chosen, queries = (load_pool(pool) if pool else last[0]), last[1]
     else:
         names = datasets or [TESTBED]
-        ours = all(name in (TESTBED, *FAMILIES) for name in names)
-        chosen = load_pool(pool or (TESTBED if ours else PAPER))
+        chosen = load_pool(pool or group_of(names) or PAPER)
         drawn = noted_queries(names, limit, PAPER_SEED if seed is None else seed, data, on_note)
         queries = tuple(drawn)
     if pool and (note := chosen.unit_note()):

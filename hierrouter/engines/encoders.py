@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.engines.generator import PART_BREAK
-from hierrouter.engines.identity import TESTBED, folder_digest, hub_commit
+from hierrouter.engines.identity import folder_digest, hub_commit
 from hierrouter.pools.pool import Pool
+from hierrouter.questions.shipped import is_shipped
 from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 
 BUILT_IN = "hashed-ngrams"
@@ -41,10 +42,10 @@ class Encoder(Protocol):
 def default_encoder(pool: Pool) -> str:
     """The encoder that a pool names.
 
-    Where it names none: hashed n-grams for the models of the testbed, which were made for them, and
+    Where it names none: hashed n-grams for the package's models, which were made for them, and
     the paper's model for all others, over windows, so that the newest answer is seen.
     """
-    ours = all(model.model.startswith(TESTBED) for model in pool.everyone)
+    ours = all(is_shipped(model.model) for model in pool.everyone)
     return pool.encoder or (BUILT_IN if ours else PAPER_ENCODER)
 
 

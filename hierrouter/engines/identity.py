@@ -12,10 +12,9 @@ from math import prod
 from pathlib import Path
 
 from hierrouter.pools.pool import Endpoint, Identity, ModelSpec
-from hierrouter.questions import testbed
+from hierrouter.questions import shipped
 from hierrouter_cache.errors import InputError, WorldError
 
-TESTBED = "testbed:"
 CONTINUOUS = "continuous"
 HUB_TIMEOUT_S = 5.0  # a hub that says nothing is not waited for, model after model
 # One of them is in every repository: of a language model, of a sentence encoder without one.
@@ -131,16 +130,10 @@ def hub_commit(model: str, revision: str | None) -> str:
 def named_folder(spec: ModelSpec) -> Path | None:
     """The folder a spec names, whether it is there or not; None where it is a hub id.
 
-    Raises InputError: a model that the testbed does not have.
+    Raises InputError: a model that the package does not have.
     """
-    if spec.model.startswith(TESTBED):
-        name = spec.model.removeprefix(TESTBED)
-        if name not in testbed.MODELS:
-            raise InputError(
-                f"unknown testbed model {name}: model {spec.name}; known: "
-                f"{', '.join(testbed.MODELS)}"
-            )
-        return testbed.model_path(name)
+    if shipped.is_shipped(spec.model):
+        return shipped.model_path(spec.model)
     folder = Path(spec.model).expanduser()
     is_path = folder.is_absolute() or spec.model.startswith(("./", "~"))
     return folder if is_path or folder.is_dir() else None

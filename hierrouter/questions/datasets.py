@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hierrouter.questions import sources, testbed
+from hierrouter.questions import shipped, sources
 from hierrouter.questions.query import Query
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import digest
@@ -26,7 +26,7 @@ class KnownDataset:
 
     Attributes:
         name: what a user types.
-        origin: "testbed", "file" or "hub".
+        origin: "testbed", "graded", "file" or "hub".
         place: the file, or the repository.
         questions: how many there are to draw from; None where as many as are asked for.
     """
@@ -39,7 +39,7 @@ class KnownDataset:
 
 def dataset_names() -> list[str]:
     """All names that `load_queries` knows besides file paths."""
-    return ["testbed", *testbed.FAMILIES, *sources.PAPER_DATASETS]
+    return [*shipped.GROUPS, *shipped.FAMILIES, *sources.PAPER_DATASETS]
 
 
 def known_datasets(data: Path) -> list[KnownDataset]:
@@ -49,7 +49,7 @@ def known_datasets(data: Path) -> list[KnownDataset]:
 
     `data`: folder of the paper's datasets as files.
     """
-    known = [KnownDataset(name, "testbed", "", None) for name in testbed.FAMILIES]
+    known = [KnownDataset(name, group, "", None) for name, group in shipped.FAMILIES.items()]
     for name, source in sources.HUB.items():
         file = _file_of(name, data)
         if file.exists():
@@ -72,7 +72,7 @@ def load_queries(
     the hub is needed and cannot be reached.
 
     Args:
-        names: known names or paths of files; `testbed` stands for all its families.
+        names: known names or paths of files; `testbed` and `graded` stand for all their families.
         limit: at most so many queries a dataset, drawn with the seed; None is 300, or all of a
             file given by path.
         seed: of the draw and of the folds.
@@ -81,10 +81,10 @@ def load_queries(
             test are nearly the same as one in another fold.
     """
     queries: list[Query] = []
-    written: list[Query] = []  # by people: folds of the testbed share nothing by construction
+    written: list[Query] = []  # by people: folds of our own share nothing by construction
     for name in _expand(names):
-        if name in testbed.FAMILIES:
-            queries += testbed.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
+        if name in shipped.FAMILIES:
+            queries += shipped.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
             continue
         # The paper's cap is for the paper's datasets; a file of one's own is taken whole.
         if sources.is_file(name):
@@ -133,7 +133,7 @@ def _expand(names: Sequence[str]) -> list[str]:
                 f"unknown dataset: {name}; {suggestion(name, known)}or give a .jsonl or .parquet "
                 "file"
             )
-        expanded += testbed.FAMILIES if name == "testbed" else [name]
+        expanded += shipped.GROUPS[name].tasks if name in shipped.GROUPS else [name]
     return list(dict.fromkeys(expanded))
 
 

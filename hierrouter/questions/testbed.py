@@ -11,76 +11,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Literal
-
-from hierrouter.questions.query import Query
-from hierrouter_cache.errors import InputError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Model = Literal["calc", "text", "facts"]
 MODELS: tuple[Model, ...] = ("calc", "text", "facts")
-
-_CYCLE = 50
-_STRIDE = 27  # coprime with the cycle: spreads the splits instead of bunching them
-_TRAIN, _VALIDATION = 28, 7
-_PATIENCE = 2000
-
-
-def questions(family: str, seed: int = 42, limit: int = 300) -> list[Query]:
-    """At most `limit` questions of `family`, the same for the same arguments.
-
-    No text occurs twice, and no operand pair, word, room or place of one split occurs in
-    another. Families about places or rooms are finite: once a split has run dry its turns are
-    skipped, so fewer than `limit` questions come back (never below 300 if asked for 300 or
-    more). Raises `InputError` for an unknown family or a negative limit.
-    """
-    if family not in TASKS:
-        raise InputError(f"unknown testbed family: {family!r}; choose from {', '.join(TASKS)}")
-    if limit < 0:
-        raise InputError(f"a limit cannot be negative: {limit}; give 0 or more")
-    tasks = {split: _distinct(family, split, seed) for split in SPLITS}
-    found = []
-    for number in range(limit):
-        split = _cut(number * _STRIDE % _CYCLE, _TRAIN, _VALIDATION)
-        task = next(tasks[split], None)
-        if task is not None:
-            identity = f"{family}-{number:04d}"
-            found.append(Query(identity, family, task.question, (task.answer,), split))
-    return found
-
-
-def _distinct(family: str, split: Split, seed: int) -> Iterator[Task]:
-    """Tasks with new question texts until none has turned up for `_PATIENCE` draws."""
-    draw = Draw(Random(f"{family} {split} {seed}"), split)  # noqa: S311 - draws questions
-    seen: set[str] = set()
-    misses = 0
-    while misses < _PATIENCE:
-        task = TASKS[family](draw)
-        misses += 1
-        if task.question not in seen:
-            seen.add(task.question)
-            misses = 0
-            yield task
-
-
-def _cut(place: int, train: int, validation: int) -> Split:
-    if place < train:
-        return "train"
-    return "validation" if place < train + validation else "test"
-
-
-def model_path(name: str) -> Path:
-    """The shipped `from_pretrained` folder of specialist `name`.
-
-    Raises `InputError` where there is no such specialist.
-    """
-    if name not in MODELS:
-        raise InputError(f"unknown testbed model: {name!r}; choose from {', '.join(MODELS)}")
-    return Path(__file__).parent / "specialists" / name
-
 
 LONGEST_ROW = 9  # letters that `copies` asks for
 
@@ -296,7 +233,10 @@ def word_split(word: str) -> Split:
 
 
 def _hashed(text: str) -> Split:
-    return _cut(zlib.crc32(text.encode()) % 100, _TRAIN_PERCENT, _VALIDATION_PERCENT)
+    place = zlib.crc32(text.encode()) % 100
+    if place < _TRAIN_PERCENT:
+        return "train"
+    return "validation" if place < _TRAIN_PERCENT + _VALIDATION_PERCENT else "test"
 
 
 UNKNOWN = "unknown"

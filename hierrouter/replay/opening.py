@@ -17,8 +17,8 @@ from hierrouter.pools.files import currency_of, given_prices, prices_of
 from hierrouter.pools.pool import Price, rates_of
 from hierrouter.questions.scoring import GIVEN
 from hierrouter.questions.scoring import scorer as scorer_named
+from hierrouter.questions.shipped import GROUPS
 from hierrouter.questions.sources import dataset_called, is_file
-from hierrouter.questions.testbed import FAMILIES
 from hierrouter.replay.states import (
     DEFAULT_VIEW,
     embed_states,
@@ -325,7 +325,7 @@ def _expand(names: Sequence[str], collected: Sequence[str]) -> set[str]:
         if not name:
             raise InputError("empty dataset name: --datasets; separate names by one comma")
         own = {name, dataset_called(Path(name).stem if is_file(name) else name)}
-        members = (set(FAMILIES) if name == "testbed" else own) & set(collected)
+        members = (set(GROUPS[name].tasks) if name in GROUPS else own) & set(collected)
         if not members:
             raise InputError(
                 f"dataset not in the cache: {name}; {suggestion(name, collected)}"

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from hierrouter.learning.checkpoint import read_tensors, write_tensors
-from hierrouter.questions.testbed import model_path
+from hierrouter.questions.shipped import model_path
 from hierrouter.replay.inspection import ask_cache
 from hierrouter_cache.parts import sha16
 from hierrouter_cache.writer import PartWriter
@@ -356,7 +356,7 @@ def nested(place: Place, name: str) -> None:
 
 def model_with_code(place: Place, name: str) -> None:
     """A saved model that brings Python of its own."""
-    folder = Path(shutil.copytree(model_path("calc"), place.home / name))
+    folder = Path(shutil.copytree(model_path("testbed:calc"), place.home / name))
     config = json.loads((folder / "config.json").read_text()) | {
         "model_type": "evil",
         "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},

@@ -44,7 +44,7 @@ def test_a_place_that_works_and_how_a_new_one_begins(home: Place, place: Place) 
     told = home.tells("doctor")
     assert told["works"]
     found = {each["subject"]: each["state"] for each in told["findings"]}
-    for subject in ("hierrouter", "packages", "cpu", "testbed", "disk", "cache", "router"):
+    for subject in ("hierrouter", "packages", "cpu", "models", "disk", "cache", "router"):
         assert found[subject] == "ok", told
     assert sorted(home.folder.rglob("*")) == before, "nothing stays behind"
     lines = {line[9:25].strip(): line for line in place.does("doctor").stdout.splitlines()}
@@ -114,7 +114,7 @@ def test_a_broken_package_is_a_problem_of_the_world(cold: Run, tmp_path: Path) -
     done = cold("doctor", cwd=tmp_path)
     assert done.returncode == 1
     assert "problem  devices         broken package: libtorch.so: cannot open; inst" in done.stdout
-    assert "ok       testbed" in done.stdout
+    assert "ok       models" in done.stdout
 
 
 def test_what_is_missing_or_old_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +166,14 @@ def test_shipped_models_that_are_missing_or_altered_are_a_problem(tmp_path: Path
     shutil.copytree(doctor.MODELS, models)
     (found,) = doctor.shipped_models(models)
     assert found.state == "ok"
-    file = models / "calc" / "tokenizer.json"
+    file = models / "testbed" / "calc" / "tokenizer.json"
     file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
-    with pytest.raises(WorldError, match="damaged or missing: calc in "):
+    with pytest.raises(WorldError, match="damaged or missing: testbed/calc in "):
         list(doctor.shipped_models(models))
-    (models / "text" / doctor.WEIGHTS).unlink()
-    shutil.rmtree(models / "facts")
-    with pytest.raises(WorldError, match=r"damaged or missing: calc, text, facts in .*; install"):
+    (models / "testbed" / "text" / doctor.WEIGHTS).unlink()
+    shutil.rmtree(models / "testbed" / "facts")
+    lost = r"damaged or missing: testbed/calc, testbed/text, testbed/facts in .*; install"
+    with pytest.raises(WorldError, match=lost):
         list(doctor.shipped_models(models))
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hierrouter.pools.files import load_pool
+from hierrouter.questions.shipped import FAMILIES
 from hierrouter.questions.sources import PAPER_DATASETS
-from hierrouter.questions.testbed import FAMILIES
 from hierrouter.reports.plans import listed
 from tests.cli.conftest import Place
 from tests.conftest import environment
@@ -54,7 +54,7 @@ def hub_with(folder: Path, files: dict[str, str]) -> None:
 
 def test_the_shipped_pools_are_listed(place: Place) -> None:
     found = place.tells("pools")
-    assert list(found) == ["cpu", "paper", "testbed"]
+    assert list(found) == ["cpu", "graded", "paper", "testbed"]
     assert [model["weights"] for model in found["testbed"]["listing"]] == ["here"] * 3
     assert [model["role"] for model in found["paper"]["listing"]].count("reference") == 2
     sizes = [model["parameters"] for model in found["cpu"]["listing"]]

@@ -27,7 +27,7 @@ from hierrouter.engines.generator import (
     answers_in_order,
 )
 from hierrouter.pools.pool import Generation, ModelSpec
-from hierrouter.questions import testbed
+from hierrouter.questions.shipped import model_path
 from hierrouter_cache.errors import InputError, WorldError
 from tests.engines import Scripted
 from tests.models import ARCHITECTURES, save_random_model
@@ -393,7 +393,7 @@ def test_a_gpu_that_vllm_would_not_take_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_a_chat_template_that_fails_is_named() -> None:
     """Found out before the engine is asked for anything; so this needs no more of it."""
-    tokenizer = AutoTokenizer.from_pretrained(testbed.model_path("calc"))
+    tokenizer = AutoTokenizer.from_pretrained(model_path("testbed:calc"))
     window = SimpleNamespace(max_model_len=256)
     engine = SimpleNamespace(model_config=window, get_tokenizer=lambda: tokenizer)
     generator = vllm.VllmGenerator(engine, SPEC, "")

@@ -15,10 +15,9 @@ import pytest
 import torch
 
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.engines import backend, local
+from hierrouter.engines import backend, identity, local
 from hierrouter.engines.identity import hub_commit
 from hierrouter.pools.pool import Generation, Identity, ModelSpec, Pool
-from hierrouter.questions import testbed
 from hierrouter.questions.query import Query
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter_cache.errors import IncompleteTree
@@ -217,8 +216,8 @@ def test_a_pool_file_does_not_open_answers_of_other_weights(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(testbed, "MODELS", ("a", "b"))
-    monkeypatch.setattr(testbed, "model_path", models.joinpath)
+    named = lambda model: models / model.partition(":")[2]  # noqa: E731
+    monkeypatch.setattr(identity.shipped, "model_path", named)
     placed = each(lambda model: replace(model, model=place.format(model.name)))(pool(models))
     calls(placed, tmp_path / "cache")
     selection = pool_file(tmp_path, placed)

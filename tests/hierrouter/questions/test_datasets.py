@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hierrouter.questions import testbed
 from hierrouter.questions.datasets import known_datasets, load_queries, near_line, near_pairs
 from hierrouter.questions.query import Query, find_query, full_names
+from hierrouter.questions.shipped import FAMILIES, questions
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Routes
@@ -59,7 +59,7 @@ def test_every_name_has_an_origin(tmp_path: Path) -> None:
     write(tmp_path / "mmlu.jsonl", rows(7))
     write(tmp_path / "arc-easy.parquet", rows(5))
     known = {each.name: (each.origin, each.questions) for each in known_datasets(tmp_path)}
-    assert list(known) == [*testbed.FAMILIES, *PAPER_DATASETS]
+    assert list(known) == [*FAMILIES, *PAPER_DATASETS]
     assert (known["mmlu"], known["arc-easy"]) == (("file", 7), ("file", 5))
     assert (known["gsm8k"], known["riddle"]) == (("hub", 1_319), ("testbed", None))
 
@@ -184,7 +184,7 @@ def test_real_questions_raise_no_false_alarm() -> None:
 
 
 def test_more_questions_than_one_block_are_compared() -> None:
-    drawn = testbed.questions("story", seed=1, limit=400)
+    drawn = questions("story", seed=1, limit=400)
     queries = [asked(query.question, "test") for query in drawn]
     twins = [asked(query.question + " ?", "train") for query in drawn]
     assert len(queries) > 300

@@ -13,7 +13,8 @@ from benchmarks import testbed_recipe
 from benchmarks.testbed_recipe import Progress, counterfactual
 from hierrouter.questions import testbed
 from hierrouter.questions.answers import token_f1
-from hierrouter.questions.testbed import MODELS, TASKS, UNKNOWN, Draw, Task, model_path
+from hierrouter.questions.shipped import FAMILIES, model_path, questions
+from hierrouter.questions.testbed import MODELS, TASKS, UNKNOWN, Draw, Task
 from hierrouter_cache.errors import InputError
 
 NUMBERS = {
@@ -39,24 +40,20 @@ def pieces(family: str, question: str) -> set[object]:
     return {*words, *numbers}
 
 
-@pytest.mark.parametrize("family", testbed.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_three_hundred_distinct_questions_in_the_promised_shares(family: str) -> None:
-    asked = testbed.questions(family)
+    asked = questions(family)
     assert len({question.question for question in asked}) == len(asked) == 300
     assert [question.id for question in asked] == [f"{family}-{n:04d}" for n in range(300)]
     counts = Counter(question.split for question in asked)
     assert counts == {"train": 168, "validation": 42, "test": 90}
-    assert (
-        asked[:100]
-        == testbed.questions(family, limit=100)
-        != testbed.questions(family, seed=43, limit=100)
-    )
+    assert asked[:100] == questions(family, limit=100) != questions(family, seed=43, limit=100)
 
 
 @pytest.mark.parametrize("family", testbed.FAMILIES)
 def test_no_piece_occurs_in_two_splits(family: str) -> None:
     found: dict[str, set[object]] = {split: set() for split in testbed.SPLITS}
-    for question in testbed.questions(family, limit=600):
+    for question in questions(family, limit=600):
         assert pieces(family, question.question), question.question
         found[question.split] |= pieces(family, question.question)
     for one, other in combinations(testbed.SPLITS, 2):
@@ -70,17 +67,17 @@ def test_a_shared_piece_would_be_noticed() -> None:
 
 
 def test_a_finite_family_gives_what_it_has() -> None:
-    assert len(testbed.questions("mirror", limit=10_000)) == 5 * len(testbed.world().places)
-    assert len(testbed.questions("riddle", limit=10_000)) == 5 * len(testbed.world().rooms)
+    assert len(questions("mirror", limit=10_000)) == 5 * len(testbed.world().places)
+    assert len(questions("riddle", limit=10_000)) == 5 * len(testbed.world().rooms)
 
 
 def test_unknown_names_and_negative_limits_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown testbed family: 'poetry'; choose from arith"):
-        testbed.questions("poetry")
+    with pytest.raises(InputError, match="unknown family: 'poetry'; choose from arith"):
+        questions("poetry")
     with pytest.raises(InputError, match="a limit cannot be negative: -1"):
-        testbed.questions("arith", limit=-1)
-    with pytest.raises(InputError, match="unknown testbed model: 'gpt'; choose from calc"):
-        testbed.model_path("gpt")
+        questions("arith", limit=-1)
+    with pytest.raises(InputError, match="unknown testbed model gpt; known: calc"):
+        model_path("testbed:gpt")
 
 
 def test_the_world_is_consistent() -> None:
@@ -96,10 +93,10 @@ def test_the_world_is_consistent() -> None:
 
 def test_answers_follow_from_the_question_and_the_world() -> None:
     capitals = {place.name: place.capital for place in testbed.world().places}
-    for question in testbed.questions("backcap"):
+    for question in questions("backcap"):
         (name,) = pieces("backcap", question.question)
         assert question.answers == (capitals[str(name)][::-1],)
-    for question in testbed.questions("arith"):
+    for question in questions("arith"):
         left, sign, right = re.findall(rf"\d+|{SIGNS}", question.question)
         value = int(left) + int(right) * (1 if sign in ("+", "plus") else -1)
         assert question.answers == (str(value),)
@@ -135,9 +132,9 @@ THREE_MEGABYTES = 3_000_000
 class Specialist:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(model_path(name))
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(model_path(f"testbed:{name}"))
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            model_path(name), dtype=torch.float32
+            model_path(f"testbed:{name}"), dtype=torch.float32
         ).eval()
 
     def answer(self, prompts: list[str]) -> list[str]:
@@ -170,7 +167,7 @@ def tasks(family: str, count: int = 30) -> list[Task]:
 
 
 def test_folders_are_small_pad_left_and_name_their_end_token(pool: dict[str, Specialist]) -> None:
-    files = [file for name in MODELS for file in model_path(name).iterdir()]
+    files = [file for name in MODELS for file in model_path(f"testbed:{name}").iterdir()]
     assert sum(file.stat().st_size for file in files) < THREE_MEGABYTES
     assert len({specialist.model.config.model_type for specialist in pool.values()}) == 3
     for specialist in pool.values():

@@ -1,14 +1,18 @@
-"""Graded questions: true, disjoint in their folds, and taught in steps."""
+"""Graded questions: true, disjoint in their folds, and models that know them by their size."""
 
 import re
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from benchmarks import graded_recipe
-from benchmarks.graded_questions import FAMILIES, TASKS, TAUGHT, Draw, fold_of, world
+from hierrouter.collection.collect import collect
+from hierrouter.questions.graded import FAMILIES, MODELS, TASKS, TAUGHT, Draw, fold_of, world
+from hierrouter.questions.shipped import model_path, questions
+from hierrouter.replay.inspection import ask_cache
 
 PLACES = {place.name: place for place in world()}
 
@@ -45,23 +49,25 @@ TRUE: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_answer_is_the_true_one_and_no_fold_shares_a_piece(family: str) -> None:
-    """What is taught of sums and words is asked nobody; places are known to all."""
     folds: dict[str, set[str]] = {}
-    for fold in ("train", "validation", "test", TAUGHT):
-        draw = Draw(Random(3), fold)
-        for task in (TASKS[family](draw) for _ in range(60)):
-            assert task.answer == TRUE[family](task.question)
-            pieces = places(task.question)
-            if pieces and fold == TAUGHT:
-                continue
-            if not pieces:
-                said = terms(task.question)
-                text = "+".join(map(str, sorted(said))) if said else word(task.question)
-                pieces = [text if said else min(text, text[::-1])]
-                assert fold_of(pieces[0]) == fold
-            folds.setdefault(fold, set()).update(pieces)
+    for query in questions(family, seed=3, limit=100):
+        assert query.answers == (TRUE[family](query.question),)
+        pieces = places(query.question)
+        if not pieces:
+            said = terms(query.question)
+            text = word(query.question) if not said else "+".join(map(str, sorted(said)))
+            pieces = [min(text, text[::-1]) if not said else text]
+            assert fold_of(pieces[0]) == query.split != TAUGHT
+        folds.setdefault(query.split, set()).update(pieces)
     for one, other in combinations(folds.values(), 2):
         assert not one & other
+
+
+def test_what_is_taught_of_sums_and_words_is_asked_nobody() -> None:
+    for family in ("small", "plus", "total", "spell", "letters", "backsum"):
+        draw = Draw(Random(1), TAUGHT)
+        taught = {TASKS[family](draw).question for _ in range(300)}
+        assert not taught & {query.question for query in questions(family, limit=100)}
 
 
 def test_a_lesson_asks_a_specialist_for_its_own_step() -> None:
@@ -73,3 +79,33 @@ def test_a_lesson_asks_a_specialist_for_its_own_step() -> None:
     assert graded_recipe.reply("text", task, (terms_of, total)) == answer
     for model in ("nano", "general"):
         assert graded_recipe.reply(model, task, told) == answer
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return collect("graded", cache=tmp_path_factory.mktemp("graded") / "cache", limit=20)
+
+
+def test_dear_models_know_more_and_specialists_their_own_ground(cache: Path) -> None:
+    rows = ask_cache(
+        cache,
+        "SELECT dataset, route, avg(value) AS right FROM scores "
+        "WHERE hop = 0 AND scorer = 'token_f1' GROUP BY ALL",
+    ).to_pylist()
+    right = {(row["route"], row["dataset"]): row["right"] for row in rows}
+
+    def mean(model: str, *families: str) -> float:
+        return sum(right[model, family] for family in families) / len(families)
+
+    assert mean("general", *FAMILIES) > mean("nano", *FAMILIES) + 0.15
+    for model, ground in {
+        "calc": ("small", "plus", "total"),
+        "text": ("spell", "letters"),
+        "facts": ("capital", "people"),
+    }.items():
+        assert mean(model, *ground) > 0.85 > 0.6 > mean(model, *set(FAMILIES) - set(ground))
+
+
+def test_the_models_are_small() -> None:
+    folders = [model_path(f"graded:{name}") for name in MODELS]
+    assert sum((folder / "model.safetensors").stat().st_size for folder in folders) < 6e6

@@ -1,8 +1,8 @@
 """Graded questions: sums, words and facts from easy to hard, for models from cheap to dear.
 
-A cheap model is to be right on the easy questions, a dear one on the hard ones, and a specialist on
-its own ground; how hard a question is for a model its text hardly tells. `graded_recipe.py` trains
-five such models.
+Five models come with them, priced by size. A cheap one is right on the easy questions, a dear one
+on the hard ones, and a specialist on its own ground; how hard a question is for a model its text
+hardly tells. `benchmarks/graded_recipe.py` trains the models.
 """
 
 import re
@@ -202,7 +202,7 @@ def vocabulary() -> frozenset[str]:
 @cache
 def world() -> tuple[Place, ...]:
     """All places, the most spoken of first; the same on every machine."""
-    rng, names = Random(11), set[str]()
+    rng, names = Random(11), set[str]()  # noqa: S311 - a world, no secret
 
     def name() -> str:
         while True:
