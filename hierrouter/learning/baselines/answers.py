@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.isotonic import IsotonicRegression
 
 from hierrouter.engines.encoders import BUILT_IN, Encoder, HashedNgrams, load_encoder
 from hierrouter.learning.baselines.arms import Answers, Arms, Baseline, Seen
@@ -52,7 +54,8 @@ def load_answers(
     found = {}
     for name, (keys, tokens) in last.items():
         row, rows = np.split(rows, [keys.shape[1]], axis=1)
-        found[name] = Answers(vectors, row, group[row], tokens)
+        sure = np.exp(np.round(reader.signals(keys).total, 3))
+        found[name] = Answers(vectors, row, group[row], tokens, sure)
     return found
 
 
@@ -144,6 +147,18 @@ class AnswerScorer:
         return Judge(self, seen, self.prior.predict(seen.question))
 
 
+class Reads(Protocol):
+    """Says how good an answer looks, once its calls were made."""
+
+    @property
+    def seen(self) -> Seen: ...
+
+    def score(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n], in [0, 1]; see `Judge.score`."""
+
+
 @dataclass(frozen=True)
 class Judge:
     """A scorer of the answers to some queries.
@@ -184,12 +199,81 @@ class Judge:
             prior.max(axis=1),
             self.scorer.rank[arm],
             np.log1p(answers.tokens[query, arm]),
+            np.nan_to_num(answers.sure[query, arm], nan=-1.0),
             others.sum(axis=1),
             (others & same).sum(axis=1),
         ]
         asked = seen.question[query] @ self.scorer.question
         said = answers.vectors[answers.row[query, arm]] @ self.scorer.answer
         return np.column_stack([*columns, asked, said])
+
+
+@dataclass(frozen=True)
+class ByConfidence:
+    """How often an arm was right when its model was as sure of its answer.
+
+    Attributes:
+        seen: with the answers of all arms.
+        calibrated: from the probability of an answer to quality, of each arm; None where no engine
+            told how sure it was.
+        mean: float64[arms], quality where nothing is told.
+    """
+
+    seen: Seen
+    calibrated: Sequence[IsotonicRegression | None]
+    mean: NDArray[np.float64]
+
+    def score(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n], in [0, 1]: expected quality of one arm's answer; see `Judge.score`."""
+        found, sure = self.mean[arm], read_answers(self.seen).sure[query, arm]
+        for number in np.unique(arm):
+            rows = np.flatnonzero((arm == number) & ~np.isnan(sure))
+            if (fitted := self.calibrated[number]) is not None and len(rows):
+                found[rows] = fitted.predict(sure[rows])
+        return found
+
+
+def fit_confidence(train: Arms, rng: np.random.Generator) -> Callable[[Seen], ByConfidence]:
+    """Isotonic regression of an arm's quality on the probability of its answer, arm by arm."""
+    sure = read_answers(train.seen).sure
+    fitted: list[IsotonicRegression | None] = []
+    mean = train.quality.mean(axis=0)
+    for arm in range(train.seen.arms):
+        rows = np.flatnonzero(~np.isnan(sure[:, arm]))
+        one = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip") if len(rows) else None
+        fitted.append(one and one.fit(sure[rows, arm], train.quality[rows, arm]))
+        if 0 < len(rows) < len(train):
+            mean[arm] = np.delete(train.quality[:, arm], rows).mean()
+    return lambda seen: ByConfidence(seen, fitted, mean)
+
+
+@dataclass(frozen=True)
+class ByAgreement:
+    """Which share of the other answers that were read says the same."""
+
+    seen: Seen
+
+    def score(
+        self, query: NDArray[np.int64], arm: NDArray[np.int64], read: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """float64[n], in [0, 1]; 0 where no other answer was read; see `Judge.score`."""
+        group = read_answers(self.seen).group
+        others = read & (np.arange(self.seen.arms) != arm[:, None])
+        same = others & (group[query] == group[query, arm][:, None])
+        share: NDArray[np.float64] = same.sum(axis=1) / np.maximum(others.sum(axis=1), 1)
+        return share
+
+
+def fit_agreement(train: Arms, rng: np.random.Generator) -> Callable[[Seen], ByAgreement]:
+    """Nothing is learned."""
+    return ByAgreement
+
+
+def fit_judge(train: Arms, rng: np.random.Generator) -> Callable[[Seen], Judge]:
+    """`fit_scorer`, ready for any queries."""
+    return fit_scorer(train, rng).judge
 
 
 def fit_scorer(train: Arms, rng: np.random.Generator) -> AnswerScorer:

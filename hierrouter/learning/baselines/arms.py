@@ -26,16 +26,25 @@ class Answers:
         row: int64[queries, arms], row of `vectors`.
         group: int64[queries, arms], equal where answers say the same; compared within a query.
         tokens: int64[queries, arms], length of the answer.
+        sure: float64[queries, arms], probability of the answer as its model saw it, rounded as in
+            `hierrouter.replay.states`; NaN where the engine did not tell.
     """
 
     vectors: NDArray[np.float32]
     row: NDArray[np.int64]
     group: NDArray[np.int64]
     tokens: NDArray[np.int64]
+    sure: NDArray[np.float64]
 
     def select(self, rows: NDArray[np.int64]) -> Answers:
         """The same for the queries at positions `rows` only."""
-        return Answers(self.vectors, self.row[rows], self.group[rows], self.tokens[rows])
+        return replace(
+            self,
+            row=self.row[rows],
+            group=self.group[rows],
+            tokens=self.tokens[rows],
+            sure=self.sure[rows],
+        )
 
 
 @dataclass(frozen=True)

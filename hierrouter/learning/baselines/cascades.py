@@ -1,6 +1,6 @@
 """Routers that read answers: vote, best of several, cascades."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
 from hierrouter.learning.baselines import arms
-from hierrouter.learning.baselines.answers import AnswerScorer, Judge, fit_scorer, read_answers
+from hierrouter.learning.baselines.answers import (
+    AnswerScorer,
+    Judge,
+    Reads,
+    fit_agreement,
+    fit_confidence,
+    fit_judge,
+    fit_scorer,
+    read_answers,
+)
 from hierrouter.learning.baselines.arms import DIGITS, Arms, GridSearch, Play, Seen, Tuned
 from hierrouter.learning.baselines.classifiers import Expectation, expectation
 from hierrouter.learning.baselines.simple import best_arm, best_static
@@ -117,35 +126,36 @@ class Chain:
 
 @dataclass(frozen=True)
 class Cascade:
-    """A cascade of at least one arm.
+    """A cascade of at least one arm: it ends with the first answer that looks good enough.
 
     Attributes:
+        name, source: see `Baseline`.
+        fit_reader: learns on a fold what tells a good answer.
         longest: arms of a cascade.
         kept: of each length, how many cascades are grown further; of one arm, all are.
     """
 
+    name: str
+    source: str
+    fit_reader: Callable[[Arms, np.random.Generator], Callable[[Seen], Reads]]
     longest: int = 6
     kept: int = 12
-    name: ClassVar[str] = "cascade"
-    source: ClassVar[str] = (
-        "FrugalGPT, Chen et al. 2023, arXiv 2305.05176; AutoMix, arXiv 2310.12963"
-    )
     reads_answers: ClassVar[bool] = True
 
     def fit(self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator) -> Tuned:
         if not len(validation):
             return best_static(train, alpha)
-        scorer = fit_scorer(train, rng)
-        chain = self._best(scorer.judge(validation.seen), validation, alpha)
+        reader = self.fit_reader(train, rng)
+        chain = self._best(reader(validation.seen), validation, alpha)
 
         def play(seen: Seen) -> Play:
-            answer, read, _ = _follow(chain, scorer.judge(seen))
+            answer, read, _ = _follow(chain, reader(seen))
             return Play.after(seen, answer, read)
 
         names = [train.names[arm] for arm in chain.arms]
         return Tuned(play, {"arms": names, "thresholds": list(chain.thresholds)})
 
-    def _best(self, judge: Judge, fold: Arms, alpha: float) -> Chain:
+    def _best(self, judge: Reads, fold: Arms, alpha: float) -> Chain:
         """The cascade of the highest mean R on a fold, of those that were looked at."""
         value = fold.reward(alpha).mean(axis=0)
         grown = [(float(value[arm]), Chain((int(arm),))) for arm in _by_cost(fold)]
@@ -161,8 +171,11 @@ class Cascade:
         return _highest(found)[0][1]
 
 
+ALWAYS = 3.0  # no score is as high: everything goes on
+
+
 def _longer(
-    value: float, chain: Chain, judge: Judge, fold: Arms, alpha: float
+    value: float, chain: Chain, judge: Reads, fold: Arms, alpha: float
 ) -> Iterator[tuple[float, Chain]]:
     """With each arm added at the end, at its best threshold, where that makes R higher.
 
@@ -176,20 +189,19 @@ def _longer(
     gain -= alpha * unpaid @ fold.seen.calls.T
     worst_first = score.argsort(kind="stable")
     score = score[worst_first]
-    cuts = np.flatnonzero(np.diff(score) > 10**-DIGITS)
-    if not len(cuts):
-        return
+    cuts = np.flatnonzero(np.diff(score, append=ALWAYS) > 10**-DIGITS)
     added = gain[worst_first].cumsum(axis=0)[cuts] / len(fold)
     for arm in [arm for arm in _by_cost(fold) if arm not in chain.arms]:
         best = int(np.argmax(added[:, arm]))
         if added[best, arm] > 10**-DIGITS:
-            threshold = float(score[cuts[best] : cuts[best] + 2].mean())
+            after = [*score[cuts[best] + 1 :], ALWAYS][0]
+            threshold = float((score[cuts[best]] + after) / 2)
             longer = Chain((*chain.arms, int(arm)), (*chain.thresholds, threshold))
             yield value + float(added[best, arm]), longer
 
 
 def _follow(
-    chain: Chain, judge: Judge
+    chain: Chain, judge: Reads
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """What a cascade does.
 
@@ -218,6 +230,24 @@ def _highest(found: list[tuple[float, Chain]]) -> list[tuple[float, Chain]]:
     """By R, highest first; of equals the one that was found first: shorter, then cheaper."""
     return sorted(found, key=lambda candidate: -round(candidate[0], DIGITS))
 
+
+CASCADES = (
+    Cascade(
+        "cascade",
+        "FrugalGPT, Chen et al. 2023, arXiv 2305.05176; AutoMix, arXiv 2310.12963",
+        fit_judge,
+    ),
+    Cascade(
+        "confidence cascade",
+        "Gupta et al. 2024, arXiv 2404.10136; Zadrozny and Elkan 2002, 10.1145/775047.775151",
+        fit_confidence,
+    ),
+    Cascade(
+        "agreement cascade",
+        "Yue et al. 2023, arXiv 2310.03094; Kolawole et al. 2024, arXiv 2407.02348",
+        fit_agreement,
+    ),
+)
 
 CERTAIN = 1e-6  # no quality is expected to be lower
 

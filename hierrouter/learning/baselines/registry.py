@@ -34,7 +34,7 @@ BUILT_IN: tuple[Baseline, ...] = (  # pyright: ignore  class variables do for pr
     simple.Elo(),
     classifiers.QualityGap(),
     simple.LinUCB(),
-    cascades.Cascade(),
+    *cascades.CASCADES,
     cascades.CascadeRouting(),
     cascades.MajorityVote(),
     cascades.BestOf(),

@@ -1,6 +1,7 @@
 """Arms whose best choice is known, and a check that a router pays for every answer it reads."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,7 @@ def answered(
     *,
     looks: NDArray[np.int64] | None = None,
     says: NDArray[np.int64] | None = None,
+    sure: NDArray[np.float64] | None = None,
     question: NDArray[np.int64] | None = None,
     calls: NDArray[np.bool_] | None = None,
     seed: int = 0,
@@ -57,9 +59,10 @@ def answered(
     """Arms with this quality, [queries, arms], these costs, [calls], and answers to read.
 
     `looks`: int64[queries, arms], what an answer's words show, 0 to 3; nothing by default; `says`:
-    int64[queries, arms], equal where answers are; all differ by default; `question`:
-    int64[queries], what the question shows, 0 to 3; nothing by default; `calls`: bool[arms, calls];
-    each arm makes its own by default.
+    int64[queries, arms], equal where answers are; all differ by default; `sure`: float64[queries,
+    arms], how sure an arm is; nobody tells by default; `question`: int64[queries], what the
+    question shows, 0 to 3; nothing by default; `calls`: bool[arms, calls]; each arm makes its own
+    by default.
     """
     queries, arms = quality.shape
     rng = np.random.default_rng(seed)
@@ -73,6 +76,7 @@ def answered(
         row=shown * NOISE + rng.integers(0, NOISE, quality.shape),
         group=np.arange(quality.size).reshape(quality.shape) if says is None else says,
         tokens=rng.integers(5, 30, quality.shape),
+        sure=np.full(quality.shape, np.nan) if sure is None else sure,
     )
     calls = np.eye(arms, dtype=np.bool_) if calls is None else calls
     return Arms(
@@ -125,7 +129,7 @@ def _scrambled(seen: Seen, made: NDArray[np.bool_], rng: np.random.Generator) ->
     # Another answer to the same question, so that answers agree that did not.
     other = rng.integers(0, seen.arms, unread.shape)
 
-    def mixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def mixed(values: NDArray[Any]) -> NDArray[Any]:
         return np.where(unread, np.take_along_axis(values, other, axis=1), values)
 
     shuffled = Answers(
@@ -133,5 +137,6 @@ def _scrambled(seen: Seen, made: NDArray[np.bool_], rng: np.random.Generator) ->
         np.where(unread, rng.integers(0, len(answers.vectors), unread.shape), answers.row),
         mixed(answers.group),
         mixed(answers.tokens),
+        mixed(answers.sure),
     )
     return replace(seen, answers=shuffled)

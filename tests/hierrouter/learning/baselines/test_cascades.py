@@ -7,11 +7,12 @@ import pytest
 
 from hierrouter.learning.baselines import cascades
 from hierrouter.learning.baselines.arms import Arms, Baseline, Play, Seen, Tuned, value_of
-from hierrouter.learning.baselines.cascades import Cascade, vote
+from hierrouter.learning.baselines.cascades import CASCADES, vote
 from tests.hierrouter.learning.baselines import known
 from tests.hierrouter.learning.baselines.known import answered
 
 ALPHA = 0.03
+CASCADE, BY_CONFIDENCE, BY_AGREEMENT = CASCADES
 COST = np.array([1.0, 10.0, 10.0])
 
 
@@ -46,6 +47,15 @@ def half_right(calls: np.ndarray | None = None) -> Arms:
     return answered(quality, COST, looks=looks, calls=calls)
 
 
+def sure_when_right() -> Arms:
+    """As `half_right`, but only how sure an arm is shows when; of some answers nobody tells."""
+    right = np.random.default_rng(1).random(240) < 0.5
+    quality = np.stack([right, np.ones(240), np.zeros(240)], axis=1)
+    sure = np.where(quality == 1, 0.4, 0.2) + np.random.default_rng(2).uniform(0, 0.1, (240, 3))
+    sure[::10] = np.nan
+    return answered(quality, COST, sure=sure)
+
+
 def two_kinds() -> Arms:
     """Of one kind of question the cheap arm is always wrong, of the other half of the time.
 
@@ -67,7 +77,7 @@ ONE: dict[str, Any] = {"thresholds": []}
     [
         (cascades.MajorityVote(), crowd(), 0.2, {}),
         (cascades.BestOf(), complementary(), 0.5, {}),
-        (Cascade(), half_right(), 0.2, ONE),
+        (CASCADE, half_right(), 0.2, ONE),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -77,7 +87,7 @@ def test_one_is_asked_where_more_do_not_pay(
     assert tuned_on(baseline, arms, alpha)[0].settings == {"arms": ["arm-0"], **more}
 
 
-@pytest.mark.parametrize(("baseline", "more"), [(cascades.BestOf(), {}), (Cascade(), ONE)])
+@pytest.mark.parametrize(("baseline", "more"), [(cascades.BestOf(), {}), (CASCADE, ONE)])
 def test_of_equal_arms_the_cheapest_is_asked(baseline: Baseline, more: dict[str, Any]) -> None:
     equal = answered(np.ones((60, 3)), np.array([3.0, 1.0, 2.0]))
     assert tuned_on(baseline, equal, 0.0)[0].settings == {"arms": ["arm-1"], **more}
@@ -125,18 +135,18 @@ def test_the_best_of_several_is_the_right_answer() -> None:
 
 
 def test_a_cascade_goes_on_where_the_answer_looks_wrong() -> None:
-    tuned, test = tuned_on(Cascade(), half_right(), ALPHA)
+    tuned, test = tuned_on(CASCADE, half_right(), ALPHA)
     assert tuned.settings["arms"] == ["arm-0", "arm-1"]
     wrong = 1 - test.quality[:, 0].mean()
     assert value_of(tuned.play, test, ALPHA) == pytest.approx(1 - ALPHA * (1 + 10 * wrong))
-    free, test = tuned_on(Cascade(), half_right(), 0.0)
+    free, test = tuned_on(CASCADE, half_right(), 0.0)
     assert value_of(free.play, test, 0.0) == 1
 
 
 def test_a_call_that_two_arms_share_is_paid_once() -> None:
     """The second arm makes the first one's call and another one."""
     calls = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1]], dtype=bool)
-    tuned, test = tuned_on(Cascade(), half_right(calls), ALPHA)
+    tuned, test = tuned_on(CASCADE, half_right(calls), ALPHA)
     play = tuned.play(test.seen)
     on = test.quality[:, 0] == 0
     assert play.called[:, 0].tolist() == [1] * len(test)
@@ -151,7 +161,7 @@ def test_routing_skips_the_cheap_arm_where_the_question_says_so_and_a_cascade_ca
     value = value_of(tuned.play, test, ALPHA)
     assert value == pytest.approx(best, abs=0.01)
     assert tuned.play(test.seen).called[hopeless, 0].mean() < 0.1
-    cascade, _ = tuned_on(Cascade(), two_kinds(), ALPHA)
+    cascade, _ = tuned_on(CASCADE, two_kinds(), ALPHA)
     assert value > value_of(cascade.play, test, ALPHA) + 0.005
 
 
@@ -180,3 +190,28 @@ def test_what_one_answer_says_counts_for_the_others() -> None:
     play = tuned.play(test.seen)
     assert (play.answer * test.quality).sum() == len(test)
     assert play.called.sum(axis=1).max() == 2
+
+
+def test_a_cascade_by_confidence_ends_with_a_sure_answer() -> None:
+    tuned, test = tuned_on(BY_CONFIDENCE, sure_when_right(), ALPHA)
+    assert tuned.settings["arms"] == ["arm-0", "arm-1"]
+    known.assert_reads_what_it_pays(tuned.play, test.seen)
+    told = ~np.isnan(test.seen.answers.sure[:, 0])
+    right = test.quality[:, 0] == 1
+    played = tuned.play(test.seen)
+    assert np.array_equal(played.answer[told, 0] == 1, right[told])
+    assert played.answer[~told, 1].all()  # as often right as wrong where nobody tells
+    blind, _ = tuned_on(BY_CONFIDENCE, half_right(), ALPHA)
+    assert blind.settings["arms"] == ["arm-1"]  # nobody tells, so it only pays to ask the best
+
+
+def test_a_cascade_by_agreement_asks_until_two_say_the_same() -> None:
+    right = np.random.default_rng(1).random((400, 3)) < 0.6
+    right[:, 2] = True
+    says = np.where(right, -1, np.arange(1200).reshape(400, 3))
+    arms = answered(right, np.array([1.0, 1.0, 12.0]), says=says)
+    tuned, test = tuned_on(BY_AGREEMENT, arms, ALPHA)
+    assert tuned.settings["arms"] in (["arm-0", "arm-1", "arm-2"], ["arm-1", "arm-0", "arm-2"])
+    known.assert_reads_what_it_pays(tuned.play, test.seen)
+    agree = test.quality[:, 0] + test.quality[:, 1] == 2
+    assert np.array_equal(tuned.play(test.seen).called[:, 2] == 0, agree)

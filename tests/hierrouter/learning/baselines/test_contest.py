@@ -100,7 +100,7 @@ class Reader(Cheat):
 def telling(tree):
     """Answers of which those of the best direct calls have the highest row of vectors."""
     rank = (tree.direct.score[:, :3] * 100).astype(np.int64)
-    return {"A": Answers(np.zeros((101, 8), np.float32), rank, rank, rank)}
+    return {"A": Answers(np.zeros((101, 8), np.float32), rank, rank, rank, rank / 100)}
 
 
 @pytest.mark.parametrize("split", ["test", "validation"])
