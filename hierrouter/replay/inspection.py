@@ -10,6 +10,7 @@ import pyarrow as pa
 from hierrouter.pools.files import stored_pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import SCORERS
+from hierrouter.replay.states import SIGNALS
 from hierrouter.replay.stored_pool import opened_pool, planned_pool
 from hierrouter_cache import maintenance
 from hierrouter_cache.embeddings import embedding_files, require_sound
@@ -47,6 +48,12 @@ def data_notes(tree: RouteTree) -> list[str]:
         notes.append(
             f"Many answers ended at their cap of new tokens and may be cut: {', '.join(cut)}; "
             "give these models more max_new_tokens in the pool file and collect again."
+        )
+    sure = getattr(tree, "sure", None)
+    if sure is not None and sure < 1 and tree.view.endswith(SIGNALS):
+        notes.append(
+            f"How sure its model was is known of {sure:.0%} of the answers that a router looks at; "
+            "of the others a state says that it is not known."
         )
     return notes
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 import hierrouter as hr
+from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
-from hierrouter.engines.generator import context_text
-from hierrouter.replay.inspection import ask_cache
-from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, state_texts
+from hierrouter.engines.generator import Confidence, context_text
+from hierrouter.questions.datasets import load_queries
+from hierrouter.replay.inspection import ask_cache, data_notes
+from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, LiveAnswer, state_texts
+from hierrouter.serving.decisions import live_numbers
 from hierrouter_cache.embeddings import embedding_files
 from hierrouter_cache.errors import DamagedPart, InputError
 from hierrouter_cache.tree import RouteTree, route_name
+from tests.engines import Scripted, told
 from tests.models import save_random_encoder
 
 ENCODERS: dict[str, Callable[[Path], str]] = {
@@ -163,3 +168,78 @@ def test_damaged_answers_are_named(bare: Path) -> None:
         file.path.write_bytes(data)
     with pytest.raises(DamagedPart, match=r"damaged embedding file: .*cache repair"):
         hr.open(bare, state="query+answer")
+
+
+ANSWERED = (
+    "SELECT id, route, model, response, tokens_out, finish_reason, "
+    "logprob_sum, logprob_min, logprob_tokens FROM nodes WHERE hop > 0"
+)
+
+
+def live_answers(cache: Path, tree: RouteTree) -> list[list[LiveAnswer]]:
+    """The answers on the way to each state of each query, as they would come in live."""
+    found = {}
+    for row in ask_cache(cache, ANSWERED).to_pylist():
+        sums = [row[name] for name in ("logprob_sum", "logprob_min", "logprob_tokens")]
+        sure = None if sums[0] is None else Confidence(*sums)
+        cut = row["finish_reason"] == "length"
+        model = tree.models.index(row["model"])
+        answer = LiveAnswer(model, row["response"], row["tokens_out"], cut, sure)
+        found[row["id"], row["route"]] = answer
+    paths = [tree.routes.path(state) for state in range(tree.routes.states)]
+    routes = [
+        [
+            tree.routes.name(tree.routes.node(path[: hop + 1]), tree.models)
+            for hop in range(len(path))
+        ]
+        for path in paths
+    ]
+    return [[found[name, route] for route in each] for name in tree.query_ids for each in routes]
+
+
+@pytest.fixture(scope="module")
+def three_hops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one model most answers are cut."""
+    pool = tmp_path_factory.mktemp("pool") / "three.toml"
+    text = Path(hr.load_pool.__code__.co_filename).with_name("testbed.toml").read_text()
+    text = text.replace("hops = 2", "hops = 3").replace('["", ""]', '["", "", ""]')
+    pool.write_text(text.replace("max_new_tokens = 16", "max_new_tokens = 2", 1))
+    return hr.collect("arith,string", pool=pool, cache=pool.with_name("cache"), limit=4)
+
+
+def test_the_numbers_of_a_stored_state_are_those_of_a_live_one(three_hops: Path) -> None:
+    for view, width in (("query+signals", 2 * (5 * 3 + 3)), ("stage+agreement", 2 * (3 + 3))):
+        tree = hr.open(three_hops, state=view)
+        assert (tree.numbers, tree.sure) == (width, 1.0)
+        answers = live_answers(three_hops, tree)
+        numbers = tree.embedding[..., -width:].reshape(len(answers), width)
+        assert np.array_equal(numbers, live_numbers(view, tree.routes, answers))
+        assert not numbers.reshape(len(tree), -1, width)[:, 0].any()  # nothing to see at the root
+    first, second = np.split(numbers, 2, axis=1)
+    assert np.array_equal(np.unique(first[:, 4]), [0, 1])  # cut, or not
+    assert np.array_equal(np.unique(second[:, 5]), [0, 1])  # says what the first one says
+    assert not first[:, 5].any()
+
+
+def test_what_is_not_known_is_marked(three_hops: Path) -> None:
+    tree = hr.open(three_hops, state="stage+signals", hops=2)
+    [state] = live_answers(three_hops, tree)[1:2]
+    silent = [replace(answer, confidence=None) for answer in state]
+    known, unknown = live_numbers("stage+signals", tree.routes, [state, silent])
+    models = len(tree.models)
+    assert known[models + 3 + state[0].model] == 1
+    assert not unknown[models + 3 :].any()
+    assert np.array_equal(known[: models + 3], unknown[: models + 3])
+    unsure = replace(state[0], confidence=Confidence(-1e5, -1e5, 1))
+    assert live_numbers("stage+signals", tree.routes, [[unsure]])[0, -models:].max() > 0
+
+
+def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:
+    pool, queries = hr.load_pool("testbed"), load_queries(["arith"], 5, 42, tmp_path)
+    fill_cache(pool, queries, tmp_path, engines=Scripted(told))
+    with pytest.raises(InputError, match=r"no answer .* --state query\+answer\+agreement"):
+        hr.open(tmp_path, state="query+signals")
+    tree = hr.open(tmp_path, state="query+agreement")
+    assert (tree.sure, data_notes(tree)) == (0.0, [])
+    half = replace(tree, sure=0.5, view="query+signals")
+    assert data_notes(half)[0].startswith("How sure its model was is known of 50% of the answers")

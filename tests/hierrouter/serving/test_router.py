@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 
 from hierrouter.engines.generator import Answer, Failure
-from hierrouter.learning.checkpoint import router_at
+from hierrouter.learning.bundle import bundle_of, save_bundle
+from hierrouter.learning.checkpoint import router_at, save_checkpoint
+from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.run_folders import LIVE
-from hierrouter.replay.opening import open_tree
+from hierrouter.learning.training import train
+from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
 from hierrouter.serving.models import CallFailed
 from hierrouter.serving.router import Hop, RouteOptions, Router
 from hierrouter_cache.errors import InputError
 from tests.engines import Scripted, told
-from tests.hierrouter.serving.serving import MODELS, QUESTION, Double, bundle_in, over
+from tests.hierrouter.serving.serving import MODELS, QUESTION, Double, bundle_in, over, with_server
 from tests.hostile import resealed
+from tests.servers import Server, serving
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,26 @@ def test_live_routes_are_those_of_the_replayed_tree(
         assert routed.answer == text.answers[end]
         assert routed.cost == pytest.approx(fold.cost[row, end])
         assert routed.tokens_out > 0
+
+
+def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
+    testbed_cache: Path, tmp_path: Path
+) -> None:
+    """And takes no server that says nothing of it."""
+    tree = open_tree(testbed_cache, Selection(view="query+answer+signals"))
+    config = training_config("default", "exact", 3)
+    save_checkpoint(train(tree, Objective(0.1), config, seed=1), tmp_path)
+    save_bundle(bundle_of(testbed_cache, tree), tmp_path)
+    fold = tree.split("test").select(np.arange(20))
+    ends = router_at(tmp_path, None).endings(fold).argmax(axis=1)
+    with Router(tmp_path) as router:
+        for end, text in zip(ends, load_texts(testbed_cache, fold), strict=True):
+            assert router.route(text.question).route == fold.routes.name(end, fold.models)
+    with serving(Server()) as upstream:
+        pool = with_server(tmp_path, upstream, "facts")
+        with pytest.raises(InputError, match=r"model facts does not say how sure it is"):
+            Router(tmp_path, pool)
+        assert len(upstream.requests) == 1
 
 
 def test_the_last_answer_grows_and_json_says_what_was_called(router: Router) -> None:
