@@ -10,6 +10,7 @@ which an earlier prompt of the same model began, at each level.
 
 Last, for each model, 1,024 prompts through the engine and through the barest loop with a key-value
 cache, sorted by length, at its best batch size; that loop stores nothing of how sure the model is.
+Also printed: CPU seconds of the engine over those of the engine that does not look at it, either.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from measuring import interleaved, timed, versions
 
 from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.engines import backend
+from hierrouter.engines import backend, batches
 from hierrouter.engines.batches import up_to_end
 from hierrouter.engines.generator import (
     Answer,
@@ -42,6 +43,7 @@ from hierrouter.engines.generator import (
     prompt_tokens,
     prompts_tokens,
 )
+from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.files import load_pool
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.questions.datasets import load_queries
@@ -142,18 +144,35 @@ def print_beside_loop(seen: Seen, name: str) -> None:
     generator = seen.models[name]
     prompts = [prompt for model, prompt in seen.answers if model == name][:LOOPED]
     ways: dict[str, Any] = {"engine": lambda: texts_of(answers_in_order(generator, prompts))}
+    ways["blind"] = lambda: without_signals(ways["engine"])
     for rows in LOOP_ROWS:
         ways[f"loop of {rows}"] = partial(bare_loop, generator, prompts, rows)
     rounds = interleaved(ways, 5)
     tokens = sum(seen.responses()[name, prompt].tokens_out for prompt in prompts)
     speed = {way: tokens / median(spent for _, spent in runs) for way, runs in rounds.items()}
     same = sum(map(str.__eq__, rounds["engine"][0][0], rounds[f"loop of {rows}"][0][0]))
-    engine = speed.pop("engine")
+    engine, blind = speed.pop("engine"), speed.pop("blind")
     best = max(speed, key=lambda way: speed[way])
     print(
         f"{name:8} engine {engine:.0f} tokens/CPU-s, {best} {speed[best]:.0f}: "
-        f"{engine / speed[best]:.2f}, equal answers {same} of {len(prompts)}"
+        f"{engine / speed[best]:.2f}, equal answers {same} of {len(prompts)}, "
+        f"signals cost {blind / engine:.2f}"
     )
+
+
+class Blind(Recorder):
+    """Sees nothing."""
+
+    def _see(self, model: Any, inputs: object, output: Any) -> None:
+        pass
+
+
+def without_signals(work: Any) -> Any:
+    batches.Recorder = Blind  # type: ignore[misc]
+    try:
+        return work()
+    finally:
+        batches.Recorder = Recorder  # type: ignore[misc]
 
 
 def texts_of(answers: Sequence[Answer]) -> list[str]:
