@@ -1,13 +1,22 @@
 """`hierrouter compare`: the usual routers beside the learned one."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from hierrouter_cli import console, options
 from hierrouter_cli.report import TEST, log_looks, say_if_few, say_shown
 from hierrouter_cli.selecting import Selected, as_trained, make_importable, own_policies, selecting
+
+if TYPE_CHECKING:
+    from hierrouter.evaluation.policies import OwnPolicy
+    from hierrouter.learning.baselines.arms import Baseline
+    from hierrouter.replay.tree import Tree
 
 
 @selecting
@@ -32,12 +41,22 @@ def compare(
     ] = "A,B",
     policy: options.Policies = None,
     seed: options.Seed = options.DEFAULT_SEED,
+    all_alphas: Annotated[
+        bool,
+        options.switch(
+            "--all-alphas",
+            "A leaderboard: train every learner, fit every baseline, at three alphas.",
+        ),
+    ] = False,
+    seeds: options.Seeds = 5,
     format: options.Format = "text",
     out: options.Out = None,
 ) -> None:
     """Fit the baselines on the train fold, and compare them with the learned router.
 
-    Text also writes everything as JSON; the other formats write it only where --out says.
+    Text also writes everything as JSON; the other formats write it only where --out says. With
+    --all-alphas everybody is trained anew, at a quarter of the middle alpha, there, and at four
+    times it.
     """
     from hierrouter.learning.baselines.answers import answers_for
     from hierrouter.learning.baselines.arms import require_sets, usable_sets
@@ -52,6 +71,9 @@ def compare(
         chosen = named(options.split_names(baselines))
     policies = own_policies(policy)
     wanted = require_sets(options.split_names(sets) or [])
+    if all_alphas:
+        _leaderboard(selected, chosen, wanted, policies, (seed, seeds), split, format, out)
+        return
     tree = as_trained(selected, checkpoint).open()
     answers = answers_for(tree.root, tree, chosen, usable_sets(tree, wanted), tree.pool)
     shown = select_run(tree, alpha, checkpoint, sweep)
@@ -67,3 +89,39 @@ def compare(
         with drafted(folder) as draft:
             name = found.write(draft).name
         console.say(f"compare: {folder / name}")
+
+
+def _leaderboard(
+    selected: Selected,
+    chosen: Sequence[Baseline],
+    sets: Sequence[str],
+    policies: Sequence[OwnPolicy],
+    draws: tuple[int, int],
+    split: str,
+    format: str,
+    out: Path | None,
+) -> None:
+    """The leaderboard on stdout, and with text as JSON in a folder; `draws`: first seed, count."""
+    from hierrouter.learning.run_folders import drafted, new_run
+    from hierrouter.reports.leaderboard import as_json, leaderboard, leaderboard_tables, long_table
+    from hierrouter_cache.writer import write_atomically
+
+    trees: dict[tuple[str, bool], Tree] = {}
+
+    def opened(view: str, allow_return: bool) -> Tree:
+        if (view, allow_return) not in trees:
+            seen = replace(selected, state=view, allow_return=allow_return)
+            trees[view, allow_return] = seen.open()
+        return trees[view, allow_return]
+
+    seed, seeds = draws
+    with console.bar("place") as on_placed, contextlib.redirect_stdout(sys.stderr):
+        found = leaderboard(
+            opened, chosen, sets, policies, seed=seed, seeds=seeds, split=split, on_placed=on_placed
+        )
+    console.put_as(format, found, as_json, long_table, leaderboard_tables)
+    if out or format == "text":
+        folder = new_run("compare", out)
+        with drafted(folder) as draft:
+            write_atomically(draft / "leaderboard.json", as_json(found).encode())
+        console.say(f"compare: {folder / 'leaderboard.json'}")

@@ -243,11 +243,11 @@ Encoder = Annotated[
 ]
 State = Annotated[
     str | None,
-    choice(
+    works_on(
         "--state",
-        STATES,
-        "What a policy sees of a state besides stage and cost, default context.",
-        WORKS_ON,
+        "VIEW",
+        "What a policy sees: context, query+answer, query or stage; with +signals or +agreement.",
+        offer=STATES,
     ),
 ]
 Data = Annotated[Path, works_on("--data", "DIR", "Folder of <dataset>.jsonl or .parquet files.")]

@@ -1,0 +1,161 @@
+"""What the graded pool is good for: what signals tell, what is open, what is closed.
+
+    python benchmarks/graded.py --cache caches/graded [--part auc,gap,few,return,views] [--seeds 5]
+
+`auc`: of `nano`'s first answers, family by family, how well their log-probability tells right from
+wrong on the test fold, and how well n-grams of the question do, learned on the train fold. `gap`:
+best fixed choice and oracle at a quarter of the middle alpha, there, and at four times it. `few`:
+routers from 150 train questions, `--seeds` draws of them. `return`: what giving an earlier answer
+adds. `views`: validation R of each view, for the choice of a default.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+import hierrouter as hr
+from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, oracle
+from hierrouter.learning.config import Objective, training_config
+from hierrouter.learning.training import train
+from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.opening import training_tree
+from hierrouter.replay.states import VIEWS
+from hierrouter.reports.leaderboard import AROUND, middle_alpha
+from hierrouter.reports.values import Bootstrap, estimates
+from hierrouter_cache.tree import RouteTree
+
+FEW = 150
+SURE = "SELECT id, model, logprob_sum, logprob_tokens FROM nodes WHERE hop = 1"
+BETWEEN = (0.2, 0.95)  # shares right of the families that are looked at
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, default=Path("caches/graded"))
+    parser.add_argument("--parts", default="auc,gap,few,return,views")
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    tree = hr.open(asked.cache, state="query")
+    middle = middle_alpha(tree)
+    alphas = [middle * part for part in AROUND]
+    print(f"{tree!r}, middle alpha {middle:g}")
+    for part in asked.parts.split(","):
+        {"auc": auc, "gap": gap, "few": few, "return": returns, "views": views}[part](
+            asked.cache, tree, alphas, asked.seeds
+        )
+
+
+def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    rows = ask_cache(cache, SURE).to_pylist()
+    for model in ("nano", *tree.models[1:]):
+        node = tree.routes.node((tree.models.index(model),))
+        sure = {row["id"]: row["logprob_sum"] for row in rows if row["model"] == model}
+        train, test = tree.split("train"), tree.split("test")
+        found = []
+        for family in dict.fromkeys(tree.datasets):
+            here = [np.flatnonzero(np.array(fold.datasets) == family) for fold in (train, test)]
+            right = [fold.accuracy[at, node] > 0 for fold, at in zip((train, test), here, strict=True)]
+            share = right[1].mean()
+            if not BETWEEN[0] <= share <= BETWEEN[1] or len(set(right[0].tolist())) < 2:
+                continue
+            signals = roc_auc_score(right[1], [sure[test.query_ids[at]] for at in here[1]])
+            asked = [fold.embedding[at, 0] for fold, at in zip((train, test), here, strict=True)]
+            guess = LogisticRegression(C=100, max_iter=1000).fit(asked[0], right[0])
+            grams = roc_auc_score(right[1], guess.predict_proba(asked[1])[:, 1])
+            found.append((len(here[1]), share, signals, grams))
+            print(
+                f"{model:8} {family:12} n {len(here[1]):4} right {share:.2f} "
+                f"AUC signals {signals:.3f}, n-grams of the question {grams:.3f}"
+            )
+        if found:
+            weights, _, *both = np.array(found).T
+            means = [np.average(one, weights=weights) for one in both]
+            print(f"{model:8} mean within families: signals {means[0]:.3f}, n-grams {means[1]:.3f}")
+
+
+def gap(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    train, test = tree.split("train"), tree.split("test")
+    for alpha in alphas:
+        direct = best_direct_call(train, alpha, test)
+        fixed = max(
+            (best_fixed_route(train, alpha, test, True), direct),
+            key=lambda one: one.reward(alpha).mean() if one else -np.inf,
+        )
+        best = oracle(test, alpha, True).reward(alpha)
+        open_ = best - fixed.reward(alpha)
+        [found] = estimates(open_[None], Bootstrap(), 0)
+        print(
+            f"alpha {alpha:g}: best fixed {fixed.name} {fixed.reward(alpha).mean():.4f}, oracle "
+            f"{best.mean():.4f}, gap {found.value:.4f} [{found.low:.4f}, {found.high:.4f}]"
+        )
+
+
+def few(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    """The best question-only router against one that sees signals, from few questions."""
+    middle = alphas[1]
+    kinds = {
+        "question": (hr.open(cache, state="query"), False),
+        "signals": (hr.open(cache, state="query+signals", allow_return=True), True),
+    }
+    reward: dict[str, list[np.ndarray]] = {name: [] for name in kinds}
+    for seed in range(seeds):
+        for name, (whole, may) in kinds.items():
+            rng = np.random.default_rng(seed)
+            rows = [
+                rng.permutation(whole.rows(fold))[:count]
+                for fold, count in (("train", FEW), ("validation", FEW // 4))
+            ]
+            chosen = whole.select(np.sort(np.concatenate(rows)))
+            objective = Objective(middle, allow_stop=True, allow_return=may)
+            router = train(
+                training_tree(chosen), objective, training_config("default", "exact"), seed
+            )
+            reward[name].append(router.outcome(whole.split("test")).reward(middle))
+    mean = {name: np.mean(found, axis=0) for name, found in reward.items()}
+    left = oracle(tree.split("test"), middle, True).reward(middle) - mean["question"]
+    [more] = estimates((mean["signals"] - mean["question"])[None], Bootstrap(), 0)
+    print(
+        f"{FEW} train questions, alpha {middle:g}: question {mean['question'].mean():.4f}, signals "
+        f"{mean['signals'].mean():.4f}, more {more.value:.4f} [{more.low:.4f}, {more.high:.4f}], "
+        f"{more.value / left.mean():.3f} of what was open"
+    )
+
+
+def returns(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    """What an earlier answer adds to a router that stops anyway."""
+    for alpha in alphas:
+        mean = {}
+        for may in (False, True):
+            whole = hr.open(cache, state="query+signals", allow_return=may)
+            objective = Objective(alpha, allow_stop=True, allow_return=may)
+            config = training_config("default", "exact")
+            routers = [
+                train(training_tree(whole), objective, config, seed) for seed in range(seeds)
+            ]
+            test = whole.split("test")
+            mean[may] = np.mean([one.outcome(test).reward(alpha) for one in routers], axis=0)
+        [more] = estimates((mean[True] - mean[False])[None], Bootstrap(), 0)
+        print(f"alpha {alpha:g}: return adds {more.value:.4f} [{more.low:.4f}, {more.high:.4f}]")
+
+
+def views(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    for view in VIEWS:
+        may = view.endswith(("signals", "agreement"))
+        whole = hr.open(cache, state=view, allow_return=may)
+        found = []
+        for alpha in alphas:
+            objective = Objective(alpha, allow_stop=True, allow_return=may)
+            config = training_config("default", "exact")
+            routers = [
+                train(training_tree(whole), objective, config, seed) for seed in range(seeds)
+            ]
+            tried = whole.split("validation")
+            found.append(np.mean([one.outcome(tried).reward(alpha).mean() for one in routers]))
+        print(f"validation R of {view:24}", *(f"{value:.4f}" for value in found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""Everybody at several alphas: all learners and baselines, several seeds each, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.budget import oracle_break_points
+from hierrouter.evaluation.outcome import Outcome, from_endings, mean_outcome
+from hierrouter.evaluation.policies import OwnPolicy, policy_endings
+from hierrouter.learning.baselines.answers import answers_for
+from hierrouter.learning.baselines.arms import Baseline, usable_sets
+from hierrouter.learning.baselines.contest import ANYTIME, contest
+from hierrouter.learning.config import SWEEP, ExactConfig, Objective, training_config
+from hierrouter.learning.sweep import train_sweep
+from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.replay.opening import training_tree
+from hierrouter.replay.tree import Tree
+from hierrouter.reports.values import Bootstrap, Estimate, Values, estimates
+from hierrouter.tables import Cell, Column, Line, Table, interval, json_text
+from hierrouter_cache.errors import InputError
+
+Opens = Callable[[str, bool], Tree]  # by view, and whether earlier answers may be given
+OnPlaced = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """One way to train a router.
+
+    Attributes:
+        algo: "ppo" or "exact"; "sweep" is one network for all alphas.
+        view: what it sees of a state.
+        allow_return: whether it may give any answer of its route; all may stop early.
+    """
+
+    algo: str
+    view: str
+    allow_return: bool
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        return f"{self.algo}, sees {self.view}{', may return' if self.allow_return else ''}"
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether it sees no answer."""
+        return self.view == "query"
+
+
+LEARNERS = (
+    Learner("exact", "query", allow_return=False),
+    Learner("exact", "query+answer", allow_return=True),
+    Learner("exact", "query+agreement", allow_return=True),
+    Learner("exact", "query+signals", allow_return=False),
+    Learner("exact", "query+signals", allow_return=True),
+    Learner("exact", "query+answer+signals", allow_return=True),
+    Learner("sweep", "query", allow_return=False),
+    Learner("sweep", "query+signals", allow_return=True),
+    Learner("ppo", "query", allow_return=False),
+    Learner("ppo", "query+signals", allow_return=True),
+)
+AROUND = (0.25, 1.0, 4.0)  # alphas, in middle ones
+LEARNED, BASELINES, OWN, BOUNDS = "HierRouter", "Baselines", "Policies of your own", "Bounds"
+BEST_FIXED = "best fixed route"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One policy at every alpha.
+
+    Attributes:
+        name: how the table calls it.
+        group: what kind of policy it is.
+        is_blind: it sees the question alone.
+        outcomes: what it does on each query at each alpha, the mean over the seeds.
+        validation: mean R on the validation fold at each alpha; NaN where it is not known.
+    """
+
+    name: str
+    group: str
+    is_blind: bool
+    outcomes: tuple[Outcome, ...]
+    validation: tuple[float, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Leaderboard:
+    """What was found.
+
+    Attributes:
+        alphas: ascending.
+        places: everybody, in the order in which they were tried.
+        reward: float64[alphas, places, queries], R.
+        bootstrap: how intervals are made.
+        split: the fold shown.
+        seeds: how many of each.
+        tree: its fingerprint.
+    """
+
+    alphas: tuple[float, ...]
+    places: tuple[Place, ...]
+    reward: Values
+    bootstrap: Bootstrap
+    split: str
+    seeds: int
+    tree: str
+
+    def chosen(self, at: int, is_blind: bool, group: str | None = None) -> int:
+        """The policy that is best on validation at an alpha, by its number.
+
+        `at`: number of the alpha; `is_blind`: of those that see the question alone, or of those
+        that see answers; `group`: of this one only.
+        """
+        known = [
+            place
+            for place, one in enumerate(self.places)
+            if one.is_blind == is_blind and group in (None, one.group) and one.group != BOUNDS
+        ]
+        if not known:
+            raise InputError("nobody to compare: give --baselines")
+        return max(known, key=lambda place: self.places[place].validation[at])
+
+    def difference(self, at: int, first: int, second: int) -> Estimate:
+        """Mean R of one policy less that of another at an alpha, paired by query."""
+        reward = self.reward[at]
+        return estimates(reward[[first]] - reward[[second]], self.bootstrap, 0)[0]
+
+    def find(self, name: str) -> int:
+        """The number of the policy of this name."""
+        return [place.name for place in self.places].index(name)
+
+
+def middle_alpha(tree: Tree) -> float:
+    """The median alpha at which the anytime oracle takes another route on the train fold.
+
+    Rounded to two digits. Raises InputError: cost never decides anything.
+    """
+    break_points = oracle_break_points(tree.split("train"), allow_stop=True)
+    if not len(break_points):
+        raise InputError("cost decides nothing in this tree; give --alpha")
+    return float(f"{np.median(break_points):.1e}")
+
+
+def leaderboard(
+    opens: Opens,
+    baselines: Sequence[Baseline],
+    sets: Sequence[str],
+    policies: Sequence[OwnPolicy] = (),
+    *,
+    alphas: Sequence[float] = (),
+    seeds: int = 5,
+    seed: int = 42,
+    split: str = "test",
+    learners: Sequence[Learner] = LEARNERS,
+    on_placed: OnPlaced = lambda done, total, name: None,
+) -> Leaderboard:
+    """Train and fit everybody on the train fold, value everybody on one fold.
+
+    Raises InputError: as `contest` and `train`.
+
+    Args:
+        opens: the tree, by view.
+        baselines, sets, policies: as in `contest`.
+        alphas: empty is a quarter of `middle_alpha`, that itself, and four times it.
+        seeds: trainings of each learner, and fits of each baseline; from `seed` on.
+        split: the fold that is shown.
+        on_placed: told (done, total, name).
+    """
+    tree = opens("query", False)
+    alphas = tuple(sorted(alphas or [middle_alpha(tree) * part for part in AROUND]))
+    each = range(seed, seed + seeds)
+    total = len(learners) + len(alphas) * seeds
+    places = []
+    for done, learner in enumerate(learners, 1):
+        places.append(
+            _learned(learner, opens(learner.view, learner.allow_return), alphas, each, split)
+        )
+        on_placed(done, total, learner.name)
+    rivals = _rivals(tree, baselines, sets, alphas, each, split, len(learners), total, on_placed)
+    fold = tree.split(split)
+    places += [*rivals, *(_brought(one, tree, alphas, split) for one in policies)]
+    fixed = [best_fixed_route(tree.split("train"), alpha, fold, True) for alpha in alphas]
+    bounds = {BEST_FIXED: fixed, ANYTIME: [oracle(fold, alpha, True) for alpha in alphas]}
+    places += [
+        Place(name, BOUNDS, True, tuple(found), (np.nan,) * len(alphas))
+        for name, found in bounds.items()
+    ]
+    reward = np.array(
+        [[one.outcomes[at].reward(alpha) for one in places] for at, alpha in enumerate(alphas)]
+    )
+    return Leaderboard(alphas, tuple(places), reward, Bootstrap(), split, seeds, tree.fingerprint)
+
+
+def _learned(
+    learner: Learner, tree: Tree, alphas: Sequence[float], seeds: range, split: str
+) -> Place:
+    """One learner, trained at each alpha; a sweep once for all."""
+    learned_from = training_tree(tree)
+    folds = tree.split(split), tree.split("validation")
+    may = {"allow_stop": True, "allow_return": learner.allow_return}
+    found: dict[float, list[tuple[Outcome, Outcome]]] = {alpha: [] for alpha in alphas}
+    for seed in seeds:
+        for alpha, router in _trained(learner, learned_from, alphas, may, seed):
+            found[alpha].append((router.outcome(folds[0]), router.outcome(folds[1])))
+    shown = tuple(mean_outcome([one for one, _ in found[alpha]]) for alpha in alphas)
+    tried = [
+        float(np.mean([one.reward(alpha).mean() for _, one in found[alpha]])) for alpha in alphas
+    ]
+    return Place(learner.name, LEARNED, learner.is_blind, shown, tuple(tried))
+
+
+def _trained(
+    learner: Learner, tree: Tree, alphas: Sequence[float], may: Mapping[str, bool], seed: int
+) -> Iterator[tuple[float, TrainedRouter]]:
+    if learner.algo == "sweep":
+        assert isinstance(SWEEP, ExactConfig)
+        swept = train_sweep(tree, alphas, Objective(0.0, **may), SWEEP, seed)
+        yield from ((alpha, swept.at(alpha)) for alpha in alphas)
+        return
+    config = training_config("default", learner.algo)
+    for alpha in alphas:
+        yield alpha, train(tree, Objective(alpha, **may), config, seed)
+
+
+def _rivals(
+    tree: Tree,
+    baselines: Sequence[Baseline],
+    sets: Sequence[str],
+    alphas: Sequence[float],
+    seeds: range,
+    split: str,
+    done: int,
+    total: int,
+    on_placed: OnPlaced,
+) -> list[Place]:
+    """Every baseline on every set of arms, fitted at each alpha with each seed."""
+    answers = answers_for(tree.root, tree, baselines, usable_sets(tree, sets), tree.pool)
+    held = []
+    for alpha in alphas:
+        by_seed = []
+        for seed in seeds:
+            found = contest(tree, alpha, baselines, sets, None, split, seed, answers)
+            by_seed.append(
+                [one for one in found.entries if one.arms and one.outcome.kind == "baseline"]
+            )
+            done += 1
+            on_placed(done, total, f"baselines at alpha {alpha:g}")
+        held.append(by_seed)
+    places = []
+    for at, entry in enumerate(held[0][0]):
+        same = [[entries[at] for entries in by_seed] for by_seed in held]
+        tried = [
+            float(
+                np.mean([np.nan if one.validation is None else one.validation for one in entries])
+            )
+            for entries in same
+        ]
+        shown = tuple(mean_outcome([one.outcome for one in entries]) for entries in same)
+        name = f"{entry.outcome.name} on {entry.arms}"
+        places.append(Place(name, BASELINES, not entry.reads_answers, shown, tuple(tried)))
+    return places
+
+
+def _brought(policy: OwnPolicy, tree: Tree, alphas: Sequence[float], split: str) -> Place:
+    """A policy of the user's own; nothing is fitted."""
+    found: dict[str, list[Outcome]] = {}
+    for name in (split, "validation"):
+        fold = tree.split(name)
+        ends = (policy_endings(fold, policy, alpha, True) for alpha in alphas)
+        found[name] = [from_endings(fold, one, policy.name, "baseline") for one in ends]
+    tried = (
+        one.reward(alpha).mean() for one, alpha in zip(found["validation"], alphas, strict=True)
+    )
+    return Place(policy.name, OWN, False, tuple(found[split]), tuple(map(float, tried)))
+
+
+def leaderboard_tables(found: Leaderboard) -> tuple[Table, ...]:
+    """R of everybody, the best first; then what the look at answers is worth and costs."""
+    return ranks_table(found), looks_table(found)
+
+
+def ranks_table(found: Leaderboard) -> Table:
+    """R at each alpha with its interval, ordered by its mean over all of them."""
+    columns, lines = [Column("Policy")], []
+    for alpha in found.alphas:
+        columns += [Column(f"R, alpha {alpha:.3g}", 4, best="highest"), Column("interval", 4)]
+    columns.append(Column("mean", 4, best="highest"))
+    means = found.reward.mean(axis=2)
+    rows = [estimates(reward, found.bootstrap, 0) for reward in found.reward]
+    for place in np.argsort(-means.mean(axis=0), kind="stable").tolist():
+        cells: list[Cell] = [found.places[place].name]
+        for row in rows:
+            cells += [row[place].value, interval(row[place].low, row[place].high)]
+        cells.append(float(means[:, place].mean()))
+        is_bound = found.places[place].group == BOUNDS
+        lines.append(Line("", tuple(cells), ranked=not is_bound))
+    title = (
+        f"Leaderboard, R = Q - alpha C on {found.reward.shape[2]} queries ({found.split} fold), "
+        f"{found.seeds} seeds"
+    )
+    return Table(title, tuple(columns), tuple(lines))
+
+
+WORTH = (
+    "Those compared were chosen on the validation fold. What a look costs is alpha times the cost "
+    "of the better answers; where the difference in R is not above 0, a look does not pay."
+)
+
+
+def looks_table(found: Leaderboard) -> Table:
+    """At each alpha: the best policy that sees answers against the best that sees none."""
+    columns = (
+        Column("Alpha", 3),
+        Column("sees answers"),
+        Column("sees the question alone"),
+        Column("Q more", 4, signed=True),
+        Column("alpha C more", 4, signed=True),
+        Column("R more", 4, signed=True),
+        Column("interval", 4, signed=True),
+        Column("of what was open", 3),
+    )
+    lines = []
+    for at, alpha in enumerate(found.alphas):
+        seeing, blind = found.chosen(at, False), found.chosen(at, True)
+        one, other = (found.places[place].outcomes[at] for place in (seeing, blind))
+        more = found.difference(at, seeing, blind)
+        left = float(np.mean(found.reward[at, found.find(ANYTIME)] - found.reward[at, blind]))
+        cells = (
+            *(alpha, found.places[seeing].name, found.places[blind].name),
+            float(np.mean(one.quality - other.quality)),
+            alpha * float(np.mean(one.cost - other.cost)),
+            *(more.value, interval(more.low, more.high)),
+            None if more.value is None or left <= 0 else more.value / left,
+        )
+        lines.append(Line("", cells))
+    return Table("What a look at answers is worth", columns, tuple(lines), WORTH)
+
+
+def long_table(found: Leaderboard) -> Table:
+    """A line for each policy and alpha."""
+    columns = (
+        "policy",
+        "group",
+        "sees_answers",
+        "alpha",
+        "quality",
+        "cost",
+        "reward",
+        "validation",
+    )
+    lines = [
+        Line("", (one.name, one.group, not one.is_blind, alpha, *_means(one, at, alpha)))
+        for one in found.places
+        for at, alpha in enumerate(found.alphas)
+    ]
+    return Table("Rows", tuple(Column(name, digits=9) for name in columns), tuple(lines))
+
+
+def _means(one: Place, at: int, alpha: float) -> tuple[float | None, ...]:
+    outcome, tried = one.outcomes[at], one.validation[at]
+    means = (outcome.quality, outcome.cost, outcome.reward(alpha))
+    return (*(float(values.mean()) for values in means), None if np.isnan(tried) else tried)
+
+
+def as_json(found: Leaderboard) -> str:
+    """One object: settings, and a row for each policy and alpha."""
+    table = long_table(found)
+    names = [column.title for column in table.columns]
+    held: dict[str, Any] = {
+        "alphas": found.alphas,
+        "bootstrap": {**asdict(found.bootstrap), "cluster": "query"},
+        "rows": [dict(zip(names, row.cells, strict=True)) for row in table.rows],
+        "seeds": found.seeds,
+        "split": found.split,
+        "tree": found.tree,
+    }
+    return json_text(held, "leaderboard")
