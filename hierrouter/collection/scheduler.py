@@ -172,7 +172,7 @@ class _Collection:
         """Make these calls and commit the answers; returns those that have none."""
         failed: list[tuple[plan.Call, generator.Failure]] = []
         rate = self.rates[model.name]
-        with _blaming(model):
+        with blaming(model):
             self.residency.generator(model)
         part: list[tuple[plan.Call, generator.Response]] = []
         started = perf_counter()  # now: loading is not the time of a call
@@ -202,7 +202,7 @@ class _Collection:
         self, model: ModelSpec, due: Sequence[plan.Call]
     ) -> Iterator[tuple[plan.Call, generator.Answer]]:
         """What the model says, as it comes; not held, so that the model can be let go."""
-        with _blaming(model):
+        with blaming(model):
             prompts = [call.prompt for call in due]
             for place, answer in self.residency.generator(model).generate(prompts, self.stop):
                 yield due[place], answer
@@ -281,7 +281,7 @@ REMARKABLE: tuple[tuple[str, Callable[[generator.Response], bool], str], ...] = 
 
 
 @contextmanager
-def _blaming(model: ModelSpec) -> Iterator[None]:
+def blaming(model: ModelSpec) -> Iterator[None]:
     """What an engine raises, with the name of the model."""
     try:
         yield

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from hierrouter.collection.plan import logprob_columns, stages_of
 from hierrouter.collection.progress import Progress
+from hierrouter.collection.scheduler import blaming
 from hierrouter.engines import backend, generator, identify
 from hierrouter.pools.pool import Pool
-from hierrouter_cache.errors import Interrupted, WorldError, reason_of
+from hierrouter_cache.errors import Interrupted
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.parts import SIGNALS
 from hierrouter_cache.reader import CacheReader
@@ -53,7 +54,7 @@ def fill_signals(
             due = reader.sql(UNSURE, wanted=pa.table({"step": sorted(steps)})).to_pylist()
             if not due:
                 continue
-            try:
+            with blaming(model):
                 reads = getattr(residency.generator(model), "reread", None)
                 if reads is None:
                     counts["unreadable"] += len(due)
@@ -75,10 +76,5 @@ def fill_signals(
                             f"interrupted: {counts['read']} answers read; "
                             "rerun the same command to go on"
                         )
-            except (RuntimeError, OSError) as error:
-                raise WorldError(
-                    f"model {model.name} cannot read its answers: {reason_of(error)}; "
-                    "what was committed is safe"
-                ) from error
             residency.release(model.name)
     return counts
