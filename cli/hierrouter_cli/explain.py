@@ -130,4 +130,4 @@ def explore(
         page = new_run("explore", None) / PAGE
         with drafted(page.parent) as draft:
             write_atomically(draft / PAGE, html)
-    console.say(f"explore: page {page}, {page.stat().st_size / 1e6:.1f} MB")
+    console.say(f"explore: page {page}, {len(html) / 1e6:.1f} MB")
