@@ -34,8 +34,6 @@ LONG = (
     "acceptance/test_bad_inputs.py",
     "cli/test_readme.py",
     "cli/test_shards.py",
-    "cli/test_tutorials.py",
-    "cli/test_resumed_training.py",
     "cli/test_report.py",
     "cli/test_route.py",
     "browser/test_explore.py",

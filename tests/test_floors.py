@@ -118,12 +118,3 @@ def test_a_circle_is_seen_within_a_function(tmp_path: Path) -> None:
     (tmp_path / "house" / "__init__.py").write_text("from house.room import door\n")
     (tmp_path / "house" / "room.py").write_text("def door():\n    import house\n")
     assert set(circle(modules(tmp_path / "house"))) == {"house", "house.room"}
-
-
-def test_the_code_unpickles_nothing() -> None:
-    for folder in ("cache", "cli", "hierrouter"):
-        for path in (ROOT / folder).rglob("*.py"):
-            assert not packages(path) & {"pickle", "dill", "joblib", "cloudpickle"}, path
-            text = path.read_text()
-            assert "torch.load(" not in text, path
-            assert "allow_pickle=True" not in text, path

@@ -1,6 +1,5 @@
 """`hierrouter pools` and `datasets`, a person's own pool, and models that cannot be run."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 from hierrouter.pools.files import load_pool
 from hierrouter.questions.shipped import FAMILIES
@@ -18,7 +16,6 @@ from tests.cli.conftest import Place
 from tests.conftest import environment
 from tests.hierrouter.questions.files import rows, write
 from tests.hub import hub, repository
-from tests.models import save_random_model
 
 POOL = """
 [pool]
@@ -105,16 +102,9 @@ def test_a_pool_of_yours_is_shown_with_its_instructions(place: Place) -> None:
         assert word in shown
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("base_rate", "base_rat"), "did you mean base_rate"),
-        (("testbed:calc", "./nowhere"), "model folder not found: nowhere"),
-    ],
-)
-def test_a_pool_of_yours_is_checked(place: Place, change: tuple[str, str], message: str) -> None:
-    (place / "p.toml").write_text(POOL.replace(*change, 1))
-    assert message in place.refuses("pools --pool p.toml")
+def test_a_pool_of_yours_is_checked(place: Place) -> None:
+    (place / "p.toml").write_text(POOL.replace("base_rate", "base_rat", 1))
+    assert "did you mean base_rate" in place.refuses("pools --pool p.toml")
 
 
 def test_no_network_is_asked(tmp_path: Path) -> None:
@@ -141,48 +131,11 @@ def test_no_network_is_asked(tmp_path: Path) -> None:
     assert "not here" in done.stdout
 
 
-def collected(place: Place, model: str | Path, *settings: str, code: int = 2) -> str:
-    """The last line of collecting one question with this model alone, which cannot be."""
-    lines = ["[[models]]", 'name = "a"', f'model = "{model}"', "base_rate = 1", *settings]
-    (place / "p.toml").write_text("\n".join(lines))
-    (place / "d.jsonl").write_text(json.dumps({"question": "q", "answer": "a"}) + "\n")
-    line = place.refuses("collect --datasets d.jsonl --pool p.toml", code=code)
-    assert len(line) <= 307
-    return line
-
-
-def test_m02_code_of_a_model_is_never_run(place: Place) -> None:
-    """A saved model whose configuration names classes in a file beside it."""
-    folder = save_random_model(place / "rc", "llama")
-    config = json.loads((folder / "config.json").read_text())
-    auto_map = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
-    changed = {**config, "model_type": "evil", "auto_map": auto_map}
-    (folder / "config.json").write_text(json.dumps(changed))
-    (folder / "evil.py").write_text(f"open({str(place / 'pwned')!r}, 'w')")
-    line = collected(place, folder, code=1)
-    assert line.startswith("error: cannot load model a")
-    assert "trust_remote_code" in line or "custom code" in line
-    assert not (place / "pwned").exists()
-
-
-def test_m03_a_model_with_parts_of_a_path(place: Place) -> None:
-    (place / "work").mkdir()
-    line = collected(Place(place / "work", place.run), "../../evil")
-    assert "invalid model path with ../" in line
-    assert [path.name for path in place.folder.iterdir()] == ["work"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_m14_a_gpu_that_is_not_there(place: Place) -> None:
-    line = collected(place, "testbed:calc", 'device = "cuda"')
-    assert "cuda is not available" in line
-    assert "use --device cpu" in line
-    assert not (place / "caches").exists()
-
-
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="needs a machine without vllm")
 def test_vllm_that_is_not_there(place: Place) -> None:
-    assert 'pip install "hierrouter[vllm]"' in collected(place, "testbed:calc", 'backend = "vllm"')
+    (place / "p.toml").write_text(POOL.replace("base_rate", 'backend = "vllm"\nbase_rate', 1))
+    said = place.refuses("collect --datasets arith --limit 1 --pool p.toml --no-references")
+    assert 'pip install "hierrouter[vllm]"' in said
 
 
 NEAR = "How many grey geese and brown ducks swim on the pond behind the old mill at noon ?"
@@ -276,9 +229,3 @@ def test_a_hub_that_is_not_there_is_one_line(place: Place, monkeypatch: pytest.M
     assert said.startswith("error: cannot load from the hub: google-research-datasets/mbpp: ")
     assert "put the questions into data/mbpp.jsonl" in said
     assert said.endswith("see docs/datasets.md")
-
-
-def test_a_hub_that_is_switched_off_is_a_missing_file(place: Place) -> None:
-    assert os.environ["HF_HUB_OFFLINE"] == "1"
-    said = place.refuses("datasets --datasets mbpp")
-    assert said.startswith("error: dataset file not found: data/mbpp.jsonl; put the questions")

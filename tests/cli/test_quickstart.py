@@ -1,6 +1,5 @@
 """The whole job through the installed command: quickstart, then the commands on what it left."""
 
-import json
 import os
 from typing import Any
 
@@ -92,10 +91,3 @@ def test_the_pipe_may_close_early(home: Place, start: Start) -> None:
     assert done.returncode == 0
     assert "error" not in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_an_output_that_exists_is_not_overwritten(work: Place) -> None:
-    (work / "taken").mkdir()
-    (work / "taken/notes.json").write_text(json.dumps("mine"))
-    assert "output exists: taken" in work.refuses("train --out taken")
-    assert json.loads((work / "taken/notes.json").read_text()) == "mine"

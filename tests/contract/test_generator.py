@@ -255,18 +255,6 @@ def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
             identify(ModelSpec("x", str(model)))
 
 
-def test_remote_code_is_never_run(tmp_path: Path, folders: dict[str, Path]) -> None:
-    folder = save_random_model(tmp_path / "rc", "llama")
-    config = (folder / "config.json").read_text()
-    remote = '{"auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},'
-    changed = remote + config[1:].replace('"model_type": "llama"', '"model_type": "evil"')
-    (folder / "config.json").write_text(changed)
-    (folder / "evil.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
-    with pytest.raises(WorldError, match=r"trust_remote_code|custom code"):
-        backend("transformers").load(spec(folder))
-    assert not (tmp_path / "pwned").exists()
-
-
 # What sampled decoding promises besides.
 ONE_TOKEN = Generation(1, temperature=0.7)
 

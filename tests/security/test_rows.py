@@ -14,8 +14,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tests/hierrouter/collection/test_rows.py::test_a_bad_file_is_one_line",
     ),
     "Code of models": (
-        "tests/contract/test_generator.py::test_remote_code_is_never_run",
-        "tests/cli/test_pools.py::test_m02_code_of_a_model_is_never_run",
+        "tests/acceptance/test_bad_inputs.py::test_bad_input",
         "tests/security/test_code.py::test_what_is_shut_stays_shut",
         "tests/security/test_models.py::test_code_of_a_tokenizer_is_never_run",
         "tests/security/test_models.py::test_code_of_an_encoder_is_never_run",
@@ -45,7 +44,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "Paths": (
         "tests/security/test_files.py::test_ids_and_names_become_no_path",
-        "tests/cli/test_pools.py::test_m03_a_model_with_parts_of_a_path",
+        "tests/acceptance/test_bad_inputs.py::test_bad_input",
     ),
     "Links and pipes": (
         "tests/cache/test_damage.py::test_a_folder_a_pipe_or_a_link_with_the_name_of_a_part_is_no_part",
