@@ -526,10 +526,9 @@ def _heat_map(axes: Axes, name: str, shares: Sequence[Sequence[float]], colour: 
 def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list[Path]:
     """Every figure of the report in each format, `folder/<name>.<format>`.
 
-    Raises InputError: a format is unknown; nothing is written then; CacheError, WorldError: the
-    folder cannot be written to.
+    Raises InputError: a format is unknown, see `check_formats`; CacheError, WorldError: the folder
+    cannot be written to.
     """
-    check_formats(formats)
     return [
         save(drawing, folder / f"{drawing.name}.{format}")
         for drawing in figures(report)
@@ -540,12 +539,13 @@ def export_figures(report: Report, folder: Path, formats: Sequence[str]) -> list
 def check_formats(formats: Sequence[str]) -> None:
     """Refuse formats that figures are not written in, before there are figures.
 
-    Raises InputError: none is given, or one is unknown.
+    Raises InputError: one is unknown.
     """
-    unknown = [format for format in formats if format not in FORMATS]
-    if unknown or not formats:
-        given = repr(unknown[0]) if unknown else "none"
-        raise InputError(f"unknown format of figures: {given}; choose of {', '.join(FORMATS)}")
+    for format in formats:
+        if format not in FORMATS:
+            raise InputError(
+                f"unknown format of figures: {format!r}; choose of {', '.join(FORMATS)}"
+            )
 
 
 def save(drawing: Drawing, path: Path) -> Path:

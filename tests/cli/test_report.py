@@ -89,9 +89,14 @@ def test_a_sweep_that_reads_another_view_is_named_and_can_be_shown(routed: Place
     assert "runs/router" in line and line.endswith("add --state context to see it")
 
 
-def test_an_unknown_format_of_figures_is_refused_before_any_work(place: Place) -> None:
-    line = place.refuses("report --figures svg,gif")  # where no cache is
-    assert line == "error: unknown format of figures: 'gif'; choose of svg, pdf, png"
+@pytest.mark.parametrize(
+    ("given", "bad"), [("svg,gif", "gif"), ("svg,../x", "../x"), ("PDF", "PDF"), ("svg,", "")]
+)
+def test_an_unknown_format_of_figures_is_refused_before_any_work(
+    place: Place, given: str, bad: str
+) -> None:
+    line = place.refuses(f"report --figures {given}")  # where no cache is
+    assert line == f"error: unknown format of figures: {bad!r}; choose of svg, pdf, png"
 
 
 def test_two_price_lists_stand_side_by_side(routed: Place) -> None:

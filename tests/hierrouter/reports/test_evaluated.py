@@ -20,11 +20,10 @@ from hierrouter.learning.selection import SelectedRun
 from hierrouter.learning.sweep import Sweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.replay.inspection import cost_notes
-from hierrouter.reports.evaluated import DeferTo, report_on, require_deferrable
+from hierrouter.reports.evaluated import DeferTo, report_on
 from hierrouter.reports.report import ReportRequest
 from hierrouter.reports.results import Report
 from hierrouter.reports.values import Bootstrap
-from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, RouteTree, repriced
 from tests.hierrouter.trees import planted_tree
 
@@ -203,6 +202,7 @@ def test_a_router_that_hands_over_is_one_more_baseline(share: float | None) -> N
     assert (found.curve[0].share, found.curve[-1].share) == (0, 1)
     assert found.curve[0].reward == pytest.approx(report.router.reward)
     assert found.curve[-1].reward == pytest.approx(single.reward)
+    assert shown(trained).deferral is None
 
 
 def test_the_same_threshold_hands_over_under_every_price_list() -> None:
@@ -215,15 +215,6 @@ def test_the_same_threshold_hands_over_under_every_price_list() -> None:
         [row] = [row for row in priced.rows if row.policy == "hierrouter, else large"]
         expected = deferral.outcome(lists[priced.name].split("test")).cost.mean()
         assert row.cost == pytest.approx(expected)
-
-
-def test_only_a_router_hands_over_and_only_to_a_model_with_direct_calls() -> None:
-    require_deferrable(half_easy(), router(EXACT), DeferTo("large"))
-    with pytest.raises(InputError, match="no direct call of this model: larg"):
-        require_deferrable(half_easy(), router(EXACT), DeferTo("larg"))
-    with pytest.raises(InputError, match="no router that could hand over to large"):
-        require_deferrable(half_easy(), None, DeferTo("large"))
-    assert shown(router(EXACT)).deferral is None
 
 
 def with_direct(lead: float) -> RouteTree:
