@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, oracle_break_points
-from hierrouter.evaluation.calls import DepthPoint, depth_curve
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.metrics import apgr, call_performance_threshold
 from hierrouter.evaluation.outcome import (
@@ -103,7 +102,7 @@ def report_on(
     }
     mine = next(every[name] for name, priced in lists.items() if priced is tree)
     stop = trained is not None and trained.objective.allow_stop
-    learned, depths = _swept(fold, sweep)
+    learned = _swept(fold, sweep)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
     if stop and mine.endings is not None:
         add_depths(found, fold, mine.endings, alpha)
@@ -136,7 +135,6 @@ def report_on(
             *_limit_notes(fold, trained),
             *_sampling_notes(fold, alpha, trained, mine.router, sweep, exact, found.bootstrap),
         ),
-        depth_curve=tuple(depths),
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
         route_map=results.route_map(
@@ -236,18 +234,14 @@ def value_policies(
     )
 
 
-def _swept(fold: RouteTree, sweep: Sweep | None) -> tuple[list[FrontierPoint], list[DepthPoint]]:
-    """What a sweep does at each alpha, and where it stops, if it may: means of its seeds."""
+def _swept(fold: RouteTree, sweep: Sweep | None) -> list[FrontierPoint]:
+    """What a sweep does at each alpha."""
     if sweep is None:
-        return [], []
-    points, means = [], {}
-    for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True):
-        by_seed = [router.endings(fold) for router in routers]  # large: those of one alpha a time
-        outcomes = tuple(from_endings(fold, one, ROUTER, "router") for one in by_seed)
-        points.append(FrontierPoint(alpha, outcomes))
-        if sweep.allow_stop:
-            means[alpha] = np.mean(by_seed, axis=0)
-    return points, depth_curve(fold, means) if means else []
+        return []
+    return [
+        FrontierPoint(alpha, tuple(router.outcome(fold) for router in routers))
+        for alpha, routers in zip(sweep.alphas, sweep.routers, strict=True)
+    ]
 
 
 def _handing_over(

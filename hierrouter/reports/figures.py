@@ -48,7 +48,6 @@ PAPER_AXES_INCHES = 2.3  # height of a figure in a paper below its legend
 PAPER_KEY_INCHES = 0.25  # of its legend
 ENTRY_INCHES = 0.21  # height of a row of it
 FEWEST_GROUPS = 3  # room is left as if there were so many: bars stay bars
-APART = 0.05  # points that are told apart by their alpha, in shares of queries
 DEEPEST = 0.35  # opacity of a cell with all queries: what is written on it stays readable
 SMALLEST = 0.005  # a smaller share is written as "<1"
 ROW_INCHES = 0.26
@@ -69,8 +68,6 @@ def figures(report: Report) -> list[Drawing]:
         drawn.append(ladder_figure(report))
     if report.route_map:
         drawn.append(route_map_figure(report.route_map))
-    if len(report.depth_curve) > 1:  # one point is no curve
-        drawn.append(depth_curve_figure(report))
     if report.deferral:
         drawn.append(deferral_figure(report, report.deferral))
     if report.learning:
@@ -385,45 +382,6 @@ def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
         caption="Deferral: what handing more queries over to a stronger model brings",
         description="Mean net reward over the share of queries handed over, with chance and the "
         "oracle at the same share. The numbers are in the table of deferral.",
-        figure=figure,
-    )
-
-
-def depth_curve_figure(report: Report) -> Drawing:
-    """Mean quality over the share of queries that get more than one call."""
-    with settings():
-        figure, axes = canvas(WIDTH, 4.0)
-        axes.plot(
-            [point.beyond_first for point in report.depth_curve],
-            [point.quality for point in report.depth_curve],
-            color=ROUTER_COLOUR,
-            linewidth=1.6,
-            marker="o",
-            markersize=4,
-            label=label("hierrouter over alpha"),
-        )
-        named = -APART
-        for point in report.depth_curve:  # by rising share
-            if point.beyond_first - named >= APART:  # else the names would cover each other
-                named = point.beyond_first
-                axes.annotate(
-                    f"{point.alpha:g}",
-                    (point.beyond_first, point.quality),
-                    xytext=(4, -11),
-                    textcoords="offset points",
-                    fontsize=8,
-                )
-        axes.set_xlim(-0.03, 1.06)
-        axes.margins(y=0.12)  # room for the alphas
-        axes.set_xlabel("share of queries with more than one call")
-        axes.set_ylabel(f"mean quality Q ({one_line(report.scorer, LONGEST_LABEL)})")
-        legend(figure)
-    return Drawing(
-        name="depth-curve",
-        title="Depth curve",
-        caption="Depth: what answering more queries with more than one call brings, by alpha",
-        description="A line of mean quality over the share of queries that get more than one call, "
-        "a point for each alpha of the sweep, mean of its seeds. The numbers are in the JSON.",
         figure=figure,
     )
 

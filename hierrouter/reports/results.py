@@ -12,7 +12,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
-from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.explain import Explained
@@ -277,8 +276,6 @@ class Report:
             for some query; None where it never does.
         savings: against the best and the dearest single model; empty without a router.
         notes: sentences that a reader must not miss.
-        depth_curve: the sweep by rising share of queries with more than one call; empty where its
-            routers cannot stop early.
         deferral: the router with a stronger model behind it, where one was named.
         worst: queries on which the router loses most, the largest regret first; for the page.
         cost_range: of the frontiers; None without a train fold.
@@ -301,7 +298,6 @@ class Report:
     deciding_alphas: tuple[float, float] | None = None
     savings: tuple[Saving, ...] = ()
     notes: tuple[str, ...] = ()
-    depth_curve: tuple[DepthPoint, ...] = ()
     deferral: HandingOver | None = None
     worst: tuple[Explained, ...] = ()
     cost_range: CostRange | None = None
@@ -527,7 +523,6 @@ def as_object(report: Report) -> dict[str, Any]:
             for prices in report.price_lists
         ],
         "depths": [{"calls": row.hop, **_but(row, "hop")} for row in report.depths],
-        "depth_curve": [asdict(point) for point in report.depth_curve],
         "deferral": _deferral(report.deferral) if report.deferral else None,
         "analysis": _analysis(report) if report.ladder else None,
         "route_map": asdict(report.route_map) if report.route_map else None,

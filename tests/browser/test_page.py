@@ -24,7 +24,7 @@ from tests.hostile import HARM, collect_hostile
 MOST_BYTES = 3_000_000
 QUICK = Bootstrap(n=100)
 SMALLEST_LABEL = 7  # pixels, the height of the font
-FIGURES = 7  # net reward, frontier, ladder, routes, depth, deferral, learning
+FIGURES = 6  # net reward, frontier, ladder, routes, deferral, learning
 LISTS = ("as collected", "'\"><script>harm</script>", "dear")
 
 SECTIONS = ("headlines", "figures", "tables", "analysis")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hierrouter.evaluation.calls import DepthPoint
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import Kind, Outcome
 from hierrouter.reports.build import FrontierPoint, build_report
@@ -127,11 +126,6 @@ def stopping(**fields: Any) -> Report:
             "trained_alpha": ALPHA,
         },
         "frontier": [FrontierPoint(ALPHA, (router, worse))],
-        "depth_curve": (
-            DepthPoint(0.1, 0.25, 1.25, 0.5, 0.7),
-            DepthPoint(0.05, 0.27, 1.27, 0.55, 0.8),
-            DepthPoint(0.0, 0.75, 1.75, 0.7, 1.1),
-        ),
     }
     return example([*policies(), short], found=depths_added(), **{**usual, **fields})
 

@@ -98,22 +98,8 @@ def test_where_a_router_may_stop_short_routes_have_names_of_their_own() -> None:
     assert {name for name in routes if name.startswith(">")} == {f">model-{at}" for at in range(3)}
     assert routes[">model-1"].cost == pytest.approx(half_easy().split("test").cost[:, 2].mean())
     may_not = shown(router(), sweep())
-    assert may_not.depths == may_not.depth_curve == ()
+    assert may_not.depths == ()
     assert not [row.policy for row in may_not.overall if row.policy.startswith(">")]
-
-
-def test_the_depth_curve_has_the_points_of_the_frontier() -> None:
-    """Both are means of the same seeds, by different ways."""
-    report = shown(None, sweep(2, True, SHORT))
-    assert report.depths == ()
-    further = [point.beyond_first for point in report.depth_curve]
-    assert further == sorted(further) and any(0 < share < 1 for share in further)
-    learned = {row.alpha: row for row in report.frontier if row.kind == "router"}
-    assert {point.alpha for point in report.depth_curve} == set(learned) == set(GRID)
-    for point in report.depth_curve:
-        assert point.calls == pytest.approx(1 + point.beyond_first)
-        assert point.quality == pytest.approx(learned[point.alpha].quality)
-        assert point.cost == pytest.approx(learned[point.alpha].cost)
 
 
 def numbers(note: str) -> list[float]:

@@ -105,11 +105,6 @@ def test_axes_and_lines_say_what_they_are() -> None:
     sweeps = {"fixed routes", "hierrouter over alpha", "oracle over alpha", "random"}
     assert {*sweeps, "mean cost C (money per question)"} <= set(labels)
     assert "net reward R = Q − 0.1 C" in texts(reward(example()))
-    labels = texts(of(figures.depth_curve_figure)(stopping()))
-    depth = {"share of queries with more than one call", "mean quality Q (token_f1)"}
-    assert {*depth, "hierrouter over alpha"} <= set(labels)
-    # Points have the name of their alpha where there is room.
-    assert "0.1" in labels and "0" in labels and "0.05" not in labels
     page = as_html(deferring())
     for said in ("share of queries handed over to big", "hierrouter in doubt", "chance", "oracle"):
         assert f">{said}</text>" in page
@@ -198,11 +193,8 @@ def names(report: results.Report) -> list[str]:
 
 def test_there_is_a_figure_for_what_the_report_holds() -> None:
     assert names(example()) == ["net-reward", "frontier"]
-    assert names(stopping()) == ["net-reward", "frontier", "depth-curve"]
     assert names(deferring()) == ["net-reward", "frontier", "deferral"]
     assert names(climbed()) == ["net-reward", "frontier", "ladder"]
-    one_point = replace(stopping(), depth_curve=stopping().depth_curve[:1])  # no curve
-    assert names(one_point) == names(example())
 
 
 REWARDS = {"random": 0.3, "best single call": 0.7, "best fixed route": 0.4, "tree oracle": 0.8}

@@ -72,15 +72,6 @@ def everything() -> Report:
     )
 
 
-@cache
-def stopping_sweep() -> Report:
-    """One whose sweep may stop, for the depth curve, and whose router may not."""
-    tree = small_tree()
-    member = train(tree, Objective(ALPHA, allow_stop=True), EXACT_GLIMPSE, 0)
-    sweep = Sweep((ALPHA,), ((member,),))
-    return report_on(tree, ALPHA, None, sweep, {}, bootstrap=Bootstrap(n=50))
-
-
 def keys_of(value: Any) -> Iterator[str]:
     """Every key of nested objects; names of datasets, models and lists are keys, too."""
     if isinstance(value, dict):
@@ -111,7 +102,7 @@ def objects() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     "report",
-    [everything, stopping_sweep, example, stopping, two_prices, deferring, hostile],
+    [everything, example, stopping, two_prices, deferring, hostile],
     ids=lambda make: make.__name__,
 )
 def test_reports_are_valid(report: Any) -> None:
@@ -134,7 +125,7 @@ def test_a_key_more_or_less_is_not_valid() -> None:
 
 def test_the_real_reports_have_every_key_of_the_schema() -> None:
     """Objects are closed, so the schema lacks none of theirs."""
-    reports = (everything(), stopping_sweep(), example(), three_times())
+    reports = (everything(), example(), three_times())
     there = {key for report in reports for key in keys_of(loaded(report))}
     assert {key for keys in objects().values() for key in keys} <= there
     assert sorted(loaded(everything())["provenance"]) == objects()["Provenance"]
@@ -173,9 +164,7 @@ def test_where_the_router_stops() -> None:
     found = loaded(stopping())
     depths = [(row["calls"], row["share"], row["reward"]) for row in found["depths"]]
     assert depths == [(1, 0.25, 0.24), (2, 0.75, 0.68), (3, 0.0, None)]
-    point = {"alpha": 0.1, "beyond_first": 0.25, "calls": 1.25, "quality": 0.5, "cost": 0.7}
-    assert found["depth_curve"][0] == point
-    assert loaded(example())["depths"] == loaded(example())["depth_curve"] == []
+    assert loaded(example())["depths"] == []
 
 
 def test_an_infinite_threshold_is_null() -> None:

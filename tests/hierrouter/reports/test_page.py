@@ -85,7 +85,7 @@ def test_policy_allows_the_one_style_sheet_and_nothing_else(page: Page) -> None:
 
 def test_every_part_is_there_and_links_lead_somewhere(page: Page) -> None:
     assert page.tags.count("table") in (5, 6)
-    assert page.tags.count("svg") == page.tags.count("figure") == page.tags.count("table") - 3
+    assert page.tags.count("svg") == page.tags.count("figure") in (2, 3)
     ids = page.values("id")
     assert len(ids) == len(set(ids))
     assert {"main", "figures", "tables", "definitions", "provenance"} <= set(ids)
@@ -132,13 +132,13 @@ def test_definitions_name_every_symbol_and_the_page_is_deterministic() -> None:
     assert as_html(example()) == html_of(example)
 
 
-def test_a_router_that_may_stop_has_a_table_a_figure_and_terms_more() -> None:
+def test_a_router_that_may_stop_has_a_table_and_terms_more() -> None:
     page, plain = Page(html_of(stopping)), html_of(example)
-    assert (page.tags.count("table"), page.tags.count("figure")) == (6, 3)
-    told = ("Where HierRouter stops", "Depth: what", "from the lowest to the highest seed")
+    assert (page.tags.count("table"), page.tags.count("figure")) == (6, 2)
+    told = ("Where HierRouter stops", "from the lowest to the highest seed")
     for shown in (*told, "other seeds"):
         assert shown in page.words and shown not in plain
-    for term in ("ppo, exact", "state view", "stop", "depth curve", "seeds"):
+    for term in ("ppo, exact", "state view", "stop", "seeds"):
         assert f"<dt>{term}</dt>" in html_of(stopping) and f"<dt>{term}</dt>" not in plain
     assert "<dt>deferral</dt>" in html_of(deferring) and "<dt>deferral</dt>" not in plain
 
