@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation import bounds, contribution, metrics, outcome
 from hierrouter.evaluation.budget import exact_frontier, price_mix
-from hierrouter.evaluation.calls import measurable_optimum, observations, repair_matrices
+from hierrouter.evaluation.calls import repair_matrices
 from hierrouter.evaluation.intervals import expanded_tail, percentile_interval, resampled_means
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.build import FrontierPoint
@@ -57,7 +57,6 @@ def add_analysis(
     fold, train = tree.split(split), tree.split("train")
     stop = trained is not None and trained.objective.allow_stop
     _add_ladder(found, train, fold, alpha, stop)
-    _add_measurable(found, fold, alpha, stop)
     if endings is not None:
         lost = None
         if trained is not None and split != "train" and len(train):
@@ -84,17 +83,6 @@ def _add_ladder(
         chosen = one.name if one.kind in ("single", "route") else rung
         worth = {"quality": one.quality, "cost": one.cost, "reward": one.reward(alpha)}
         found.add("ladder", worth, found.columns, rung=rung, policy=chosen)
-
-
-def _add_measurable(found: Estimates, fold: RouteTree, alpha: float, stop: bool) -> None:
-    """The bound of all policies that read what the tree's view shows, stage and cost."""
-    if fold.unembedded:
-        return
-    observed = observations(fold)
-    best = measurable_optimum(fold, observed, alpha, stop)
-    of: dict[str, Any] = {"policy": fold.view, "n": len(fold)}
-    found.add("measurable", {"reward": best.reward(alpha)}, **of)
-    found.state("measurable", {"looks": len(np.unique(observed[:, 0]))}, **of)
 
 
 PARTS = ("whole", "plan", "adaptivity")  # of a regret

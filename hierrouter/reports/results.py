@@ -383,15 +383,6 @@ class Report:
         return pivot(self.estimates, "ladder", "rung", "policy", "dataset", "n")
 
     @cached_property
-    def measurable(self) -> Row | None:
-        """`reward` of the best of all policies that see no more than the tree's view shows.
-
-        `policy` is the view, `looks` how many of the `n` queries look different before the first
-        call; where all do, this is the tree oracle. None where nothing is embedded.
-        """
-        return next(iter(pivot(self.estimates, "measurable", "policy", "n")), None)
-
-    @cached_property
     def regret(self) -> tuple[Row, ...]:
         """The regret of the router, then of policies of the user's own, by dataset.
 
@@ -538,7 +529,7 @@ def _but(row: Row, name: str) -> dict[str, Any]:
 
 
 def _analysis(report: Report) -> dict[str, Any]:
-    seen, spent = report.measurable, report.cost_range
+    spent = report.cost_range
     nested = {
         "ladder": ("rung policy dataset n", "quality cost reward"),
         "calls": ("policy kind hop model", "calls"),
@@ -549,8 +540,6 @@ def _analysis(report: Report) -> dict[str, Any]:
             section: [_nested(row, *fields) for row in getattr(report, section)]
             for section, fields in nested.items()
         },
-        "measurable": seen
-        and {"view": seen.policy, "looks": int(seen.looks), **_nested(seen, "n", "reward")},
         "regret": [_regret(row) for row in report.regret if row.policy == ROUTER],
         "frontier": spent and {**asdict(spent), "hulls": [_hull(row) for row in report.hulls]},
         "models": [_model(row) for row in report.models],

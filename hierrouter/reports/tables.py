@@ -484,7 +484,7 @@ def ladder_table(report: Report) -> Table:
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
         rows=tuple(lines),
-        note=f"{NOT_A_STAIR} {_measurable_sentence(report.measurable)}".rstrip(),
+        note=NOT_A_STAIR,
     )
 
 
@@ -507,18 +507,6 @@ def _by_rung(report: Report) -> list[Sequence[Row]]:
     """The rows of each rung, one for each dataset of the report."""
     width = len(report.datasets)
     return [report.ladder[at : at + width] for at in range(0, len(report.ladder), width)]
-
-
-def _measurable_sentence(found: Row | None) -> str:
-    if found is None:
-        return ""
-    said = (
-        f"With hindsight R is at most {found.reward:.4f} [{found.reward_low:.4f}, "
-        f"{found.reward_high:.4f}] for who sees no more than the state view {found.policy} shows"
-    )
-    if found.looks == found.n:
-        return f"{said}: every query looks different to it, so that bounds nothing."
-    return f"{said}: {found.looks:,.0f} of {found.n:,} queries look different to it at the start."
 
 
 PAIRS_SHOWN = 12

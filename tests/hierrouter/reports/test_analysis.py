@@ -333,14 +333,6 @@ def test_without_a_range_there_is_no_area() -> None:
     assert all(row.area_lost is None for row in report.models)
 
 
-def test_the_view_shows_no_more_than_the_oracle_and_no_less_than_a_fixed_route() -> None:
-    """Without any text both queries look alike, and a>b or b>a is right for one of them."""
-    blind = reported(replace(tiny(), parts=(), view="stage"), ALPHA).measurable
-    assert (blind.looks, blind.n, blind.reward) == (1, 2, pytest.approx(0.2))
-    whole = found().measurable
-    assert (whole.looks, whole.reward) == (2, pytest.approx(0.7))
-
-
 def depths(*nodes: int) -> tuple[Row, ...]:
     """What a router answers whose episodes end at these nodes."""
     fold = tiny().split("test")
