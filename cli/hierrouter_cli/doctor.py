@@ -1,7 +1,6 @@
 """What of an installation works: the checks of `hierrouter doctor`, slow to import."""
 
 import contextlib
-import hashlib
 import os
 import platform
 import shutil
@@ -55,7 +54,6 @@ def examine(cache: Path, pool: str | None = None) -> Iterator[Finding]:
         "extras": extras,
         "devices": devices,
         "models": shipped_models,
-        "paper's encoder": paper_encoder,
         "hub": hub,
         "disk": lambda: disk(cache),
         "cache": lambda: cache_health(cache),
@@ -336,7 +334,6 @@ DIGESTS = {
     "testbed/facts": "00f5032cc4487ff13ffa92669a87f098",
 }
 MODELS = model_path("testbed:calc").parents[1]
-WEIGHTS = "model.safetensors"
 
 
 def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
@@ -352,26 +349,3 @@ def shipped_models(folder: Path = MODELS) -> Iterator[Finding]:
             f"damaged or missing: {', '.join(damaged)} in {folder}; install the package again"
         )
     yield Finding("models", "ok", f"{', '.join(DIGESTS)}: every byte as shipped")
-
-
-def paper_encoder(hub_cache: Path | None = None) -> Iterator[Finding]:
-    """The weights of all-mpnet-base-v2, whose file is named by what its bytes hash to.
-
-    `hub_cache`: where the hub's files lie; None is where its library looks.
-    """
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(PAPER_ENCODER, WEIGHTS, cache_dir=hub_cache)
-    if not isinstance(found, str):
-        text = "not on this machine; fetched when a real pool's cache is opened"
-        yield Finding("paper's encoder", "note", text)
-        return
-    file = Path(found).resolve()
-    if len(file.name) == 2 * hashlib.sha256().digest_size:
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        if digest != file.name:
-            raise errors.WorldError(
-                f"damaged weights: {file}; remove the file, it is fetched again"
-            )
-    yield Finding("paper's encoder", "ok", "on this machine, every byte as on the hub")

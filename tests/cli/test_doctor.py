@@ -1,6 +1,5 @@
 """`hierrouter doctor`, and a hub that has not all models of a pool, or not for us."""
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -170,32 +169,11 @@ def test_shipped_models_that_are_missing_or_altered_are_a_problem(tmp_path: Path
     file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
     with pytest.raises(WorldError, match="damaged or missing: testbed/calc in "):
         list(doctor.shipped_models(models))
-    (models / "testbed" / "text" / doctor.WEIGHTS).unlink()
+    (models / "testbed" / "text" / "model.safetensors").unlink()
     shutil.rmtree(models / "testbed" / "facts")
     lost = r"damaged or missing: testbed/calc, testbed/text, testbed/facts in .*; install"
     with pytest.raises(WorldError, match=lost):
         list(doctor.shipped_models(models))
-
-
-def hub_cache(folder: Path, weights: bytes) -> Path:
-    """A folder as the hub's library leaves it: a commit's files are links to bytes by digest."""
-    model = folder / "models--sentence-transformers--all-mpnet-base-v2"
-    blob = model / "blobs" / hashlib.sha256(b"weights").hexdigest()
-    link = model / "snapshots" / ("0" * 40) / doctor.WEIGHTS
-    for made in (blob, link, model / "refs" / "main"):
-        made.parent.mkdir(parents=True)
-    blob.write_bytes(weights)
-    link.symlink_to(blob)
-    (model / "refs" / "main").write_text("0" * 40)
-    return folder
-
-
-def test_the_papers_encoder_is_looked_for_and_hashed(tmp_path: Path) -> None:
-    whole, cut = hub_cache(tmp_path / "whole", b"weights"), hub_cache(tmp_path / "cut", b"weigh")
-    assert [found.state for found in doctor.paper_encoder(tmp_path)] == ["note"]
-    assert [found.state for found in doctor.paper_encoder(whole)] == ["ok"]
-    with pytest.raises(WorldError, match=r"damaged weights: .*; remove the file"):
-        list(doctor.paper_encoder(cut))
 
 
 TOKEN = "hf_of_somebody_who_accepted"
