@@ -30,7 +30,6 @@ from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.opening import listed
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import at_once
-from hierrouter.reports.html import BASE_STYLES, render, template_texts
 from hierrouter.reports.report import ROWS, run_or_sweep, table_named
 from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Row, Values, estimates, pivot
 from hierrouter.tables import Cell, Column, Line, Table, as_markdown, json_text, numbered, one_line
@@ -157,16 +156,6 @@ class Standings:
     def to_json(self) -> str:
         """The comparison as one JSON object; its keys are a contract, see docs/compare.md."""
         return as_json(self)
-
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page with all tables; it is one file and loads nothing.
-
-        Raises WorldError: the disk is full or failed.
-        """
-        page, style = Path(path), template_texts(*BASE_STYLES)
-        text = render("compare.html.j2", style, found=self, shown=contest_tables(self))
-        write_atomically(page, text.encode())
-        return page
 
     def write(self, folder: Path) -> Path:
         """The JSON and the tables as Markdown in `folder`; returns the JSON."""
