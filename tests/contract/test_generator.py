@@ -273,16 +273,6 @@ def numbered(count: int) -> list[str]:
     return [f"{n} {' '.join(rng.choices(WORDS, k=4))}" for n in range(count)]
 
 
-def test_draws_follow_the_softmax() -> None:
-    logits = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0])
-    count = 20_000
-    chain = processors(ONE_TOKEN, range(count), logits.device)
-    drawn = chain(torch.empty(0), logits.repeat(count, 1)).argmax(dim=1)
-    expected = torch.softmax(logits / ONE_TOKEN.temperature, dim=0) * count
-    seen = torch.bincount(drawn, minlength=len(logits))
-    assert chisquare(seen.numpy(), expected.numpy(), sum_check=False).pvalue > 0.01
-
-
 def test_first_tokens_follow_the_models_own_softmax(folders: dict[str, Path]) -> None:
     """Of 800 prompts, as many get their likeliest token as the model's probabilities say."""
     asked = numbered(800)

@@ -1,9 +1,9 @@
-"""Shards in processes of their own, and something that happens to one in the middle.
+"""Shards in processes of their own, one of which is killed in the middle.
 
-    python -m tests.hierrouter.collection.noted ROOT I/N LOG [kill AFTER | fill AFTER DISK]
+    python -m tests.hierrouter.collection.noted ROOT I/N LOG [AFTER]
 
 Collects one shard of `QUERIES` with scripted models. Every answer is noted in LOG, in a file of the
-process that made it.
+process that made it. After so many answers of a process one of them is killed.
 """
 
 import json
@@ -12,10 +12,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,6 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.generator import Answer
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.opening import open_tree
-from hierrouter_cache.errors import WorldError
 from hierrouter_cache.reader import CacheReader
 from tests.engines import Scripted, told
 from tests.hierrouter.collection.examples import POOL, sums
@@ -34,11 +30,10 @@ QUERIES = tuple(sums(16))
 
 @dataclass
 class Noting:
-    """What scripted models say, noted; after so many answers of a process an event, once."""
+    """What scripted models say, noted; after so many answers of a process it dies, once."""
 
     log: Path
     after: int = 0
-    event: Callable[[], None] | None = None
     pause_s: float = 0.0
     made: int = 0
 
@@ -47,8 +42,9 @@ class Noting:
         with (self.log / str(os.getpid())).open("a") as file:
             file.write(json.dumps([model, prompt]) + "\n")
         self.made += 1
-        if self.event and self.made == self.after and self._first():
-            self.event()
+        if self.made == self.after and self._first():
+            # What the kernel does to a process that takes too much memory, and people do to any.
+            os.kill(os.getpid(), signal.SIGKILL)
         return told(model, prompt)
 
     def _first(self) -> bool:
@@ -60,23 +56,11 @@ class Noting:
         return True
 
 
-def die() -> None:
-    """What the kernel does to a process that takes too much memory, and people do to any."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Various(Scripted):
     """A machine of another kind in each process."""
 
     def identify(self, spec: ModelSpec) -> Identity:
         return {**super().identify(spec), "device": f"device {os.getpid()}"}
-
-
-def fill(disk: Path) -> None:
-    """Take the last byte of a disk."""
-    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(512))
 
 
 def answers(log: Path) -> dict[int, Counter[tuple[str, str]]]:
@@ -114,17 +98,9 @@ def check_after_an_accident(root: Path, whole: Path, log: Path) -> None:
     assert 0 < (struck & others).total() < struck.total()  # it was struck in the middle of a part
 
 
-def main(root: Path, shard: str, log: Path, *event: str) -> None:
-    script = Noting(log)
-    if event:
-        script.after = int(event[1])
-        script.event = die if event[0] == "kill" else partial(fill, Path(event[2]))
-    try:
-        summary = fill_cache(
-            POOL, QUERIES, root, engines=Scripted(script), shard=parse_shard(shard)
-        )
-    except WorldError as error:
-        sys.exit(str(error))
+def main(root: Path, shard: str, log: Path, after: str = "0") -> None:
+    engines = Scripted(Noting(log, int(after)))
+    summary = fill_cache(POOL, QUERIES, root, engines=engines, shard=parse_shard(shard))
     sys.stdout.write(str(summary.calls))
 
 

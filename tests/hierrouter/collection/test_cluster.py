@@ -49,7 +49,7 @@ def on_ray(root: Path, **how: Any) -> Summary:
 def engine(tmp_path: Path, after: int = 0, pause_s: float = 0.0) -> Scripted:
     """Scripted models that note what they say; after so many answers of a worker, one dies."""
     (tmp_path / "log").mkdir(exist_ok=True)
-    return Scripted(noted.Noting(tmp_path / "log", after, noted.die if after else None, pause_s))
+    return Scripted(noted.Noting(tmp_path / "log", after, pause_s))
 
 
 def made(tmp_path: Path) -> int:
