@@ -100,7 +100,11 @@ def test_a_sweeps_policy_takes_any_alpha(home: Place) -> None:
 
 
 def test_a_limit_on_cost(home: Place) -> None:
-    assert home.tells(f"{ASK} --max-cost 100")["cost"] <= 100
+    free = home.tells(f"{ASK} --max-cost 100")
+    limit = 0.99 * free["cost"]
+    tight = home.tells(f"{ASK} --max-cost {limit}")
+    assert (free["over_limit"], tight["max_cost"]) == (False, pytest.approx(limit))
+    assert tight["cost"] <= limit or tight["over_limit"]
     assert "above the limit of 0.01" in home.does(f"{ASK} --max-cost 0.01").stderr
 
 

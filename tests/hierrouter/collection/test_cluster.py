@@ -30,7 +30,10 @@ from tests.hierrouter.collection import noted
 from tests.hierrouter.collection.examples import POOL
 
 # Not imported here: it reads its settings when it is.
-pytestmark = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="ray is not installed")
+pytestmark = [
+    pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="ray is not installed"),
+    pytest.mark.usefixtures("cluster"),
+]
 WORKERS = 2
 
 
@@ -57,7 +60,6 @@ def made(tmp_path: Path) -> int:
     return sum(count.total() for count in noted.answers(tmp_path / "log").values())
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared-disk", "mirror"])
 def test_a_killed_worker_loses_only_its_own_work(tmp_path: Path, whole: Path, shared: bool) -> None:
     reports = []
@@ -81,7 +83,6 @@ def test_a_killed_worker_loses_only_its_own_work(tmp_path: Path, whole: Path, sh
         assert noted.rows(tmp_path / "mirror") == noted.rows(whole)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, whole: Path) -> None:
     root = tmp_path / "cache"
 
@@ -98,7 +99,6 @@ def test_an_interruption_finishes_parts_and_a_rerun_the_tree(tmp_path: Path, who
     assert noted.rows(root) == noted.rows(whole)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_workers_of_two_kinds_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(
         WorldError, match=r"differ in versions or kind of device: .* no answer is lost"
@@ -121,7 +121,6 @@ def test_a_landmark_stands_for_days_and_goes_with_its_block(
     assert set(root.iterdir()) == before
 
 
-@pytest.mark.usefixtures("cluster")
 def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole: Path) -> None:
     """The mirror holds another answer to a first call, with a smaller name than ours."""
     first = "SELECT * EXCLUDE (filename, file_row_number) FROM calls_rows ORDER BY filename LIMIT 1"
@@ -148,7 +147,6 @@ def test_workers_go_on_from_the_answers_here_beside_rivals(tmp_path: Path, whole
     assert made(tmp_path) == len(noted.rows(whole)) - there
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_worker_says_what_went_wrong_before_its_first_part(tmp_path: Path) -> None:
     import ray
 
@@ -162,7 +160,6 @@ def test_a_worker_says_what_went_wrong_before_its_first_part(tmp_path: Path) -> 
     assert isinstance(said, HierRouterError) and "nobody" in str(said)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_calls_without_an_answer_are_told_as_lost(tmp_path: Path) -> None:
     counts: Counter[str] = Counter()
     summary = on_ray(

@@ -35,7 +35,6 @@ from tests.hierrouter.reports.examples import (
     two_prices,
 )
 
-KEYS = ("policy", "cost", "reward")
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 
 
@@ -146,18 +145,6 @@ def test_rows_have_intervals_and_but_for_the_router_a_difference() -> None:
             assert (row[key] is None) == (row["kind"] == "router"), key
         for figure in ("quality", "accuracy", "cost", "reward"):
             assert row[f"{figure}_low"] <= row[figure] <= row[f"{figure}_high"]
-
-
-def test_price_lists_stand_side_by_side() -> None:
-    report = loaded(two_prices())
-    assert report["cost_unit"] == "USD per question"
-    cheap, dear = report["price_lists"]
-    rows = [(one["name"], *(one["rows"][3][key] for key in KEYS)) for one in (cheap, dear)]
-    assert rows == [("cheap", "a>b", 1.0, 0.4), ("dear", "a>b", 3.0, 0.2)]
-    assert cheap["gap_closed"] == report["gap_closed"]
-    # Router .6, best fixed route .4 and oracle .8 all lose .2 where every call costs 2 more.
-    assert dear["gap_closed"]["all"] == 0.5
-    assert loaded(example())["price_lists"] == []
 
 
 def test_where_the_router_stops() -> None:

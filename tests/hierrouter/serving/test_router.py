@@ -1,16 +1,14 @@
-"""A live route is the cached one: same models, same answers, same cost."""
+"""What a router draws, counts, refuses and lets go of; its other answers: `test_serve`."""
 
 import asyncio
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hierrouter.engines.generator import Answer, Failure
 from hierrouter.learning.bundle import bundle_of, save_bundle
 from hierrouter.learning.checkpoint import router_at, save_checkpoint
 from hierrouter.learning.config import Objective, training_config
@@ -18,42 +16,12 @@ from hierrouter.learning.run_folders import LIVE
 from hierrouter.learning.training import train
 from hierrouter.replay.opening import Selection, open_tree
 from hierrouter.replay.tree import load_texts
-from hierrouter.serving.models import CallFailed
 from hierrouter.serving.router import Hop, RouteOptions, Router
 from hierrouter_cache.errors import InputError
-from tests.engines import Scripted, told
+from tests.engines import Scripted
 from tests.hierrouter.serving.serving import MODELS, QUESTION, Double, bundle_in, over, with_server
 from tests.hostile import resealed
 from tests.servers import Server, serving
-
-
-@pytest.fixture(scope="module")
-def router(live_run: Path) -> Iterator[Router]:
-    with Router(live_run) as made:
-        yield made
-
-
-def scripted(live_run: Path, *broken: str) -> Router:
-    """The same policy over models that say anything, some of which fail."""
-
-    def script(model: str, prompt: str) -> Answer:
-        return Failure("error", f"{model} is broken") if model in broken else told(model, prompt)
-
-    return Router(live_run, engines=Scripted(script))
-
-
-def test_live_routes_are_those_of_the_replayed_tree(
-    router: Router, live_run: Path, testbed_cache: Path
-) -> None:
-    fold = open_tree(testbed_cache).split("test")
-    ends = router_at(live_run, None).endings(fold).argmax(axis=1)
-    for row, text in enumerate(load_texts(testbed_cache, fold)):
-        end = ends[row]
-        routed = router.route(text.question)
-        assert routed.route == fold.routes.name(end, fold.models)
-        assert routed.answer == text.answers[end]
-        assert routed.cost == pytest.approx(fold.cost[row, end])
-        assert routed.tokens_out > 0
 
 
 def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
@@ -76,10 +44,11 @@ def test_a_router_that_sees_how_sure_models_are_goes_the_replayed_routes(
         assert len(upstream.requests) == 1
 
 
-def test_the_last_answer_grows_and_json_says_what_was_called(router: Router) -> None:
+def test_the_last_answer_grows_and_json_says_what_was_called(live_run: Path) -> None:
     texts: list[str] = []
     hops: list[Hop] = []
-    routed = router.route(QUESTION, RouteOptions(on_text=texts.append, on_hop=hops.append))
+    with Router(live_run) as router:
+        routed = router.route(QUESTION, RouteOptions(on_text=texts.append, on_hop=hops.append))
     assert "".join(texts) == routed.answer
     assert tuple(hops) == routed.hops
     assert len(hops) == 2
@@ -102,35 +71,6 @@ def test_drawn_calls_have_the_probability_they_are_drawn_with(live_run: Path) ->
         assert np.abs(counts / 40 - np.array(first[0].chances)).max() < 0.3
         again = RouteOptions(rng=np.random.default_rng(0))
         assert router.route("the word takomi", again).route == routes[0].route
-
-
-def test_a_limit_on_cost_changes_the_route(router: Router) -> None:
-    free = router.route(QUESTION)
-    tight = router.route(QUESTION, RouteOptions(max_cost=free.cost * 0.99))
-    assert tight.cost < free.cost or tight.is_over_limit
-    assert tight.max_cost == pytest.approx(free.cost * 0.99)
-    assert not router.route(QUESTION, RouteOptions(max_cost=1e6)).is_over_limit
-
-
-def test_another_model_answers_only_where_it_is_asked_for(live_run: Path) -> None:
-    with scripted(live_run) as router:
-        first = router.route(QUESTION).hops[0].model
-    with scripted(live_run, first) as router:
-        with pytest.raises(CallFailed, match=f"{first} gave no answer: {first} is broken"):
-            router.route(QUESTION)
-        routed = router.route(QUESTION, RouteOptions(reroute=True))
-    assert first not in routed.route.split(">")
-    assert routed.hops[0].instead_of == ((first, f"{first} is broken"),)
-    assert routed.hops[0].propensity is None
-    assert "instead_of" in routed.as_object()["steps"][0]
-
-
-def test_where_no_model_answers_every_failure_is_told(live_run: Path) -> None:
-    with scripted(live_run, *MODELS) as router, pytest.raises(CallFailed) as caught:
-        router.route(QUESTION, RouteOptions(reroute=True))
-    failures = [*caught.value.earlier, caught.value]
-    assert sorted(failed.model for failed in failures) == sorted(MODELS)
-    assert [len(failed.earlier) for failed in failures] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dear", MODELS)

@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
-import numpy as np
 import openai
 import pytest
 
 from hierrouter.engines.generator import Failure, Response
 from hierrouter.learning.checkpoint import router_at
 from hierrouter.replay.opening import open_tree
-from hierrouter.replay.tree import Texts, load_texts
+from hierrouter.replay.tree import load_texts
 from hierrouter.serving import server
 from hierrouter.serving.router import Hop, Router
 from tests.conftest import Run, as_json, works
@@ -43,13 +42,27 @@ KEY = "sk-CANARY-1234"
 T = TypeVar("T")
 
 
+class Replayed(NamedTuple):
+    question: str
+    answer: str
+    route: str
+    cost: float
+
+
 @pytest.fixture(scope="module")
-def replayed(live_run: Path, testbed_cache: Path) -> list[tuple[Texts, int]]:
-    """The texts of test questions, and the node at which the router ends."""
+def replayed(live_run: Path, testbed_cache: Path) -> list[Replayed]:
+    """Test questions, and what the router makes of them in the tree."""
     fold = open_tree(testbed_cache).split("test")
-    fold = fold.select(np.arange(min(20, len(fold))))
-    ends = router_at(live_run, None).endings(fold).argmax(axis=1)
-    return list(zip(load_texts(testbed_cache, fold), ends.tolist(), strict=True))
+    ends = router_at(live_run, None).endings(fold).argmax(axis=1).tolist()
+    return [
+        Replayed(
+            texts.question,
+            texts.answers[end],
+            fold.routes.name(end, fold.models),
+            fold.cost[row, end],
+        )
+        for row, (texts, end) in enumerate(zip(load_texts(testbed_cache, fold), ends, strict=True))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -81,27 +94,29 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_many_clients_at_once_get_the_answers_of_the_replayed_tree(
-    url: str, replayed: list[tuple[Texts, int]]
+def test_many_clients_at_once_get_what_the_replayed_tree_has(
+    url: str, replayed: list[Replayed]
 ) -> None:
-    async def together() -> list[str | None]:
+    async def together() -> list[Any]:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as client:
             create = client.chat.completions.create
-            found = await asyncio.gather(
-                *(create(model="hierrouter", messages=user(each.question)) for each, _ in replayed)
+            return await asyncio.gather(
+                *(create(model="hierrouter", messages=user(each.question)) for each in replayed)
             )
-        assert all(one.choices[0].finish_reason in ("stop", "length") for one in found)
-        return [one.choices[0].message.content for one in found]
 
-    assert asyncio.run(together()) == [texts.answers[end] for texts, end in replayed]
+    for found, each in zip(asyncio.run(together()), replayed, strict=True):
+        [choice], said = found.choices, found.model_extra["hierrouter"]
+        assert choice.finish_reason in ("stop", "length")
+        assert (choice.message.content, said["route"]) == (each.answer, each.route)
+        assert said["cost"] == pytest.approx(each.cost)
 
 
-def test_streams_are_the_same(client: openai.OpenAI, replayed: list[tuple[Texts, int]]) -> None:
+def test_streams_are_the_same(client: openai.OpenAI, replayed: list[Replayed]) -> None:
     """Without `include_usage` each chunk has a choice, as the usual loop over a stream wants."""
-    for (texts, end), usage in zip(replayed[:6], [True, False] * 3, strict=True):
+    for each, usage in zip(replayed[:6], [True, False] * 3, strict=True):
         stream = client.chat.completions.create(
             model="hierrouter",
-            messages=user(texts.question),
+            messages=user(each.question),
             stream=True,
             stream_options={"include_usage": usage},
         )
@@ -110,7 +125,7 @@ def test_streams_are_the_same(client: openai.OpenAI, replayed: list[tuple[Texts,
             last = chunks.pop()
             assert not last.choices
             assert last.usage and last.usage.total_tokens > 0
-        assert "".join(one.choices[0].delta.content or "" for one in chunks) == texts.answers[end]
+        assert "".join(one.choices[0].delta.content or "" for one in chunks) == each.answer
         assert chunks[-1].choices[0].finish_reason in ("stop", "length")
         assert chunks[-1].model_extra and ">" in chunks[-1].model_extra["hierrouter"]["route"]
 
@@ -270,6 +285,7 @@ def test_models_that_fail_are_counted_logged_and_named(live_run: Path, tmp_path:
         rerouted = ask(url).json()["hierrouter"]
         assert "calc" not in rerouted["route"].split(">")
         assert rerouted["steps"][0]["instead_of"] == [{"model": "calc", "reason": "no calc"}]
+        assert rerouted["steps"][0]["propensity"] is None
         before = failed_calls(url)["calc"]
         broken |= set(MODELS)
         engines.asked.clear()
