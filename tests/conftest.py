@@ -4,6 +4,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -151,6 +152,14 @@ def refused(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
     lines = done.stderr.splitlines()
     assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
     return lines[-1]
+
+
+def calls_made(said: str) -> tuple[int, int]:
+    """(made now, already there), as a collection says at its end."""
+    found = re.search(r"([\d,]+) calls made, ([\d,]+) already there", said)
+    assert found, said
+    made, there = (int(number.replace(",", "")) for number in found.groups())
+    return made, there
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """`hierrouter collect`: said before it is made; own models and questions, here and by servers."""
 
 import json
-import re
 import signal
 import time
 from collections.abc import Iterable
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Place, over_all
-from tests.conftest import SOURCES, Run, Start
+from tests.conftest import SOURCES, Run, Start, calls_made
 from tests.holes import drop_five_leaves_of_three_queries
 from tests.models import ARCHITECTURES, save_random_model
 
@@ -98,9 +97,7 @@ def test_ctrl_c_commits_and_says_how_to_go_on(babbling: Place, start: Start) -> 
     assert done.returncode == 130, done.stderr
     assert "rerun the same command" in done.stderr
     assert list((babbling / "interrupted/tmp").iterdir()) == []
-    found = re.search(r"[\d,]+ calls made, ([\d,]+) already there", babbling.does(command).stderr)
-    assert found
-    assert found[1] != "0"
+    assert calls_made(babbling.does(command).stderr)[1] > 0
 
 
 def test_prompts_that_do_not_fit_a_window_are_one_line_and_asked_again(place: Place) -> None:
@@ -121,7 +118,7 @@ def test_prompts_that_do_not_fit_a_window_are_one_line_and_asked_again(place: Pl
     assert info["calls"] == 3 * 8 + 3
     again = place.asks(collect)
     assert again.returncode == 1
-    assert re.search(r"\b0 calls made, 27 already there", again.stderr)
+    assert calls_made(again.stderr) == (0, 27)
     assert "3 calls failed (3 too_long)" in again.stderr
     assert "1 of 4 queries lack 4 nodes" in place.refuses("train --cache cache --dry-run", code=3)
 
@@ -159,9 +156,7 @@ def test_only_what_is_missing_is_asked_and_another_pool_gets_the_same_queries(pl
     found = place.tells("cache info --cache c")
     assert (found["datasets"], found["queries"]) == (["mine"], 12)
     assert found["models"] == ["calc", "text", "facts", "brief"]
-    made = re.search(r"(\d+) calls made", done.stderr)
-    assert made
-    assert 0 < int(made[1]) <= 12 * (8 + 1)
+    assert 0 < calls_made(done.stderr)[0] <= 12 * (8 + 1)
 
     done = place.does("collect --cache c --limit 1")  # a wish of one's own is not overruled
     assert "going on" not in done.stderr
@@ -229,10 +224,8 @@ def test_after_a_pilot_it_says_what_the_run_then_takes(place: Place) -> None:
     assert found["total"]["calls"] == {"expected": 0, "most": 0}
     before = place.tells(f"{SUMS} --limit 20 --dry-run")
     assert before["notes"] == []
-    said = place.does(f"{SUMS} --limit 20").stderr
-    counts = re.search(r"(\d+) calls made, (\d+) already there", said)
-    assert counts
-    total, made, there = before["total"], int(counts[1]), int(counts[2])
+    made, there = calls_made(place.does(f"{SUMS} --limit 20").stderr)
+    total = before["total"]
     assert total["there"] == there
     assert total["calls"]["expected"] == pytest.approx(made, rel=0.2)
     assert total["calls"]["most"] >= made
