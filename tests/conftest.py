@@ -59,16 +59,17 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(roots), "NO_COLOR": "1"}
 
 
+def spawned(
+    *command: str | Path, cwd: Path | None = None, **settings: str
+) -> subprocess.CompletedProcess[str]:
+    """What any program did; `settings` are more of its environment."""
+    env = {**environment(), **settings}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+
+
 def run_cold(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command in a new Python; `cwd` says where."""
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return spawned(*COMMAND, *map(str, arguments), cwd=cwd)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import hierrouter as hr
-from tests.conftest import Run, environment, once, works
+from tests.conftest import Run, once, spawned, works
 
 NAMES = [
     "CacheError",
@@ -76,9 +75,7 @@ def test_a_name_that_is_not_there() -> None:
 
 def test_the_import_loads_nothing_else() -> None:
     code = "import sys; had = set(sys.modules); import hierrouter; print(set(sys.modules) - had)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
-    )
+    done = works(spawned(sys.executable, "-c", code))
     tops = {name.partition(".")[0] for name in ast.literal_eval(done.stdout)}
     assert tops - sys.stdlib_module_names == {"hierrouter"}
 

@@ -1,14 +1,13 @@
 """A disk that is full in the middle of a collection, and has room again afterwards."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from hierrouter.collection.scheduler import FIRST_PART
 from tests.acceptance.place import Answering, listing, pool_text, questions, write_rows
-from tests.conftest import COMMAND, calls_made, environment
+from tests.conftest import COMMAND, calls_made, spawned
 from tests.servers import serving
 
 QUESTIONS = 16
@@ -47,9 +46,7 @@ def happened(folder: Path, command: list[str]) -> dict[str, str]:
     """What the steps wrote, by file."""
     space = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", STEPS, "sh"]
     try:
-        done = subprocess.run(
-            [*space, *command], cwd=folder, env=environment(), capture_output=True, text=True
-        )
+        done = spawned(*space, *command, cwd=folder)
     except OSError as error:
         pytest.skip(f"no small file system here: {error}")
     if not (folder / "first.code").exists():

@@ -20,7 +20,7 @@ from hierrouter_cache.errors import CacheError, HierRouterError, InputError, Wor
 from hierrouter_cli import doctor
 from tests.cache.rows import take
 from tests.cli.conftest import Place
-from tests.conftest import COMMAND, Run, as_json, environment
+from tests.conftest import COMMAND, Run, as_json, spawned
 from tests.hub import COMMIT, Files, Model, hub
 from tests.models import save_random_model
 
@@ -155,9 +155,8 @@ def test_a_hub_is_reached_or_it_is_a_note() -> None:
             (address, "ok reached; models and datasets can be fetched\n"),
             ("http://127.0.0.1:9", "note not reached ("),
         ):
-            env = {**environment(), "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint}
-            done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True)
-            assert done.stdout.decode().startswith(said)
+            done = spawned(sys.executable, "-c", code, HF_HUB_OFFLINE="0", HF_ENDPOINT=endpoint)
+            assert done.stdout.startswith(said)
 
 
 def test_shipped_models_that_are_missing_or_altered_are_a_problem(tmp_path: Path) -> None:
@@ -223,13 +222,8 @@ class Node:
 
     def asks(self, words: str, address: str, **settings: str) -> subprocess.CompletedProcess[str]:
         home = {"HF_ENDPOINT": address, "HF_HOME": str(self.folder / "home"), "HF_HUB_OFFLINE": "0"}
-        return subprocess.run(
-            [*COMMAND, *words.split()],
-            cwd=self.folder,
-            env={**environment(), **home, "HF_HUB_DISABLE_TELEMETRY": "1", **settings},
-            capture_output=True,
-            text=True,
-        )
+        quiet = {**home, "HF_HUB_DISABLE_TELEMETRY": "1", **settings}
+        return spawned(*COMMAND, *words.split(), cwd=self.folder, **quiet)
 
     @property
     def downloaded(self) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 
 import hierrouter as hr
 from tests.cli.conftest import Place
-from tests.conftest import Run, environment, works
+from tests.conftest import Run, environment, spawned, works
 from tests.hub import hub
 from tests.warm import Warm
 
@@ -50,10 +50,7 @@ def test_a_stdout_that_takes_nothing_is_one_line(home: Place) -> None:
     """Cold: the streams are looked at while Python starts."""
     command = f"{sys.executable} -m hierrouter_cli cache info"
     for stream, said in (("> /dev/full", "No space left"), (">&-", "Bad file descriptor")):
-        shell = ["sh", "-c", f"{command} {stream}"]
-        done = subprocess.run(
-            shell, cwd=home.folder, env=environment(), capture_output=True, text=True, check=False
-        )
+        done = spawned("sh", "-c", f"{command} {stream}", cwd=home.folder)
         assert done.returncode == 1
         [line] = done.stderr.splitlines()
         assert line.startswith(f"error: cannot print: {said}")
@@ -66,14 +63,8 @@ HEAVY = {
 
 
 def imported_by(statement: str) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {name.split(".")[0] for name in done.stdout.split()}
+    done = spawned(sys.executable, "-c", f"import sys; {statement}; print(*sys.modules)")
+    return {name.split(".")[0] for name in works(done).stdout.split()}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from hierrouter_cache.tree import SPLITS
 from hierrouter_cli import options
 from hierrouter_cli.app import root_command
 from hierrouter_cli.help import EXAMPLES
-from tests.conftest import SOURCES, environment
+from tests.conftest import SOURCES, spawned
 
 ROOT: Any = root_command()
 
@@ -119,14 +118,7 @@ done
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_commands_flags_and_names(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-c", SCRIPT, "bash", *TYPED],
-        cwd=tmp_path,
-        env={**environment(), "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = spawned("bash", "-c", SCRIPT, "bash", *TYPED, cwd=tmp_path, PYTHON=sys.executable)
     assert "complete -o default -F _hierrouter_completion hierrouter" in done.stderr
     offered = dict(line.split("|") for line in done.stdout.splitlines())
     assert {typed: names.split() for typed, names in offered.items()} == TYPED

@@ -1,6 +1,5 @@
 """`hierrouter pools` and `datasets`, a person's own pool, and models that cannot be run."""
 
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ from hierrouter.questions.shipped import FAMILIES
 from hierrouter.questions.sources import PAPER_DATASETS
 from hierrouter.reports.plans import listed
 from tests.cli.conftest import Place
-from tests.conftest import environment
+from tests.conftest import spawned, works
 from tests.hierrouter.questions.files import rows, write
 from tests.hub import hub, repository
 
@@ -119,16 +118,9 @@ def test_no_network_is_asked(tmp_path: Path) -> None:
         "sys.argv = ['hierrouter', 'pools', '--pool', 'p.toml']\n"
         "from hierrouter_cli.app import main\nmain()\n"
     )
-    env = {key: value for key, value in environment().items() if key != "HF_HUB_OFFLINE"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**env, "HF_HUB_CACHE": os.fspath(tmp_path / "hub")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "not here" in done.stdout
+    online = {"HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(tmp_path / "hub")}
+    done = spawned(sys.executable, "-c", code, cwd=tmp_path, **online)
+    assert "not here" in works(done).stdout
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="needs a machine without vllm")

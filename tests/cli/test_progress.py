@@ -4,14 +4,13 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Place
-from tests.conftest import Start, environment
+from tests.conftest import Start, environment, spawned
 from tests.warm import Warm
 
 # The command's own progress with a shorter interval.
@@ -78,12 +77,8 @@ with console.bar("train 2", 48) as show:
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_narrow_terminal_cuts_the_note_and_no_number(columns: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BAR],
-        env={**environment(), "COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm"},
-        capture_output=True,
-        text=True,
-    )
+    terminal = {"COLUMNS": str(columns), "FORCE_COLOR": "1", "TERM": "xterm"}
+    done = spawned(sys.executable, "-c", BAR, **terminal)
     line = max(re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stderr)), key=len)
     assert re.match(r"train 2 +\S+ +10/48 +0:00:0\d +\S+ ", line)
     assert len(line.rstrip()) <= columns

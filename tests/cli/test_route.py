@@ -25,7 +25,7 @@ from hierrouter.serving.messages import piped_lines
 from hierrouter_cache.errors import InputError
 from tests.cli.conftest import Place
 from tests.cli.pages import blocks
-from tests.conftest import COMMAND, SOURCES, Start, environment
+from tests.conftest import COMMAND, SOURCES, Start, spawned
 from tests.security.world import served_pool
 from tests.servers import Server, good, late
 from tests.servers import serving as serving_models
@@ -249,10 +249,8 @@ def test_nothing_is_asked_that_nobody_reads(live_run: Path, tmp_path: Path, star
 
 
 def test_a_stdin_that_is_closed_is_said(tmp_path: Path) -> None:
-    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "route", "--file", "-"]
-    done = subprocess.run(
-        shell, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
-    )
+    closed = ("sh", "-c", 'exec "$@" <&-', "sh")
+    done = spawned(*closed, *COMMAND, "route", "--file", "-", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: stdin is closed: --file -")
 

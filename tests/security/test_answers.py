@@ -1,13 +1,12 @@
 """What a model answers is text: it is never run, and no scorer takes for ever on it."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from hierrouter.questions.scoring import SCORERS
-from tests.conftest import environment
+from tests.conftest import spawned
 
 CODE = (
     "__import__('os').system('touch pwned')",
@@ -52,11 +51,5 @@ print("done")
 
 def test_no_answer_takes_a_pattern_for_ever(tmp_path: Path) -> None:
     """20 s of processor time for 54 texts of 20,000 characters; it takes two."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCORE, *REPEATED],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = spawned(sys.executable, "-c", SCORE, *REPEATED, cwd=tmp_path)
     assert done.stdout == "done\n", done.stderr

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +29,7 @@ from hierrouter_cache.errors import CacheError, HierRouterError
 from hierrouter_cache.locks import collector_lock, shards_at_work
 from hierrouter_cache.parts import file_sha16, list_parts, part_name
 from hierrouter_cache.writer import sweep_drafts
-from tests.conftest import Run, environment
+from tests.conftest import Run, spawned
 from tests.engines import Scripted
 from tests.hostile import resealed
 
@@ -120,12 +119,7 @@ def test_a_text_that_is_said_a_million_times_takes_no_memory(
     assert len(data) < 200_000
     (part.path.parent / part_name("calls", 1, "0" * 8, count, data)).write_bytes(data)
     for command, code in ((["cache", "info"], 0), (["cache", "verify"], 3)):
-        done = subprocess.run(
-            [sys.executable, "-c", LIMITED, *command, "--cache", root],
-            env=environment(),
-            capture_output=True,
-            text=True,
-        )
+        done = spawned(sys.executable, "-c", LIMITED, *command, "--cache", root)
         assert done.returncode == code, done.stderr
     assert "row 1: outcome is not that of the row's content" in done.stderr
 
