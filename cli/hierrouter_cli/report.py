@@ -92,6 +92,8 @@ def report(
     from hierrouter.learning.selection import select_run
     from hierrouter.reports.evaluated import DeferTo
     from hierrouter.reports.report import FinishedReport, ReportRequest
+    from hierrouter.reports.results import as_json
+    from hierrouter.reports.tables import long_table, report_tables
 
     page = style == FULL and (out is not None or format == "text" or bool(files))
     shown = select_run(trees[0], alpha, checkpoint, sweep, with_sweep=True)
@@ -106,7 +108,8 @@ def report(
         with drafted(folder) as draft:
             show_paper(finished.result, format, folder, draft, files, width)
         return
-    show(finished.result, format, all_tables)
+    tables = functools.partial(report_tables, analysis=all_tables)
+    console.put_as(format, finished.result, as_json, long_table, tables)
     if page:
         folder = new_run("report", out)
         with drafted(folder) as draft, contextlib.redirect_stdout(sys.stderr):
@@ -129,15 +132,6 @@ def say_what(request: ReportRequest) -> None:
         **looks_at(request.policies),
     }
     log_looks("report", tree, request.split, request.runs, look)
-
-
-def show(result: Report, format: str, all_tables: bool = False) -> None:
-    """The report on stdout; with `all_tables` those of the analysis, too."""
-    from hierrouter.reports.results import as_json
-    from hierrouter.reports.tables import long_table, report_tables
-
-    tables = functools.partial(report_tables, analysis=all_tables)
-    console.put_as(format, result, as_json, long_table, tables)
 
 
 def show_paper(

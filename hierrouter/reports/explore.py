@@ -87,11 +87,11 @@ def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[
 
 @dataclass(frozen=True)
 class Learned:
-    """A router on one fold, along a grid of alphas.
+    """A router on one fold, along a grid of alphas; or a policy of the user's own at one alpha.
 
     Attributes:
         name: what the page calls it.
-        note: what it was trained for, in words.
+        note: what it was trained for, or asked at, in words.
         allow_stop: whether it may end before L calls.
         start: int64[queries], the node where it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
@@ -106,33 +106,9 @@ class Learned:
     changed: tuple[Integers, ...]
     node: tuple[Integers, ...]
 
-    def at(self, position: int) -> Integers:
-        """int64[queries]: the node where each query ends at one alpha of the grid."""
-        found = self.start.copy()
-        for changed, node in zip(
-            self.changed[: position + 1], self.node[: position + 1], strict=True
-        ):
-            found[changed] = node
-        return found
 
-
-@dataclass(frozen=True)
-class Brought:
-    """A policy of the user's own on one fold; it was asked at one alpha.
-
-    Attributes:
-        name: what the page calls it.
-        note: what a reader must know of it, in words.
-        node: int64[queries], the node where it ends, the likeliest one if it draws.
-    """
-
-    name: str
-    note: str
-    node: Integers
-
-
-def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Brought:
-    """Where a policy of the user's own ends.
+def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool) -> Learned:
+    """Where a policy of the user's own ends: asked at one alpha, it does the same at every other.
 
     Raises InputError: it fails, or gives what is neither an action nor probabilities.
     """
@@ -140,7 +116,7 @@ def of_policy(policy: OwnPolicy, fold: RouteTree, alpha: float, allow_stop: bool
     draws = bool((endings.max(axis=1) < 1).any())
     note = f"{policy.name} was asked at alpha {alpha:g}, and does the same at every alpha here"
     likeliest = ", where it draws, its likeliest route is shown" if draws else ""
-    return Brought(policy.name, f"{note}{likeliest}.", endings.argmax(axis=1))
+    return _along(policy.name, f"{note}{likeliest}.", allow_stop, iter([endings.argmax(axis=1)]))
 
 
 def of_sweep(
@@ -209,7 +185,7 @@ class Explored:
     learned: tuple[Learned, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
-    brought: tuple[Brought, ...] = ()
+    brought: tuple[Learned, ...] = ()
 
     @property
     def fold(self) -> RouteTree:
@@ -320,7 +296,7 @@ def as_object(explored: Explored) -> dict[str, Any]:
         "start": explored.start,
         "routers": [_router(learned) for learned in explored.learned],
         "brought": [
-            {"name": safe_text(one.name), "node": whole_numbers(one.node)}
+            {"name": safe_text(one.name), "node": whole_numbers(one.start)}
             for one in explored.brought
         ],
         "texts": {

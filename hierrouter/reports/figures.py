@@ -362,15 +362,7 @@ def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
         figure, axes = canvas(WIDTH, 4.0)
         for name, reward, colour, style in lines:
             axes.plot(share, reward, color=colour, linewidth=1.4, linestyle=style, label=name)
-        axes.scatter(
-            handing.chosen.share,
-            handing.chosen.reward,
-            170,
-            color=ROUTER_COLOUR,
-            marker="*",
-            label=label(f"chosen by {handing.chosen_on}"),
-            zorder=4,
-        )
+        _star(axes, handing.chosen.share, handing.chosen.reward, f"chosen by {handing.chosen_on}")
         axes.set_xlim(-0.03, 1.03)
         stronger = one_line(handing.stronger, LONGEST_LABEL)
         axes.set_xlabel(f"share of queries handed over to {stronger}")
@@ -384,6 +376,11 @@ def deferral_figure(report: Report, handing: HandingOver) -> Drawing:
         "oracle at the same share. The numbers are in the table of deferral.",
         figure=figure,
     )
+
+
+def _star(axes: Axes, x: float, y: float, name: str) -> None:
+    """The point of a curve that was chosen."""
+    axes.scatter(x, y, 170, color=ROUTER_COLOUR, marker="*", label=label(name), zorder=4)
 
 
 def learning_figure(curve: LearningCurve) -> Drawing:
@@ -405,9 +402,7 @@ def learning_figure(curve: LearningCurve) -> Drawing:
         )
         if curve.chosen is not None:
             kept = curve.reward[curve.epochs.index(curve.chosen)]
-            axes.scatter(
-                curve.chosen, kept, 170, color=ROUTER_COLOUR, marker="*", label="kept", zorder=4
-            )
+            _star(axes, curve.chosen, kept, "kept")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epochs")
         axes.set_ylabel(f"R = Q − {curve.alpha:g} C")
