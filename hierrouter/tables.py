@@ -46,6 +46,11 @@ def significant(value: float) -> float:
     return float(f"{value:.{DIGITS}g}") + 0.0
 
 
+def finite(value: float) -> float | None:
+    """None in place of what JSON cannot say."""
+    return value if math.isfinite(value) else None
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

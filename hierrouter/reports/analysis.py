@@ -16,15 +16,8 @@ from hierrouter.evaluation.intervals import expanded_tail, percentile_interval, 
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import CostRange
-from hierrouter.reports.values import (
-    Bootstrap,
-    Estimate,
-    Estimates,
-    Values,
-    columns_of,
-    each,
-    finite,
-)
+from hierrouter.reports.values import Bootstrap, Estimate, Estimates, Values, columns_of, each
+from hierrouter.tables import finite
 from hierrouter_cache.tree import Routes, RouteTree
 
 

@@ -23,7 +23,8 @@ from hierrouter.evaluation.intervals import (
 )
 from hierrouter.evaluation.outcome import Outcome, mean_outcome
 from hierrouter.reports.results import Power, Report, Saving
-from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each, finite
+from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each
+from hierrouter.tables import finite
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree, net_reward
 

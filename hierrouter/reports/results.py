@@ -15,8 +15,8 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.reports.explain import Explained
-from hierrouter.reports.values import Bootstrap, Row, finite, pivot
-from hierrouter.tables import json_text
+from hierrouter.reports.values import Bootstrap, Row, pivot
+from hierrouter.tables import finite, json_text
 from hierrouter_cache.tree import RouteTree
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ list, ...), the metric, its value, and the ends of the interval. Tables, figures
 rows off it: see `pivot`.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -234,8 +233,3 @@ def pivot(table: pa.Table, section: str, *names: str) -> tuple[Row, ...]:
             {metric: line["value"], f"{metric}_low": line["low"], f"{metric}_high": line["high"]}
         )
     return tuple(rows)
-
-
-def finite(value: float) -> float | None:
-    """None in place of what JSON cannot say."""
-    return value if math.isfinite(value) else None

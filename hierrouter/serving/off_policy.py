@@ -1,6 +1,5 @@
 """What a log from elsewhere says of a router: the estimates, warnings, tables and JSON."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from hierrouter.evaluation.outcome import greedy, policy_outcome
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving.estimators import LEVEL, Clustered, Evaluation, NeverTaken, evaluate
 from hierrouter.serving.logs import Episode, from_texts, in_cache, states_in_tree
-from hierrouter.tables import Column, Line, Table, interval, json_text
+from hierrouter.tables import Column, Line, Table, finite, interval, json_text
 from hierrouter_cache.tree import RouteTree
 
 NAMED = 3  # of what was never taken, and of logging policies
@@ -127,7 +126,7 @@ def as_object(result: Result) -> dict[str, Any]:
         "truth_on": None if result.truth is None else TRUTH_ON,
         "level": LEVEL,
         "estimates": [_estimate(name, mean) for name, mean in found.estimates.items()],
-        "overlap": _without_nan(asdict(found.overlap)),
+        "overlap": asdict(found.overlap),
         "notes": list(result.notes),
         "provenance": dict(result.provenance),
     }
@@ -136,15 +135,7 @@ def as_object(result: Result) -> dict[str, Any]:
 def _estimate(name: str, mean: Clustered) -> dict[str, Any]:
     low, high = mean.interval()
     found = {"value": mean.value, "error": mean.error, "low": low, "high": high}
-    return {"estimator": name, **_without_nan(found)}
-
-
-def _without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, null for a number that is not finite."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in fields.items()
-    }
+    return {"estimator": name, **{key: finite(figure) for key, figure in found.items()}}
 
 
 def long_table(result: Result) -> Table:
