@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Place
-from tests.conftest import Run
-from tests.hostile import HARM, collect_hostile
 
-STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 MOST_BYTES = 6_000_000
 TEST_SAID = "the test fold; what is changed after a look at it is tuned on it"
 
@@ -23,14 +20,6 @@ def work(bare: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
     for command in ("train", "sweep-alpha"):
         place.does(f"{command} --algo exact --epochs 2 --out runs/{command}")
     return place
-
-
-@pytest.fixture(scope="module")
-def nasty(tmp_path_factory: pytest.TempPathFactory, hierrouter: Run) -> Place:
-    """A folder with a cache of hostile texts."""
-    folder = tmp_path_factory.mktemp("nasty")
-    collect_hostile(folder / "caches" / "default")
-    return Place(folder, hierrouter)
 
 
 def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Place) -> None:
@@ -83,12 +72,6 @@ def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Place) -> None:
 )
 def test_what_cannot_be_shown_is_named(asked: str, said: str, bare: Place) -> None:
     assert said in bare.refuses(f"explain {asked}")
-
-
-def test_hostile_texts_are_inert_in_markdown(nasty: Place) -> None:
-    done = nasty.does("explain --format md", f"9-{HARM[9]}")
-    assert not STEERING.search(done.stdout + done.stderr)
-    assert "<" not in done.stdout.replace("\\<", "")
 
 
 def test_the_page_of_a_report_has_the_trees(work: Place) -> None:
