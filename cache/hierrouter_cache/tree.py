@@ -198,7 +198,8 @@ class StatePart:
     Attributes:
         vectors: float32[rows, width], the encoder's vectors; where one file holds them all, mapped
             and not copied.
-        row: int64[queries, states], row of `vectors` at each state.
+        row: int64[queries, states], row of `vectors` at each state; int64[queries, nodes] where
+            the leaves were embedded, too.
         is_text: False for numbers, which come after all texts; 0 where there is none.
     """
 
@@ -287,13 +288,24 @@ class RouteTree:
         """Whether a fingerprint names this tree, under these prices or others."""
         return fingerprint.startswith(f"{self.content}-")
 
-    def require_embedded(self) -> tuple[StatePart, ...]:
+    @property
+    def shows_leaves(self) -> bool:
+        """Whether the parts show the leaves, too, where answers may be given."""
+        return all(part.row.shape[1] == self.routes.nodes for part in self.parts)
+
+    def require_embedded(self, leaves: bool = False) -> tuple[StatePart, ...]:
         """The parts, which a policy reads.
 
-        Raises WorldError: there are none, because the encoder could not be had.
+        Raises WorldError: there are none, because the encoder could not be had; InputError: they
+        do not show the leaves, and these are asked for.
         """
         if self.unembedded:
             raise WorldError(self.unembedded)
+        if leaves and not self.shows_leaves:
+            raise InputError(
+                "the tree does not show what follows the last call, which a router with "
+                "allow_return sees; open the cache with allow_return, or --allow-return"
+            )
         return self.parts
 
     @property
@@ -426,13 +438,14 @@ def sub_pool(tree: AnyTree, models: Sequence[str]) -> AnyTree:
     column = [direct.models.index(name) for name in alone]
     chosen = np.array([tree.models.index(name) for name in models])
     kept = kept_nodes(tree.routes, chosen)
-    states = kept[kept < tree.routes.states]
     return replace(
         tree,
         models=tuple(models),
         **_measured(tree, (slice(None), kept)),
         rate=tree.rate[chosen],
-        parts=tuple(replace(part, row=part.row[:, states]) for part in tree.parts),
+        parts=tuple(
+            replace(part, row=part.row[:, kept[kept < part.row.shape[1]]]) for part in tree.parts
+        ),
         direct=DirectCalls(
             tuple(alone), **_measured(direct, (slice(None), column)), rate=direct.rate[column]
         ),

@@ -200,14 +200,19 @@ class State:
 
 
 def states(
-    reader: CacheReader, spec: TreeSpec, forest: Forest, contexts: NDArray[np.uint64]
+    reader: CacheReader,
+    spec: TreeSpec,
+    forest: Forest,
+    contexts: NDArray[np.uint64],
+    leaves: bool = False,
 ) -> list[State]:
     """The states with these context hashes, in this order.
 
     `reader`: the cache that the forest comes from; `spec`: the pool as content keys; `forest`:
-    where the states are found; `contexts`: uint64[n], each the outcome of a node of the forest.
+    where the states are found; `contexts`: uint64[n], each the outcome of a node of the forest;
+    `leaves`: whether what follows the last call is a state, too.
     """
-    width = spec.routes.states
+    width = spec.routes.nodes if leaves else spec.routes.states
     place = first_match(contexts, forest.tree.outcome[:, :width].ravel())
     position, node = place // width, place % width
     routes = map(spec.routes.path, range(width))
@@ -225,12 +230,16 @@ def states(
     ]
 
 
-def newest_answers(reader: CacheReader, spec: TreeSpec, forest: Forest) -> NDArray[np.uint64]:
+def newest_answers(
+    reader: CacheReader, spec: TreeSpec, forest: Forest, leaves: bool = False
+) -> NDArray[np.uint64]:
     """uint64[queries, states]: hash of the digest of the newest answer's text at each state.
 
     Equal answers have equal hashes, whatever came before them. At the root it is the empty text.
+
+    `leaves`: whether what follows the last call is a state, too.
     """
-    calls = forest.tree.key[:, 1 : spec.routes.states]
+    calls = forest.tree.key[:, 1 : spec.routes.nodes if leaves else spec.routes.states]
     nothing = reader.hashes([text_digest("")])
     root = np.repeat(nothing[:, None], len(calls), axis=0)
     return np.concatenate([root, reader.answers(calls)], axis=1)

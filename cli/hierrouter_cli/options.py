@@ -272,6 +272,12 @@ Scorer = Annotated[
 AllowIncomplete = Annotated[
     bool, switch("--allow-incomplete", "Leave out queries whose trees have holes.", WORKS_ON)
 ]
+AllowReturn = Annotated[
+    bool,
+    switch(
+        "--allow-return", "The router may give any answer of its route, once it is there.", WORKS_ON
+    ),
+]
 PriceFiles = Annotated[
     list[Path] | None,
     works_on(

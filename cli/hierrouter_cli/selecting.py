@@ -81,6 +81,7 @@ class Selected:
     prices: options.PriceFiles = None
     price: options.Price = None
     allow_incomplete: options.AllowIncomplete = False
+    allow_return: options.AllowReturn = False
 
     def selection(self) -> Selection:
         """The part of the cache that is meant.
@@ -112,6 +113,7 @@ class Selected:
             scorer=self.scorer,
             prices=prices,
             allow_incomplete=self.allow_incomplete,
+            allow_return=self.allow_return,
         )
 
     def unpriced(self) -> Selection:
@@ -133,9 +135,12 @@ def as_trained(selected: Selected, checkpoint: Path | None) -> Selected:
         return selected
     from hierrouter.learning.checkpoint import load_checkpoint
 
-    origin = load_checkpoint(checkpoint).origin
+    policy = load_checkpoint(checkpoint)
     return replace(
-        selected, encoder=selected.encoder or origin.encoder, state=selected.state or origin.view
+        selected,
+        encoder=selected.encoder or policy.origin.encoder,
+        state=selected.state or policy.origin.view,
+        allow_return=selected.allow_return or policy.objective.allow_return,
     )
 
 

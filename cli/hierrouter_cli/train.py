@@ -52,7 +52,8 @@ def train(
 
     algo = algorithm(algo, budget, max_cost, alpha)
     config = training_config(preset, algo, epochs, every_alpha=budget is not None)
-    objective = Objective(options.DEFAULT_ALPHA if alpha is None else alpha, allow_stop, max_cost)
+    alpha = options.DEFAULT_ALPHA if alpha is None else alpha
+    objective = Objective(alpha, allow_stop, max_cost, selected.allow_return)
     several = seeds > 1
     if several and out is None:
         out = timed("train")
@@ -120,7 +121,7 @@ def sweep_alpha(
     By default one network that is told alpha, so that `report --alpha X` needs no training at any
     X afterwards; with --algo ppo one training for each alpha.
     """
-    from hierrouter.learning.config import training_config
+    from hierrouter.learning.config import Objective, training_config
     from hierrouter.learning.run_folders import check_out
     from hierrouter.replay.opening import training_tree
 
@@ -132,7 +133,8 @@ def sweep_alpha(
     from hierrouter.learning.run import sweep_run
     from hierrouter.learning.sweep import alpha_grid
 
-    grid = given or alpha_grid(tree, allow_stop=allow_stop)
+    may = Objective(0.0, allow_stop, allow_return=selected.allow_return)
+    grid = given or alpha_grid(tree, allow_stop=may.ends_early)
     planned = (
         f"sweep-alpha: {len(grid)} alphas ({', '.join(f'{x:g}' for x in grid)}), {algo}, "
         f"{seeds} {'seed' if seeds == 1 else 'seeds'}: {describe(tree)}"
@@ -146,7 +148,7 @@ def sweep_alpha(
         say_if_few(tree, "validation", "they choose the weights")
 
     with told_how_to_go_on("sweep-alpha", out, on_begun, tensorboard) as watch:
-        run = sweep_run(tree, grid, config, range(seed, seed + seeds), allow_stop, out, watch)
+        run = sweep_run(tree, grid, config, range(seed, seed + seeds), may, out, watch)
     console.put(run.table)
     console.put(f"{run.folder}\n")
 

@@ -66,7 +66,11 @@ def best_route_per_dataset(
 
 
 def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Outcome:
-    """The best route of every query, chosen knowing all answers: no policy does better."""
+    """The best route of every query, chosen knowing all answers: no policy does better.
+
+    Where earlier answers may be given the bound is that with `allow_stop`: in hindsight nobody
+    calls a model after the answer that is given.
+    """
     return outcome.at_nodes(tree, best_nodes(tree, alpha, allow_stop), "oracle", "oracle")
 
 
@@ -171,42 +175,64 @@ def ladder(
 
 
 def split_regret(
-    tree: RouteTree, alpha: float, endings: outcome.Floats, allow_stop: bool = False
+    tree: RouteTree,
+    alpha: float,
+    endings: outcome.Floats,
+    allow_stop: bool = False,
+    allow_return: bool = False,
 ) -> outcome.Floats:
     """The regret of a policy to the tree oracle, split by choice.
 
     Raises ValueError: episodes end where none can.
 
     Args:
-        endings: float64[queries, nodes], rows sum to 1. Of a stochastic policy all values are
+        endings: float64[queries, endings], rows sum to 1. Of a stochastic policy all values are
             expectations; the mean of several seeds is one.
         allow_stop: whether the oracle, too, may end before L calls.
+        allow_return: whether answers are given after they were seen. Then that is a choice of its
+            own, also where a call was to be the last one.
 
     Returns:
-        float64[queries, L]: column 0 is what the first choice lost, the plan; column l what choice
-        l + 1 lost. Not below 0, but for rounding. The sum of a row is R of the tree oracle less R
-        of the policy.
+        float64[queries, L], with return L + 1 columns: column 0 is what the first choice lost, the
+        plan; column l what choice l + 1 lost. Not below 0, but for rounding. The sum of a row is R
+        of the tree oracle less R of the policy.
     """
-    possible = outcome.Actions(tree.routes, allow_stop).endings
+    possible = outcome.Actions(tree.routes, allow_stop, allow_return).endings
     if endings[:, : possible.start].any():
         raise ValueError("episodes end before L calls; allow the oracle to stop, too")
-    routes = tree.routes
-    ended = endings * tree.node_reward(alpha)
-    rest = outcome.going_on(routes, endings) * best_ahead(tree, alpha, allow_stop)
-    # W(l), the mean R of a policy that is helped by the oracle after l choices; W(L) is its own R.
+    routes, width = tree.routes, endings.shape[1]
+    ended = endings * outcome.ending_reward(tree, alpha, width)
+    ahead = best_ahead(tree, alpha, allow_stop, allow_return)
+    deciding = outcome.called if allow_return else outcome.going_on
+    rest = deciding(routes, endings) * ahead
+    # W(l), the mean R of a policy that is helped by the oracle after l choices; the last is its R.
     helped = [ended.sum(axis=1)]
-    for level in reversed(range(routes.hops)):
-        stopped = ended[:, : routes.level_start(level + 1)].sum(axis=1)
-        helped.append(stopped + rest[:, routes.level(level)].sum(axis=1))
+    if width > routes.nodes:
+        ended = outcome.ended_at(routes, ended)
+    for level in reversed(range(routes.hops + allow_return)):
+        over = routes.level_start(level if allow_return else level + 1)
+        helped.append(ended[:, :over].sum(axis=1) + rest[:, routes.level(level)].sum(axis=1))
     return -np.diff(np.stack(helped[::-1], axis=1), axis=1)
 
 
-def best_ahead(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Floats:
-    """float64[queries, states]: the highest R of all endings below each state, itself left out."""
+def best_ahead(
+    tree: RouteTree, alpha: float, allow_stop: bool = False, allow_return: bool = False
+) -> outcome.Floats:
+    """float64[queries, S]: the highest R of all endings below each state, itself left out.
+
+    With return S are the nodes: an ending at a state itself, with any answer so far, counts, too.
+    """
     routes, reward = tree.routes, tree.node_reward(alpha)
-    best, ahead = reward[:, routes.leaves], []
+    if allow_return:
+        number = outcome.pairs(routes).number
+        reward = outcome.ending_reward(tree, alpha, number.max() + 1)[:, number].max(axis=2)
+        reward[:, 0] = -np.inf  # nothing can be given there
+    best = reward[:, routes.leaves]
+    ahead = [best] if allow_return else []
     for level in reversed(range(routes.hops)):
         best = best.reshape(len(tree), -1, routes.models).max(axis=2)
+        if allow_return:
+            best = np.maximum(best, reward[:, routes.level(level)])
         ahead.append(best)
         if allow_stop:
             best = np.maximum(best, reward[:, routes.level(level)])

@@ -42,6 +42,7 @@ def policy_table(
     alpha: float,
     allow_stop: bool = False,
     texts: TextsOf | None = None,
+    allow_return: bool = False,
 ) -> Floats:
     """What a policy does at every state, asked where it can come to.
 
@@ -53,34 +54,43 @@ def policy_table(
         alpha: what the policy is told.
         allow_stop: whether it may end before L calls.
         texts: as in `evaluate`.
+        allow_return: whether it may end after any answer with any answer of its route.
 
     Returns:
-        float64[queries, states, A], rows sum to 1. Before the last call, stopping is added to not
-        stopping, which is the same (`Actions.legal`). At states that the policy does not come to,
-        every legal action has the same probability.
+        float64[queries, S, A], rows sum to 1. Before the last call, stopping is added to not
+        stopping, which is the same, as is what else is not legal, see `Actions.after`. At states
+        that the policy does not come to, every legal action has the same probability.
     """
-    actions, routes = Actions(tree.routes, allow_stop), tree.routes
+    actions, routes = Actions(tree.routes, allow_stop, allow_return), tree.routes
     asked = _Asked(tree, policy, alpha, actions, texts)
     legal = actions.legal()
     table = np.tile(legal / legal.sum(axis=1, keepdims=True), (len(tree), 1, 1))
     reached = np.ones((len(tree), 1))
-    for level in range(routes.hops):
+    for level in range(actions.steps):
         query, place = np.nonzero(reached > 0)
         if not len(query):  # all have stopped
             break
-        given = asked.at(query, place + routes.level_start(level))
+        node = place + routes.level_start(level)
+        given = asked.at(query, node)
         if level == routes.hops - 1 and allow_stop:
-            given[:, : routes.models] += given[:, routes.models :]
-            given[:, routes.models :] = 0.0
-        table[query, place + routes.level_start(level)] = given
+            given[:, : routes.models] += given[:, routes.models : actions.calls]
+            given[:, routes.models : actions.calls] = 0.0
+        if allow_return:
+            asked.settle(given, level, query, node)
+        table[query, node] = given
+        if level == routes.hops:
+            break
         going_on = table[:, routes.level(level), : routes.models]
         reached = (reached[:, :, None] * going_on).reshape(len(tree), -1)
     return table
 
 
-def policy_endings(tree: RouteTree, policy: Any, alpha: float, allow_stop: bool) -> Floats:
-    """float64[queries, nodes]: the probability that a policy ends there; see `policy_table`."""
-    return ending(Actions(tree.routes, allow_stop), policy_table(tree, policy, alpha, allow_stop))
+def policy_endings(
+    tree: RouteTree, policy: Any, alpha: float, allow_stop: bool, allow_return: bool = False
+) -> Floats:
+    """float64[queries, endings]: the probability that a policy ends so; see `policy_table`."""
+    table = policy_table(tree, policy, alpha, allow_stop, allow_return=allow_return)
+    return ending(Actions(tree.routes, allow_stop, allow_return), table)
 
 
 class Observation(Mapping[str, Any]):
@@ -95,7 +105,8 @@ class Observation(Mapping[str, Any]):
     | `cost`      | float, C of these calls, in money                      |
     | `embedding` | float32[dim], what a router sees of the texts                  |
     | `alpha`     | float, of R = Q - alpha * C                                    |
-    | `actions`   | tuple of str, names of the actions; `model>stop` ends with it  |
+    | `actions`   | tuple of str, names of the actions; `model>stop` ends with it, |
+    |             | `return>1` with the first answer and no call                   |
 
     Raises:
         InputError: question or answers are asked for, and the tree has no texts.
@@ -145,14 +156,14 @@ class _Asked:
     def __init__(
         self, tree: RouteTree, policy: Any, alpha: float, actions: Actions, texts: TextsOf | None
     ) -> None:
-        self.tree, self.alpha, self.texts = tree, alpha, texts
+        self.tree, self.alpha, self.texts, self.actions = tree, alpha, texts, actions
         self.names, self.policy_name = actions.names(tree.models), policy_name(policy)
         self.policy = policy.made if isinstance(policy, OwnPolicy) else policy
         self.kind = kind_of(self.policy)
         if self.kind in (None, "name", "router"):
             raise _not_askable(self.policy, self.policy_name)
         if self.kind == "table":
-            self.policy = table_of(policy, tree)
+            self.policy = table_of(policy, tree, actions.states)
             if policy.shape[2] == len(tree.models):
                 self.policy = self._never_stopping(self.policy)
             elif policy.shape[2] != actions.count:
@@ -186,6 +197,14 @@ class _Asked:
             return one_hot
         states = zip(query.tolist(), node.tolist(), strict=True)
         return np.stack([self._at_one(*state) for state in states])
+
+    def settle(self, given: Floats, level: int, query: Integers, node: Integers) -> None:
+        """Count what is not legal at states of one level as giving the last answer, in place."""
+        wrong = given * ~self.actions.legal()[node]
+        for row in np.flatnonzero(wrong.any(axis=1)) if level == 0 else ():
+            raise self._no_such_action(self.names[wrong[row].argmax()], query[row], node[row])
+        given -= wrong
+        given[:, self.actions.calls + level - 1] += wrong.sum(axis=1)
 
     def _predicted(self, query: Integers, node: Integers) -> Integers:
         """int64[n]: actions of a model that was trained on `hierrouter.replay.env.ReplayEnv`."""
@@ -252,10 +271,8 @@ class _Asked:
         return scaled
 
     def _no_such_action(self, given: Any, query: int, node: int) -> InputError:
-        routes = self.tree.routes
-        last = node >= routes.level_start(routes.hops - 1)  # nothing is left to stop
-        names = self.names[: routes.models] if last else self.names
-        listed = [f"{number} {name}" for number, name in enumerate(names)]
+        legal = np.flatnonzero(self.actions.legal()[node])
+        listed = [f"{number} {self.names[number]}" for number in legal]
         more = [f"{len(listed) - LISTED} more"] if len(listed) > LISTED else []
         return InputError(
             f"policy gave no such action: {_short(given)}: {self._where(query, node)}; "
@@ -381,18 +398,18 @@ def kind_of(policy: Any) -> Literal["name", "table", "router", "act", "predict"]
     return "act" if callable(policy) else None
 
 
-def can_stop(policy: Any, tree: RouteTree) -> bool:
+def can_stop(policy: Any, tree: RouteTree, allow_return: bool = False) -> bool:
     """Whether it has an action for every model that ends with its call."""
     made = policy.made if isinstance(policy, OwnPolicy) else policy
-    count = Actions(tree.routes, allow_stop=True).count
+    count = Actions(tree.routes, True, allow_return).count
     if isinstance(made, np.ndarray):
         return bool(made.shape[-1] == count)
     return bool(getattr(getattr(made, "action_space", None), "n", None) == count)
 
 
-def table_of(given: NDArray[Any], tree: RouteTree) -> Floats:
-    """A table with a row for each query and state of the tree."""
-    wanted = (len(tree), tree.routes.states)
+def table_of(given: NDArray[Any], tree: RouteTree, states: int) -> Floats:
+    """A table with a row for each query and each of so many states of the tree."""
+    wanted = (len(tree), states)
     if given.ndim != 3 or given.shape[:2] != wanted or given.dtype.kind not in "fiu":
         raise InputError(
             f"not a table of this tree: {given.dtype}{list(given.shape)}; a policy as an array is "

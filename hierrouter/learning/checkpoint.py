@@ -104,7 +104,7 @@ def learned(policy: Policy) -> dict[str, Any]:
         "algo": origin.config.algo,
         "encoder": origin.encoder,
         "fingerprint": origin.fingerprint,
-        "objective": asdict(policy.objective),
+        "objective": policy.objective.as_object(),
         "view": origin.view,
     }
 
@@ -118,7 +118,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         "models": list(origin.models),
         "rate": [list(pair) for pair in origin.rate],
         "algo": origin.config.algo,
-        "objective": asdict(policy.objective),
+        "objective": policy.objective.as_object(),
         "history": list(policy.history),
         **({} if policy.kept is None else {"kept": policy.kept}),
     }
@@ -212,6 +212,7 @@ def _check_fit(
     origin: Origin, objective: Objective, shape: RouterShape, ceilings: Ceilings | None
 ) -> None:
     """The parts of a description agree with each other, and with the ceilings."""
+    actions = Actions(origin.routes, objective.allow_stop, objective.allow_return)
     texts = (*origin.models, origin.encoder, origin.view, origin.fingerprint, origin.version)
     fits = [
         all(isinstance(text, str) for text in texts),
@@ -219,9 +220,9 @@ def _check_fit(
         len(origin.rate) == len(origin.models),
         all(0 <= rate < np.inf for pair in origin.rate for rate in pair),
         0 < shape.cost_scale < np.inf and 0 < shape.embedding_scale < np.inf,
-        shape.hops == origin.hops,
+        shape.hops == actions.steps,
         shape.dim >= 0 and shape.hidden > 0 and shape.stage_dim >= 0,
-        shape.actions == Actions(origin.routes, objective.allow_stop).count,
+        shape.actions == actions.count,
         (ceilings is None) == (objective.max_cost is None),
     ]
     if ceilings:
@@ -314,7 +315,7 @@ def training_named(
         "encoder": origin.encoder,
         "fingerprint": origin.fingerprint,
         "format": SNAPSHOT_FORMAT,
-        "objective": asdict(objective),
+        "objective": objective.as_object(),
         "seed": origin.seed,
         "view": origin.view,
     }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tianshou.data import Batch, CollectStats, ReplayBuffer, to_numpy
 from tianshou.data.collector import BaseCollector
 
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import ending_reward
 from hierrouter.replay.env import Observations, QueryStream, ReplayVectorEnv, Rollouts, walk
 from hierrouter_cache.tree import RouteTree
 
@@ -107,21 +107,22 @@ class Collected(CollectStats):  # type: ignore[misc]
 class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
     """Tianshou's collector interface on a replayed tree: whole episodes, all walking together.
 
-    A collection takes at most L forward passes of the policy, however many episodes it has. What
-    the policy sees are the numbers of states, int64[n], as in `ReplayVectorEnv`. By steps, as many
-    episodes are played as it takes to make them; none is cut.
+    A collection takes at most L forward passes of the policy, L + 1 with return, however many
+    episodes it has. What the policy sees are the numbers of states, int64[n], as in
+    `ReplayVectorEnv`. By steps, as many episodes are played as it takes to make them; none is cut.
 
     Args:
         policy: Tianshou's algorithm or policy.
         tree: whose queries are played.
         alpha: cost penalty of the reward R = Q - alpha * C.
         allow_stop: whether an episode may end before L calls.
+        allow_return: whether it may end after any answer, with any answer of its route.
         buffer: where transitions go, a plain `ReplayBuffer`; by default a new one.
         seed: of the order of the queries, none of which comes twice before all have come once, and
             of random actions.
         draw: gives int64[n], the queries of the next n episodes, instead of that order; a test
             collector takes `np.arange`, and as many episodes as there are queries.
-        reward: float64[queries, nodes], what an episode pays that ends at a node, instead of R.
+        reward: float64[queries, endings], what an episode pays that ends so, instead of R.
     """
 
     def __init__(
@@ -131,19 +132,22 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         alpha: float,
         allow_stop: bool = False,
         *,
+        allow_return: bool = False,
         buffer: ReplayBuffer | None = None,
         seed: int = 0,
         draw: Callable[[int], NDArray[np.int64]] | None = None,
         reward: NDArray[np.float64] | None = None,
     ) -> None:
-        env: Any = TianshouEnv(ReplayVectorEnv(tree, alpha, 1, allow_stop))
+        played = ReplayVectorEnv(tree, alpha, 1, allow_stop, allow_return=allow_return)
+        env: Any = TianshouEnv(played)
         held = ReplayBuffer(CAPACITY) if buffer is None else buffer
         super().__init__(policy, env, held)
         self.tree = tree
-        self.actions = Actions(tree.routes, allow_stop)
+        self.actions = played.actions
         self._rng = np.random.default_rng(seed)
         self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
-        self._reward = tree.node_reward(alpha) if reward is None else reward
+        plain = ending_reward(tree, alpha, self.actions.width) if reward is None else reward
+        self._reward = plain
 
     @torch.no_grad()
     def _collect(
@@ -155,7 +159,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         gym_reset_kwargs: dict[str, Any] | None = None,
     ) -> CollectStats:
         """What `collect` of Tianshou does; there is nothing to render."""
-        act, hops = self._at_random if random else self._act, self.tree.hops
+        act, hops = self._at_random if random else self._act, self.actions.steps
         wanted = n_episode or -(-(n_step or 0) // hops)
         returns, lengths = [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
         while wanted > 0:
@@ -176,7 +180,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         return action
 
     def _at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
-        legal = self.actions.legal()[state % self.tree.routes.states]
+        legal = self.actions.legal()[state % self.actions.states]
         chances = legal * self._rng.random(legal.shape)
         action: NDArray[np.int64] = chances.argmax(axis=1)
         return action

@@ -1,8 +1,8 @@
 """What a training is for, and the numbers it is done with; light enough for the command line."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 from hierrouter.paper import PAPER_PPO
 from hierrouter_cache.errors import InputError
@@ -19,14 +19,17 @@ class Objective:
         allow_stop: whether an episode may end before L calls (paper appendix A).
         max_cost: what one query may cost at most, in money; None is no limit. Calls that
             could exceed it are not chosen, see `hierrouter.evaluation.budget`.
+        allow_return: whether any answer of the route may be given after each call.
 
     Raises:
-        InputError: a number is not finite or below 0, or alpha is above `MAX_ALPHA`.
+        InputError: a number is not finite or below 0, alpha is above `MAX_ALPHA`, or `max_cost` is
+            given with `allow_return`.
     """
 
     alpha: float
     allow_stop: bool = False
     max_cost: float | None = None
+    allow_return: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("alpha", self.alpha), ("max_cost", self.max_cost)):
@@ -34,6 +37,18 @@ class Objective:
                 raise InputError(f"{name} must be a finite number >= 0, got {value}")
         if self.alpha > MAX_ALPHA:
             raise InputError(f"alpha must be at most 1e9, got {self.alpha}")
+        if self.allow_return and self.max_cost is not None:
+            raise InputError("max_cost cannot be kept with allow_return; leave one of them out")
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether an episode may end before L calls, with an answer seen or unseen."""
+        return self.allow_stop or self.allow_return
+
+    def as_object(self) -> dict[str, Any]:
+        """JSON values; without `allow_return` as before there was one."""
+        found = asdict(self)
+        return found if found.pop("allow_return") is False else {**found, "allow_return": True}
 
 
 @dataclass(frozen=True, kw_only=True)

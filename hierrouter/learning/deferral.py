@@ -74,8 +74,11 @@ class Deferral:
     def on(self, fold: RouteTree) -> Deferrable:
         """The router on a fold, for any threshold.
 
-        Raises InputError: the tree is not one this router can read, or has no such direct call.
+        Raises InputError: the tree is not one this router can read, or has no such direct call, or
+        the router may give earlier answers.
         """
+        if self.trained.objective.allow_return:
+            raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
         probabilities = self.trained.probabilities(fold)
         table = greedy(probabilities, fold.base_rate)
         return Deferrable(

@@ -87,6 +87,7 @@ def evaluate(
     alpha: float | None = None,
     *,
     allow_stop: bool | None = None,
+    allow_return: bool | None = None,
     split: str | None = None,
     texts: policies.TextsOf | None = None,
 ) -> Evaluation:
@@ -96,7 +97,7 @@ def evaluate(
         tree: one fold, or several.
         policy: a function of an `Observation` or an object with `act(observation)`, which gives
             the number or the name of an action, or float[A], the probability of each; a model of
-            Stable-Baselines3, which is asked deterministically; float64[queries, states, A], a row
+            Stable-Baselines3, which is asked deterministically; float64[queries, S, A], a row
             for each query of `tree`; a run, or its folder; or a name: `calc` is a direct call,
             `text>calc` a fixed route, `oracle` the best route in hindsight. Where stopping is
             allowed, probabilities of the M models alone are of calls that do not stop.
@@ -104,6 +105,8 @@ def evaluate(
             trained for.
         allow_stop: whether the policy may end before L calls (paper appendix A); None is what
             a router, a table or a model of Stable-Baselines3 can do, and False for all others.
+        allow_return: whether it may end after any answer with any answer of its route; None is
+            what a router can do, and False for all others.
         split: the fold; None is that of the tree, and validation where the tree has several.
         texts: from a tree to the texts of its queries, for policies that read them; None takes the
             tree's own `texts`, where it has them.
@@ -122,19 +125,21 @@ def evaluate(
         )
     named = None
     if policies.kind_of(policy) == "name":
-        policy = named = _named(fold, policy, alpha, bool(allow_stop))
+        policy = named = _named(fold, policy, alpha, bool(allow_stop or allow_return))
     alpha = _alpha_of(policy, alpha)
     if isinstance(named, Outcome):  # one that is handed in may be of other queries
         outcome = named
     elif policies.kind_of(policy) == "router":
-        outcome = _of_router(fold, policy, allow_stop)
+        outcome = _of_router(fold, policy, allow_stop, allow_return)
     else:
+        returns = bool(allow_return)
         if isinstance(policy, np.ndarray):
-            policy = policies.table_of(policy, tree)[np.array(tree.splits) == fold_name]
-        stop = policies.can_stop(policy, fold) if allow_stop is None else allow_stop
-        table = policies.policy_table(fold, policy, alpha, stop, texts)
-        name = policies.policy_name(policy)
-        outcome = policy_outcome(fold, Actions(fold.routes, stop), table, name, "baseline")
+            states = Actions(tree.routes, allow_return=returns).states
+            policy = policies.table_of(policy, tree, states)[np.array(tree.splits) == fold_name]
+        stop = policies.can_stop(policy, fold, returns) if allow_stop is None else allow_stop
+        table = policies.policy_table(fold, policy, alpha, stop, texts, returns)
+        actions, name = Actions(fold.routes, stop, returns), policies.policy_name(policy)
+        outcome = policy_outcome(fold, actions, table, name, "baseline")
     return Evaluation(
         name=outcome.name,
         alpha=alpha,
@@ -160,11 +165,11 @@ def _alpha_of(policy: Any, alpha: float | None) -> float:
 
 
 def _named(
-    fold: RouteTree, given: str | os.PathLike[str], alpha: float | None, allow_stop: bool
+    fold: RouteTree, given: str | os.PathLike[str], alpha: float | None, ends_early: bool
 ) -> Outcome | TrainedRouter:
     """The direct call, the route or the oracle of this name, or the router in this folder."""
     if given == "oracle":
-        return oracle(fold, _alpha_of(given, alpha), allow_stop)
+        return oracle(fold, _alpha_of(given, alpha), ends_early)
     for outcome in (*single_calls(fold), *fixed_routes(fold, True)):
         if outcome.name == given:
             return outcome
@@ -179,12 +184,17 @@ def _named(
     return router_at(Path(given), alpha)
 
 
-def _of_router(fold: RouteTree, router: Any, allow_stop: bool | None) -> Outcome:
-    if allow_stop is not None and allow_stop != router.actions.allow_stop:
-        may = "may stop early" if router.actions.allow_stop else "makes all its calls"
-        raise InputError(
-            f"the router was trained otherwise: it {may}, allow_stop is {allow_stop}; leave "
-            "allow_stop out"
-        )
+def _of_router(
+    fold: RouteTree, router: Any, allow_stop: bool | None, allow_return: bool | None
+) -> Outcome:
+    stop, back = router.actions.allow_stop, router.actions.allow_return
+    for name, given, own, may in (
+        ("allow_stop", allow_stop, stop, "may stop early" if stop else "makes all its calls"),
+        ("allow_return", allow_return, back, "may return answers" if back else "returns none"),
+    ):
+        if given not in (None, own):
+            raise InputError(
+                f"the router was trained otherwise: it {may}, {name} is {given}; leave {name} out"
+            )
     found: Outcome = router.outcome(fold)
     return found

@@ -135,9 +135,9 @@ def exact_loss(
 
     Args:
         actions: what may be done.
-        logits: float32[queries, states, A], `NEVER` where an action is not legal.
-        legal: bool[queries, states, A].
-        reward: float32[queries, nodes], paid where an episode ends.
+        logits: float32[queries, S, A], `NEVER` where an action is not legal.
+        legal: bool[queries, S, A].
+        reward: float32[queries, endings], paid where an episode ends.
         config: the numbers.
         progress: share of the training that is over, in [0, 1].
     """
@@ -152,8 +152,8 @@ def improvement_loss(
 ) -> Tensor:
     """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
 
-    `log_policy`: float32[queries, states, A], log-probabilities of the present policy; `legal`:
-    bool[queries, states, A]; `reward`: float32[queries, nodes].
+    `log_policy`: float32[queries, S, A], log-probabilities of the present policy; `legal`:
+    bool[queries, S, A]; `reward`: float32[queries, endings].
     """
     with torch.no_grad():
         values = network.action_values(actions, log_policy.exp(), reward)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hierrouter.engines.devices import torch_threads
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.evaluation.outcome import Actions, greedy
+from hierrouter.evaluation.outcome import Actions, ending_reward, greedy
 from hierrouter.learning.config import Objective, TrainConfig
 from hierrouter.learning.network import Router, StateTable, action_probabilities, state_table
 from hierrouter.replay.env import walk
@@ -264,16 +264,16 @@ class TrainingFold:
         cls, tree: RouteTree, objective: Objective, ceilings: Ceilings | None = None
     ) -> TrainingFold:
         """The fold `tree`; for the ceilings see `state_table`."""
-        actions = Actions(tree.routes, objective.allow_stop)
+        actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
         return cls(tree, actions, state_table(tree, objective, ceilings))
 
     def episode_reward(self, alpha: float, standardise: bool) -> NDArray[np.float64]:
-        """float64[queries, nodes]: what an episode pays that ends at a node.
+        """float64[queries, endings]: what an episode pays that ends so.
 
-        `standardise`: take from each reward the mean of its query over all nodes at which an
-        episode can end, and divide by the standard deviation over all of them.
+        `standardise`: take from each reward the mean of its query over all endings that can be, and
+        divide by the standard deviation over all of them.
         """
-        reward = self.tree.node_reward(alpha)
+        reward = ending_reward(self.tree, alpha, self.actions.width)
         if not standardise:
             return reward
         ends = self.actions.endings
@@ -286,10 +286,11 @@ class TrainingFold:
 
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             chances = action_probabilities(router, self.table, torch.from_numpy(state))
-            choice: NDArray[np.int64] = greedy(chances, self.tree.base_rate).argmax(axis=1)
+            table = greedy(chances, self.tree.base_rate, self.actions.returns)
+            choice: NDArray[np.int64] = table.argmax(axis=1)
             return choice
 
-        reward = self.tree.node_reward(alpha)
+        reward = ending_reward(self.tree, alpha, self.actions.width)
         walked = walk(self.actions, reward, np.arange(len(self.tree)), act)
         return float(walked.reward.sum(axis=1).mean())
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import Ceilings, affordable
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import Actions, pairs
 from hierrouter.learning.config import Objective, TrainConfig
 from hierrouter_cache.tree import RouteTree
 
@@ -81,13 +81,14 @@ def state_table(
 ) -> StateTable:
     """The states of `tree`; its vectors are shared, so what is mapped stays mapped.
 
-    Raises ValueError: ceilings are needed, and are not given.
+    Raises ValueError: ceilings are needed, and are not given; InputError: the leaves are states,
+    and the tree does not show them.
 
     `objective`: what may be done; `ceilings`: what calls may cost at most, needed where the
     objective limits the cost of a query.
     """
-    states, queries = tree.routes.states, len(tree)
-    actions = Actions(tree.routes, objective.allow_stop)
+    actions = Actions(tree.routes, objective.allow_stop, objective.allow_return)
+    states, queries = actions.states, len(tree)
     if objective.max_cost is not None and ceilings is None:
         raise ValueError(
             "a limit on the cost of a query needs `ceilings`, the most a call may cost"
@@ -96,9 +97,10 @@ def state_table(
         legal = np.broadcast_to(actions.legal(), (queries, states, actions.count))
     else:
         legal = affordable(ceilings, tree, objective.max_cost, actions)
+    parts = tree.require_embedded(actions.allow_return)
     return StateTable(
-        vectors=tuple(torch.from_numpy(part.vectors) for part in tree.require_embedded()),
-        row=tuple(torch.from_numpy(part.row.ravel()) for part in tree.parts),
+        vectors=tuple(torch.from_numpy(part.vectors) for part in parts),
+        row=tuple(torch.from_numpy(part.row[:, :states].ravel()) for part in parts),
         stage=torch.from_numpy(np.tile(tree.routes.depth()[:states], queries)),
         cost=torch.from_numpy(tree.cost[:, :states].astype(np.float32).ravel()),
         legal=torch.from_numpy(np.array(legal).reshape(-1, actions.count)),
@@ -195,8 +197,8 @@ class RouterShape:
     """What must be known to build a router.
 
     Attributes:
-        actions: A, M or 2M.
-        hops: L.
+        actions: A, see `Actions`.
+        hops: stages at which a decision may be due: L; one more where answers may be returned.
         dim: length of an embedding; 0 where no text is seen.
         hidden: width of both layers.
         stage_dim: length of the learned stage embedding.
@@ -228,12 +230,12 @@ def shape_for(tree: RouteTree, actions: Actions, config: TrainConfig) -> RouterS
     texts = tree.dim - tree.numbers
     return RouterShape(
         actions=actions.count,
-        hops=tree.hops,
+        hops=actions.steps,
         dim=tree.dim,
         hidden=config.hidden,
         stage_dim=config.stage_dim,
         embedding_scale=math.sqrt(max(1, texts)) if config.scale_embedding else 1.0,
-        cost_scale=cost_scale(tree) if config.scale_cost else 1.0,
+        cost_scale=cost_scale(tree, actions.states) if config.scale_cost else 1.0,
         plain_start=config.plain_start,
         numbers=tree.numbers,
     )
@@ -354,9 +356,12 @@ def _head(inputs: int, outputs: int, gain: float | None) -> nn.Linear:
     return layer
 
 
-def cost_scale(tree: RouteTree) -> float:
-    """Root mean square of the costs at which decisions are due, the root's 0 left out."""
-    cost = tree.cost[:, 1 : tree.routes.states]
+def cost_scale(tree: RouteTree, states: int | None = None) -> float:
+    """Root mean square of the costs at which decisions are due, the root's 0 left out.
+
+    `states`: how many nodes are states; by default those before the last call.
+    """
+    cost = tree.cost[:, 1 : states or tree.routes.states]
     return float(np.sqrt(np.square(cost).mean())) if cost.any() else 1.0
 
 
@@ -389,10 +394,10 @@ StateValue = Callable[[int, Tensor], Tensor]
 def action_values(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
     """Q(s, a) of every action at every state: the expected reward after it, exactly.
 
-    Returns float32[queries, states, A].
+    Returns float32[queries, S, A].
 
-    `actions`: what may be done; `probabilities`: float32[queries, states, A], the policy that is
-    followed afterwards; `reward`: float32[queries, nodes], paid where an episode ends.
+    `actions`: what may be done; `probabilities`: float32[queries, S, A], the policy that is
+    followed afterwards; `reward`: float32[queries, endings], paid where an episode ends.
     """
     level = actions.routes.level
     return _backed_up(
@@ -416,16 +421,21 @@ def best_and_random_values(actions: Actions, reward: Tensor) -> Tensor:
 def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> Tensor:
     """The value of a policy on each query, float32[queries].
 
-    `actions`: what may be done; `probabilities`: float32[queries, states, A]; `reward`:
-    float32[queries, nodes], paid where an episode ends.
+    `actions`: what may be done; `probabilities`: float32[queries, S, A]; `reward`:
+    float32[queries, endings], paid where an episode ends.
     """
     routes, queries = actions.routes, len(reward)
     reached, total = torch.ones(queries, 1), torch.zeros(queries)
-    for level in range(routes.hops):
+    for level in range(actions.steps):
         decided = reached[:, :, None] * probabilities[:, routes.level(level)]
+        if actions.allow_return:
+            given = reward[:, pairs(routes).number[routes.level(level)]]
+            total = total + (decided[:, :, actions.calls :] * given).sum(dim=(1, 2))
+        if level == routes.hops:
+            return total
         reached = decided[:, :, : routes.models].reshape(queries, -1)
         if actions.allow_stop:
-            stopped = decided[:, :, routes.models :].reshape(queries, -1)
+            stopped = decided[:, :, routes.models : actions.calls].reshape(queries, -1)
             total = total + (stopped * reward[:, routes.level(level + 1)]).sum(dim=1)
     return total + (reached * reward[:, routes.leaves]).sum(dim=1)
 
@@ -433,16 +443,24 @@ def expected_return(actions: Actions, probabilities: Tensor, reward: Tensor) -> 
 def _backed_up(actions: Actions, reward: Tensor, state_value: StateValue) -> Tensor:
     """Backward induction: Q of every action, where a state is worth what `state_value` says.
 
-    `reward`: float32[queries, nodes, ...], several kinds of reward side by side or one.
+    What is not legal is worth what it counts as, see `Actions.after`.
+
+    `reward`: float32[queries, endings, ...], several kinds of reward side by side or one.
     """
     routes, queries = actions.routes, len(reward)
     levels: list[Tensor] = []
     value = reward[:, routes.leaves]
-    for level in reversed(range(routes.hops)):
-        values = value.reshape(queries, -1, routes.models, *value.shape[2:])
-        if actions.allow_stop:
-            stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
-            values = torch.cat([values, stopping], dim=2)
+    for level in reversed(range(actions.steps)):
+        if level == routes.hops:
+            values = value[:, :, None].repeat_interleave(actions.calls, dim=2)
+        else:
+            values = value.reshape(queries, -1, routes.models, *value.shape[2:])
+            if actions.allow_stop:
+                stopping = reward[:, routes.level(level + 1)].reshape(values.shape)
+                values = torch.cat([values, stopping], dim=2)
+        if actions.allow_return:
+            given = reward[:, pairs(routes).number[routes.level(level)]]
+            values = torch.cat([values, given], dim=2)
         levels.append(values)
         value = state_value(level, values)
     return torch.cat(levels[::-1], dim=1)

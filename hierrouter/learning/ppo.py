@@ -198,7 +198,8 @@ class PPOLearner:
             fold.tree,
             alpha,
             fold.actions.allow_stop,
-            buffer=ReplayBuffer(config.rollouts * fold.tree.hops),
+            allow_return=fold.actions.allow_return,
+            buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
             draw=self._queries.draw,
             reward=fold.episode_reward(alpha, config.standardise_reward),
         )

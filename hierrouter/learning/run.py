@@ -80,7 +80,7 @@ class Reached:
     @classmethod
     def by(cls, trained: TrainedRouter, tree: RouteTree) -> Reached:
         """What a router reaches on a tree with a validation fold."""
-        fold, alpha, stop = tree.split("validation"), trained.alpha, trained.objective.allow_stop
+        fold, alpha, stop = tree.split("validation"), trained.alpha, trained.objective.ends_early
         fixed = best_fixed_route(tree.split("train"), alpha, fold, stop)
         return cls(
             reward=float(trained.outcome(fold).reward(alpha).mean()),
@@ -209,6 +209,7 @@ def train(
     algo: str | None = None,
     preset: str = "default",
     allow_stop: bool = False,
+    allow_return: bool = False,
     seed: int = PAPER_SEED,
     seeds: int = 1,
     epochs: int | None = None,
@@ -228,6 +229,8 @@ def train(
         algo: "ppo" (the default) samples episodes, "exact" enumerates the tree.
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
+        allow_return: after each answer the router may end with any answer of its route; the tree
+            was opened with `allow_return`, too.
         seed: of everything that is drawn.
         seeds: how many trainings, from `seed` on, each a run of its own in a folder `<out>-seed-N`;
             the one that is best on validation is returned, and is the newest run.
@@ -244,7 +247,8 @@ def train(
     """
     algo = presets.algorithm(algo, budget, max_cost, alpha)
     config = presets.training_config(preset, algo, epochs, every_alpha=budget is not None)
-    objective = Objective(PAPER_ALPHA if alpha is None else alpha, allow_stop, max_cost)
+    alpha = PAPER_ALPHA if alpha is None else alpha
+    objective = Objective(alpha, allow_stop, max_cost, allow_return)
     learned_from, folder = training_tree(tree), None if out is None else Path(out)
     require_possible(learned_from, budget, objective)
     watch = RunWatch.of(progress)
@@ -267,6 +271,7 @@ def sweep(
     algo: str = "exact",
     preset: str = "default",
     allow_stop: bool = False,
+    allow_return: bool = False,
     seeds: int = 1,
     seed: int = PAPER_SEED,
     epochs: int | None = None,
@@ -283,17 +288,17 @@ def sweep(
     The other arguments and the errors are those of `train`.
     """
     config = presets.training_config(preset, algo, epochs, every_alpha=algo == "exact")
-    learned_from = training_tree(tree)
+    learned_from, may = training_tree(tree), Objective(0.0, allow_stop, allow_return=allow_return)
     if isinstance(alphas, str):
         if alphas != "auto":
             raise InputError(f"alphas are numbers, or auto: {alphas:.60}; e.g. alphas=[0, 0.005]")
-        grid = alpha_grid(learned_from, allow_stop=allow_stop)
+        grid = alpha_grid(learned_from, allow_stop=may.ends_early)
     else:
         grid = tuple(sorted({Objective(float(alpha)).alpha for alpha in alphas}))
     if not grid or seeds < 1:
         raise InputError(f"nothing to train: {len(grid)} alphas, {seeds} seeds; give at least one")
     each, folder = range(seed, seed + seeds), None if out is None else Path(out)
-    return sweep_run(learned_from, grid, config, each, allow_stop, folder, RunWatch.of(progress))
+    return sweep_run(learned_from, grid, config, each, may, folder, RunWatch.of(progress))
 
 
 def require_possible(tree: RouteTree, budget: float | None, objective: Objective) -> None:
@@ -303,8 +308,8 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     """
     fold, limit = tree.split("validation"), objective.max_cost
     if budget is not None:
-        optimum_at_mean_cost(fold, budget, objective.allow_stop)
-    cost = fold.cost[:, Actions(fold.routes, objective.allow_stop).endings]
+        optimum_at_mean_cost(fold, budget, objective.ends_early)
+    cost = fold.cost[:, Actions(fold.routes, objective.ends_early).endings]
     if limit is not None and not within(cost, limit).any():
         raise InputError(
             f"no query can be answered that cheaply: a limit of {limit:g}; "
@@ -338,7 +343,7 @@ def train_run(
         if budget is None:
             trained = train_router(tree, objective, config, seed, folder, watch)
         else:
-            grid = alpha_grid(tree, allow_stop=objective.allow_stop)
+            grid = alpha_grid(tree, allow_stop=objective.ends_early)
             every = train_alphas(tree, grid, objective, config, seed, folder / "alphas", watch)
             trained = meet_budget(every, tree, budget)
             if not begun.is_finished:
@@ -374,7 +379,7 @@ def train_seeds(
 
 
 def _bought(trained: TrainedRouter, fold: RouteTree, budget: float) -> str:
-    best = optimum_at_mean_cost(fold, budget, trained.objective.allow_stop)
+    best = optimum_at_mean_cost(fold, budget, trained.objective.ends_early)
     reached = trained.outcome(fold)
     return (
         f"budget {budget:g}: alpha {trained.alpha:.4g}; validation Q {reached.quality.mean():.3f} "
@@ -387,20 +392,23 @@ def sweep_run(
     grid: tuple[float, ...],
     config: TrainConfig,
     seeds: Sequence[int],
-    allow_stop: bool,
+    may: Objective,
     out: Path | None,
     watch: RunWatch,
     over: bool = False,
 ) -> SweepRun:
-    """A run of `sweep-alpha`, from its folder to its record; see `train_run`."""
-    objective, *_ = [Objective(alpha, allow_stop) for alpha in grid]  # refuses what is no alpha
-    named = training_named(Origin.of(tree, config, seeds[0]), objective, grid)
+    """A run of `sweep-alpha`, from its folder to its record; see `train_run`.
+
+    `may`: what routers may do; its alpha is not looked at.
+    """
+    objectives = [replace(may, alpha=alpha) for alpha in grid]  # refuses what is no alpha
+    named = training_named(Origin.of(tree, config, seeds[0]), objectives[0], grid)
     with run_folders.resumable("sweep-alpha", {**named, "seeds": list(seeds)}, out, over) as begun:
         folder = begun.folder
         watch.on_folder(folder)
         if not begun.is_finished:
             keep_for_live(tree, folder)
-        found = train_members(tree, grid, config, seeds, allow_stop, folder, watch)
+        found = train_members(tree, objectives, config, seeds, folder, watch)
         finish_sweep(folder, found, seeds)
     return SweepRun(folder, found, sweep_table(found, tree))
 
@@ -471,17 +479,19 @@ def _once(
 
 def train_members(
     tree: RouteTree,
-    grid: tuple[float, ...],
+    objectives: Sequence[Objective],
     config: TrainConfig,
     seeds: Sequence[int],
-    allow_stop: bool,
     folder: Path,
     watch: RunWatch,
 ) -> Sweep:
-    """Train with every seed at every alpha; what is there is not trained again."""
+    """Train with every seed for every objective; what is there is not trained again.
+
+    `objectives`: the same but for their alphas, which ascend.
+    """
+    grid = tuple(objective.alpha for objective in objectives)
 
     def member(seed: int) -> TrainedSweep | tuple[TrainedRouter, ...]:
-        objectives = [Objective(alpha, allow_stop) for alpha in grid]
         if isinstance(config, ExactConfig):
             place = member_folder(folder, seed)
             return train_alphas(tree, grid, objectives[0], config, seed, place, watch)
@@ -513,5 +523,6 @@ def describe_training(
     """What is trained and how, in words."""
     price = f"alpha {objective.alpha:g}" if budget is None else f"mean cost {budget:g}"
     stop = ", may stop early" if objective.allow_stop else ""
+    stop += ", may return earlier answers" if objective.allow_return else ""
     limit = "" if objective.max_cost is None else f", at most {objective.max_cost:g} a query"
     return f"{price}{stop}{limit}, {config.algo}, preset {config.preset}"

@@ -5,7 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,7 @@ def _overlooked(tree: RouteTree, command: str, alpha: float | None = None) -> li
         return []
     flags = [f"--state {other.view}"] if other.view != tree.view else []
     flags += [f"--encoder {other.encoder}"] if other.encoder != tree.encoder else []
+    flags += ["--allow-return"] if other.leaves and not tree.shows_leaves else []
     which = "it learned" if other.same_tree else "if it learned"
     return [
         f"{other.folder} is not shown: {which} from this tree, seen in another way; "
@@ -144,16 +145,19 @@ class LearnedRun:
         encoder: name of the encoder.
         same_tree: whether it learned from the tree in question. Fingerprints hold the encoder, so
             nobody can tell of a run that read another one.
+        leaves: whether it may return earlier answers, and so reads what follows the last call.
     """
 
     folder: Path
     view: str
     encoder: str
     same_tree: bool
+    leaves: bool
 
     def sees(self, tree: RouteTree) -> bool:
         """Whether it reads the states as they are opened."""
-        return (self.view, self.encoder) == (tree.view, tree.encoder)
+        shown = tree.shows_leaves or not self.leaves
+        return shown and (self.view, self.encoder) == (tree.view, tree.encoder)
 
 
 def latest_run(tree: RouteTree, command: str, alpha: float | None = None) -> Path | None:
@@ -189,7 +193,7 @@ def run_by_enumeration(tree: RouteTree, trained: TrainedRouter) -> Path | None:
     wanted = {
         "algo": "exact",
         "fingerprint": trained.origin.fingerprint,
-        "objective": asdict(trained.objective),
+        "objective": trained.objective.as_object(),
         "view": tree.view,
         "encoder": tree.encoder,
     }
@@ -204,12 +208,14 @@ def _runs(tree: RouteTree, command: str, alpha: float | None) -> list[LearnedRun
     found: list[tuple[bool, bool, LearnedRun]] = []
     for run in run_folders.finished_runs(command):
         fingerprint = str(run.result["fingerprint"])
-        other_alpha = run.result.get("objective", {}).get("alpha") != alpha
+        objective = run.result.get("objective", {})
+        other_alpha = objective.get("alpha") != alpha
         learned = LearnedRun(
             folder=run.folder,
             view=str(run.result["view"]),
             encoder=str(run.result["encoder"]),
             same_tree=tree.same_content(fingerprint),
+            leaves=bool(objective.get("allow_return")),
         )
         other_prices = fingerprint != tree.fingerprint
         found.append((other_prices, alpha is not None and other_alpha, learned))
@@ -364,6 +370,7 @@ def provenance(
         "view": tree.view,
         "trained_alpha": trained.alpha if trained else None,
         "allow_stop": trained.objective.allow_stop if trained else None,
+        **({"allow_return": True} if trained and trained.objective.allow_return else {}),
         "max_cost": trained.objective.max_cost if trained else None,
         "budget": trained.budget if trained else None,
         "trained_on": trained.origin.fingerprint if trained else None,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hierrouter.evaluation.budget import oracle_break_points, within
+from hierrouter.evaluation.outcome import worth
 from hierrouter.learning import loop
 from hierrouter.learning.config import MAX_ALPHA, ExactConfig, Objective
 from hierrouter.learning.exact import Enumeration
@@ -194,13 +195,13 @@ class StandardReward:
 
     def __init__(self, fold: TrainingFold) -> None:
         ends = fold.actions.endings
-        self._quality = _centred(fold.tree.score, ends)
-        self._cost = _centred(fold.tree.cost, ends)
+        score, _, spent = worth(fold.tree, fold.actions.width)
+        self._quality, self._cost = _centred(score, ends), _centred(spent, ends)
         quality, cost = self._quality[:, ends], self._cost[:, ends]
         self._moments = np.mean(quality**2), np.mean(quality * cost), np.mean(cost**2)
 
     def __call__(self, query: NDArray[np.int64], alpha: NDArray[np.float64]) -> NDArray[np.float64]:
-        """float64[n, nodes] of these queries, int64[n], at these alphas, float64[n]."""
+        """float64[n, endings] of these queries, int64[n], at these alphas, float64[n]."""
         reward = self._quality[query] - alpha[:, None] * self._cost[query]
         return reward / self.deviation(alpha)[:, None]
 
@@ -244,7 +245,7 @@ def train_sweep(
         raise InputError("max_cost cannot be kept at every alpha; train a router for one alpha")
     folds = loop.fold_pair(loop.training_folds(tree), objective)
     fold = folds[0]
-    break_points = oracle_break_points(fold.tree, objective.allow_stop)
+    break_points = oracle_break_points(fold.tree, objective.ends_early)
     deviation = StandardReward(fold).deviation(np.array(alphas))
 
     def value(network: AlphaRouter, valued: TrainingFold) -> float:
@@ -290,9 +291,9 @@ class Sweep:
         return self._first.origin
 
     @property
-    def allow_stop(self) -> bool:
-        """Whether its routers may stop early."""
-        return self._first.objective.allow_stop
+    def objective(self) -> Objective:
+        """What its routers were trained for, whatever their alphas."""
+        return self._first.objective
 
     @property
     def _first(self) -> Policy:
@@ -378,7 +379,7 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         budget: greatest mean of C over the queries, in money.
     """
     learn_from, choose_on = loop.training_folds(tree)
-    break_points = oracle_break_points(learn_from, sweep.objective.allow_stop)
+    break_points = oracle_break_points(learn_from, sweep.objective.ends_early)
     knots = np.concatenate([[0.0], break_points, BEYOND * break_points[-1:]])
     candidates = np.quantile(knots, np.linspace(0, 1, CANDIDATES))
     alphas = np.unique(np.minimum(candidates, MAX_ALPHA))

@@ -195,17 +195,18 @@ class TrainedRouter:
     @property
     def actions(self) -> Actions:
         """What it chooses from."""
-        return Actions(self.origin.routes, self.objective.allow_stop)
+        may = self.objective
+        return Actions(self.origin.routes, may.allow_stop, may.allow_return)
 
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
-        """float64[queries, states, A]: the stochastic policy at every state.
+        """float64[queries, S, A]: the stochastic policy at every state.
 
         Raises InputError: the tree is not one this router can read.
         """
         self.origin.check_matches(tree, self.router.shape.dim)
         table = network.state_table(tree, self.objective, self.ceilings)
         probabilities = network.action_probabilities(self.router, table)
-        return probabilities.reshape(len(tree), tree.routes.states, -1)
+        return probabilities.reshape(len(tree), self.actions.states, -1)
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of `tree`.
@@ -215,11 +216,14 @@ class TrainedRouter:
         return from_endings(tree, self.endings(tree), ROUTER, "router")
 
     def endings(self, tree: RouteTree) -> NDArray[np.float64]:
-        """float64[queries, nodes]: where the greedy policy ends, 1 at one node of each query.
+        """float64[queries, endings]: how the greedy policy ends, 1 in one place of each row.
 
-        Raises InputError: the tree is not one this router can read.
+        Endings are nodes, but where earlier answers may be given, see
+        `hierrouter.evaluation.outcome.pairs`. Raises InputError: the tree is not one this router
+        can read.
         """
-        return ending(self.actions, greedy(self.probabilities(tree), tree.base_rate))
+        chances, actions = self.probabilities(tree), self.actions
+        return ending(actions, greedy(chances, tree.base_rate, actions.returns))
 
     @torch.no_grad()
     def decide_each(
@@ -258,7 +262,7 @@ class TrainedRouter:
 
         Args:
             embedding: float32[dim], the encoder's vectors of the view.
-            path: the models called so far, by number; fewer than L.
+            path: the models called so far, by number; fewer than L, but with `allow_return`.
             cost: C so far, in money.
             prompts: int64[M], tokens of the prompt that each model would be asked with next, as it
                 counts them; needed, and read, only where the objective limits the cost of a query.
@@ -276,7 +280,7 @@ class TrainedRouter:
     ) -> int:
         """The action to take next: the greedy policy at one live state; see `decide`."""
         probabilities = self.decide(embedding, path, cost, prompts)
-        return int(greedy(probabilities, self.origin.base_rate).argmax())
+        return int(greedy(probabilities, self.origin.base_rate, self.actions.returns).argmax())
 
     def _legal(
         self, path: tuple[int, ...], cost: float, prompts: NDArray[np.int64] | None

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import Actions, ending_reward, pairs
 from hierrouter_cache.tree import RouteTree, net_reward
 
 Observation = dict[str, Any]
@@ -42,7 +42,10 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     ## Action Space
     `Discrete(M)`: a_t is the model to call next, in the order of the tree's `models`. With
     `allow_stop` it is `Discrete(2M)`: action M + i calls model i, and the episode ends with that
-    call. At the last hop it ends anyway, so M + i does there what i does.
+    call. At the last hop it ends anyway, so M + i does there what i does. With `allow_return` L
+    more call nobody and end the episode with answer 1, 2, ... of the route, and the last call does
+    not end it. An answer that is not there yet counts as the last one, and so does a call after the
+    last; at the root there is none, and Q is 0.
 
     ## Observation Space
     `Dict` with the three parts of the state s_t = (c_t, l_t, C_t):
@@ -54,29 +57,33 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     | `stage`     | `Discrete(L + 1)`         | l_t, the number of models called so far        |
     | `cost`      | `Box(float32, (1,))`      | C_t, in money                          |
 
-    Only contexts in which a decision is due are embedded. In the terminal observation `embedding`
-    is all zeros; `stage` and `cost` are true.
+    Only contexts in which a decision is due are embedded, with `allow_return` also those after L
+    calls, and the tree must show them (`hierrouter.open(..., allow_return=True)`). In the terminal
+    observation `embedding` is all zeros; `stage` and `cost` are true.
 
     ## Starting State
     A query, drawn uniformly: c_0 is the question, l_0 = 0, C_0 = 0.
     `reset(options={"query": i})` takes the query at position i of the tree instead.
 
     ## Rewards
-    0 before the last call; then R = Q(c_T) - alpha * C_T, with Q the score of the last response and
-    C_T the cost of all calls.
+    0 before the last step; then R = Q(c_T) - alpha * C_T, with Q the score of the response that is
+    given, the last one but with `allow_return`, and C_T the cost of all calls.
 
     ## Episode End
-    The episode terminates after L calls, or after a call that stops. It is never truncated.
+    The episode terminates after L calls, or after a call that stops; with `allow_return` when an
+    answer is given. It is never truncated.
 
     ## Information
     `reset()` and `step()` return the query's id under `query`, the `node` number (see
     `hierrouter_cache.tree.Routes`), and under `state` the number of the state in the tree,
-    `position * states + node`, or `len(tree) * states` where the episode has ended.
+    `position * states + node`, or `len(tree) * states` where the episode has ended; with
+    `allow_return` all nodes are states.
 
     ## Arguments
     * `tree`: the queries to route, e.g. `tree.split("train")`.
     * `alpha`: reward lost per unit of cost; 0.005 in the paper.
     * `allow_stop`: whether an episode may end before L calls.
+    * `allow_return`: whether it may end after any answer, with any answer of its route.
 
     ## Version History
     * v0: first version.
@@ -84,10 +91,13 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore
 
-    def __init__(self, tree: RouteTree, alpha: float, allow_stop: bool = False) -> None:
+    def __init__(
+        self, tree: RouteTree, alpha: float, allow_stop: bool = False, allow_return: bool = False
+    ) -> None:
+        tree.require_embedded(allow_return)
         self.tree = tree
         self.alpha = alpha
-        self.actions = Actions(tree.routes, allow_stop)
+        self.actions = Actions(tree.routes, allow_stop, allow_return)
         self.action_space = spaces.Discrete(self.actions.count)
         self.observation_space = feature_space(tree)
         self._query = self._node = self._stage = 0
@@ -108,7 +118,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         return self._observe(), self._info()
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
-        """Call one model.
+        """Call one model, or give an answer.
 
         Raises gymnasium.error.ResetNeeded: the episode has ended, or none has begun;
         gymnasium.error.InvalidAction: there is no such action.
@@ -117,13 +127,13 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
             raise gymnasium.error.ResetNeeded("no episode is under way; call reset()")
         if not 0 <= action < self.actions.count:
             raise gymnasium.error.InvalidAction(f"no action {action} among {self.actions.count}")
-        stop, model = divmod(int(action), len(self.tree.models))
-        self._node = self.tree.routes.child(self._node, model)
-        self._stage += 1
-        self._ended = bool(stop) or self._stage == self.tree.hops
-        at = self._query, self._node
-        value = net_reward(self.tree.score[at], self.tree.cost[at], self.alpha)
-        reward = float(value) if self._ended else 0.0
+        node, ending, ended = self.actions.after(self._node, int(action))
+        self._stage += int(node != self._node)
+        self._node, self._ended = int(node), bool(ended)
+        at, gives, _ = pairs(self.tree.routes)
+        spent = self.tree.cost[self._query, at[ending]]
+        value = net_reward(self.tree.score[self._query, gives[ending]], spent, self.alpha)
+        reward = float(value) if ended else 0.0
         return self._observe(), reward, self._ended, False, self._info()
 
     def _observe(self) -> Observation:
@@ -139,7 +149,7 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         }
 
     def _info(self) -> Info:
-        states = self.tree.routes.states
+        states = self.actions.states
         begun = self._query * states + self._node
         return {
             "query": self.tree.query_ids[self._query],
@@ -188,11 +198,13 @@ def feature_space(tree: RouteTree) -> spaces.Dict:
 class Rollouts:
     """Whole episodes, one a row (paper section 3.1).
 
+    Columns are the choices of an episode, T at most: `Actions.steps`, which is L but with return.
+
     Attributes:
-        state: int64[episodes, L], the state number before each call; 0 after the end.
-        action: int64[episodes, L], see `Actions`; 0 after the end.
-        reward: float64[episodes, L], R = Q - alpha * C at the last call, else 0.
-        length: int64[episodes], calls made, 1 to L.
+        state: int64[episodes, T], the state number before each choice; 0 after the end.
+        action: int64[episodes, T], see `Actions`; 0 after the end.
+        reward: float64[episodes, T], R = Q - alpha * C at the last choice, else 0.
+        length: int64[episodes], choices made, 1 to T.
     """
 
     state: NDArray[np.int64]
@@ -202,12 +214,12 @@ class Rollouts:
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """bool[episodes, L]: whether a call was made."""
+        """bool[episodes, T]: whether a choice was made."""
         return np.arange(self.state.shape[1]) < self.length[:, None]
 
     @property
     def last(self) -> NDArray[np.bool_]:
-        """bool[episodes, L]: whether the call was the last one of its episode."""
+        """bool[episodes, T]: whether the choice was the last one of its episode."""
         last: NDArray[np.bool_] = np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
         return last
 
@@ -219,30 +231,29 @@ def walk(
 
     Args:
         actions: what may be chosen; whether a choice is legal is left to the policy.
-        reward: float64[queries, nodes], see `RouteTree.node_reward`.
+        reward: float64[queries, endings], see `ending_reward`.
         query: int64[episodes], positions of queries; they may repeat.
-        act: the policy; it is called at most L times, with the states of all episodes that go on.
+        act: the policy; it is called at most T times, with the states of all episodes that go on.
     """
-    routes, shape = actions.routes, (len(query), actions.routes.hops)
+    shape = len(query), actions.steps
     rollouts = Rollouts(
         state=np.zeros(shape, dtype=np.int64),
         action=np.zeros(shape, dtype=np.int64),
         reward=np.zeros(shape),
-        length=np.full(len(query), routes.hops),
+        length=np.full(len(query), actions.steps),
     )
     playing = np.arange(len(query))
     node = np.zeros(len(query), dtype=np.int64)
-    for hop in range(routes.hops):
-        state = query[playing] * routes.states + node
+    for hop in range(actions.steps):
+        state = query[playing] * actions.states + node
         action = act(state)
-        node = routes.child(node, actions.model(action))
+        node, ending, over = actions.after(node, action)
         rollouts.state[playing, hop] = state
         rollouts.action[playing, hop] = action
-        over = actions.ends(node, action)
         if over.any():
             ended = playing[over]
             rollouts.length[ended] = hop + 1
-            rollouts.reward[ended, hop] = reward[query[ended], node[over]]
+            rollouts.reward[ended, hop] = reward[query[ended], ending[over]]
             playing, node = playing[~over], node[~over]
         if not len(playing):
             break
@@ -293,9 +304,9 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     `query`, `node` and `state` as in `ReplayEnv`, each an array.
 
     ## Arguments
-    * `tree`, `alpha`, `allow_stop`: as in `ReplayEnv`.
+    * `tree`, `alpha`, `allow_stop`, `allow_return`: as in `ReplayEnv`.
     * `num_envs`: how many episodes are under way at any time.
-    * `observation`: "state" or "features".
+    * `observation`: "state" or "features"; the first needs no tree that shows the leaves.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore
@@ -310,11 +321,14 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         num_envs: int,
         allow_stop: bool = False,
         observation: Literal["state", "features"] = "state",
+        allow_return: bool = False,
     ) -> None:
+        if observation == "features":
+            tree.require_embedded(allow_return)
         self.tree = tree
         self.num_envs = num_envs
-        self.actions = Actions(tree.routes, allow_stop)
-        self.end = len(tree) * tree.routes.states
+        self.actions = Actions(tree.routes, allow_stop, allow_return)
+        self.end = len(tree) * self.actions.states
         self.single_action_space = spaces.Discrete(self.actions.count)
         self.single_observation_space = (
             spaces.Discrete(self.end + 1) if observation == "state" else feature_space(tree)
@@ -322,7 +336,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._shows_state = observation == "state"
-        self._reward = tree.node_reward(alpha)
+        self._reward = ending_reward(tree, alpha, self.actions.width)
         self._depth = tree.routes.depth()
         self._ids = np.array(tree.query_ids, dtype=object)
         self._queries: QueryStream | None = None
@@ -345,7 +359,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         return self._observe(), self._infos()
 
     def step(self, actions: ArrayLike) -> Step:
-        """Call one model in each episode.
+        """Call one model in each episode, or give an answer of it.
 
         Raises gymnasium.error.ResetNeeded: `reset` has not been called;
         gymnasium.error.InvalidAction: there is no such action.
@@ -361,9 +375,8 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
             )
         if chosen.min() < 0 or chosen.max() >= self.actions.count:
             raise gymnasium.error.InvalidAction(f"an action is not among {self.actions.count}")
-        self._node = self.tree.routes.child(self._node, self.actions.model(chosen))
-        ended = self.actions.ends(self._node, chosen)
-        reward = np.where(ended, self._reward[self._query, self._node], 0.0)
+        self._node, ending, ended = self.actions.after(self._node, chosen)
+        reward = np.where(ended, self._reward[self._query, ending], 0.0)
         final = self._begin_anew(ended, self._queries) if ended.any() else {}
         return self._observe(), reward, ended, np.zeros_like(ended), {**self._infos(), **final}
 
@@ -391,7 +404,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         return {**values, **{f"_{key}": known for key in values}}
 
     def _state(self) -> NDArray[np.int64]:
-        return self._query * self.tree.routes.states + self._node
+        return self._query * self.actions.states + self._node
 
     def _observe(self) -> Observations:
         if self._shows_state:

@@ -61,6 +61,7 @@ class Selection:
         scorer: name of Q.
         prices: prices that replace those of the pool, by model.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
+        allow_return: show what follows the last call, too, for routers that may give any answer.
     """
 
     pool: str | None = None
@@ -74,6 +75,7 @@ class Selection:
     scorer: str = PAPER_SCORER
     prices: Mapping[str, Price] = field(default_factory=dict)
     allow_incomplete: bool = False
+    allow_return: bool = False
 
 
 def open(
@@ -90,6 +92,7 @@ def open(
     state: str = DEFAULT_VIEW,
     pool: str | Path | None = None,
     allow_incomplete: bool = False,
+    allow_return: bool = False,
     progress: OnDone | None = None,
 ) -> Tree:
     """What was collected last in a cache, or a part of it.
@@ -111,6 +114,8 @@ def open(
             they say the same.
         pool: name or TOML file; None is the pool of the last collection.
         allow_incomplete: leave out queries whose trees have holes, instead of refusing.
+        allow_return: embed what follows the last call, too: routers that may give any answer of
+            their route see it before they choose one.
         progress: told ("embed" or "score", done, total) while something is derived.
 
     Raises:
@@ -131,6 +136,7 @@ def open(
         scorer=scorer,
         prices=given_prices(prices),
         allow_incomplete=allow_incomplete,
+        allow_return=allow_return,
     )
     return open_tree(Path(cache), selection, progress or _nobody)
 
@@ -199,12 +205,12 @@ def open_trees(
     if accuracy.key != scorer.key:
         right = score_forest(reader, whole, accuracy, partial(on_done, "score"))
     parts: tuple[StatePart, ...] = ()
-    sure = None
+    sure, leaves = None, selection.allow_return
     if encoder:
-        on_texts = partial(on_done, "embed")
-        parts = embed_states(reader, spec, whole, encoder, selection.view, on_texts)
+        told = partial(on_done, "embed")
+        parts = embed_states(reader, spec, whole, encoder, selection.view, told, leaves)
     if (numbers := numbers_kind(selection.view)) and not unembedded:
-        part, sure = read_numbers(reader, spec, whole, numbers)
+        part, sure = read_numbers(reader, spec, whole, numbers, leaves)
         parts = (*parts, part)
     loaded = walk.load_tree(
         reader,

@@ -171,22 +171,23 @@ LEAST_CHANCE = 1e-6  # a probability that is known is never 0
 
 
 def read_numbers(
-    reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str
+    reader: CacheReader, spec: TreeSpec, forest: Forest, kind: str, leaves: bool = False
 ) -> tuple[StatePart, float]:
     """The numbers of every state, and of which share of its answers it is known how sure they were.
 
     Raises InputError: `SIGNALS` are wanted, and nothing is known of any answer.
 
-    `reader`: an open cache; `spec`: the pool as content keys; `forest`: without holes.
+    `reader`: an open cache; `spec`: the pool as content keys; `forest`: without holes; `leaves`:
+    whether what follows the last call is a state, too, and that answer seen.
     """
     routes, queries = spec.routes, len(forest.keys)
-    calls = routes.hops - 1
-    paths = [routes.path(state) for state in range(routes.states)]
+    calls, states = routes.hops - 1 + leaves, routes.nodes if leaves else routes.states
+    paths = [routes.path(state) for state in range(states)]
     # The node of each call on the way to each state; the root where none was made.
-    nodes = np.zeros((routes.states, calls), np.int64)
+    nodes = np.zeros((states, calls), np.int64)
     for state, path in enumerate(paths):
         nodes[state, : len(path)] = [routes.node(path[: at + 1]) for at in range(len(path))]
-    made = np.arange(1, routes.states)
+    made = np.arange(1, states)
     key = forest.tree.key[:, made]
     each = reader.signals(key)
     share = float(np.mean(~np.isnan(each.total))) if each.total.size else 0.0
@@ -214,7 +215,7 @@ def read_numbers(
         signals,
     )
     numbers = state_numbers(kind, routes.models, looks)
-    rows = np.arange(len(numbers)).reshape(queries, routes.states)
+    rows = np.arange(len(numbers)).reshape(queries, states)
     return StatePart(numbers, rows, is_text=False), share
 
 
@@ -233,7 +234,7 @@ def _repeated(reader: CacheReader, spec: TreeSpec, key: NDArray[np.uint64]) -> N
             group[at] = groups.setdefault(answer, len(groups))
     said = group[place.reshape(key.shape)]
     same = np.zeros(key.shape, np.bool_)
-    for state in range(1, routes.states):
+    for state in range(1, key.shape[1] + 1):
         above = routes.parent(state)
         while above:
             same[:, state - 1] |= said[:, state - 1] == said[:, above - 1]
@@ -248,6 +249,7 @@ def embed_states(
     encoder: Encoder,
     view: str = DEFAULT_VIEW,
     on_texts: OnTexts = lambda done, total: None,
+    leaves: bool = False,
 ) -> tuple[StatePart, ...]:
     """What the view shows of the texts of every state of these trees, as vectors.
 
@@ -260,13 +262,16 @@ def embed_states(
         encoder: computes what is missing.
         view: one of `VIEWS`.
         on_texts: told (done, total) after each file, for each part anew.
+        leaves: whether what follows the last call is a state, too.
     """
     parts = []
     for number, kind in enumerate(text_kinds(view)):
         # Hashes of the digests that stand for the text of each state: uint64[queries, states].
-        alone, names = kind == ANSWER, forest.tree.outcome[:, : spec.routes.states]
+        alone, names = kind == ANSWER, forest.tree.outcome
+        if not leaves:
+            names = names[:, : spec.routes.states]
         if kind == ANSWER:
-            names = walk.newest_answers(reader, spec, forest)
+            names = walk.newest_answers(reader, spec, forest, leaves)
         elif kind == QUESTION:
             names = np.broadcast_to(names[:, :1], names.shape)
         store = EmbeddingStore(reader, encoder.description, ANSWERS if alone else CONTEXTS)
@@ -294,7 +299,8 @@ def _files(
     size = FILES_HELD * TEXTS_PER_FILE
     for start in range(0, len(missing), size):
         where = first_match(missing[start : start + size], names.ravel())
-        contexts = forest.tree.outcome[:, : spec.routes.states].ravel()[where]
-        held = walk.states(reader, spec, forest, contexts)
+        contexts = forest.tree.outcome[:, : names.shape[1]].ravel()[where]
+        leaves = names.shape[1] == spec.routes.nodes
+        held = walk.states(reader, spec, forest, contexts, leaves)
         for at in range(0, len(held), TEXTS_PER_FILE):
             yield held[at : at + TEXTS_PER_FILE]

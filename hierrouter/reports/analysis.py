@@ -13,6 +13,7 @@ from hierrouter.evaluation import bounds, contribution, metrics, outcome
 from hierrouter.evaluation.budget import exact_frontier, price_mix
 from hierrouter.evaluation.calls import repair_matrices
 from hierrouter.evaluation.intervals import expanded_tail, percentile_interval, resampled_means
+from hierrouter.learning.config import Objective
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.build import FrontierPoint
 from hierrouter.reports.results import CostRange
@@ -42,20 +43,22 @@ def add_analysis(
         split: the fold to analyse, not empty.
         alpha: weight of cost in R = Q - alpha * C (paper section 3.1).
         trained: the router; where it may stop early, chance, fixed routes and bounds may, too.
-        endings: float64[queries, nodes], where that router's episodes end on the fold; None without
-            one.
+        endings: float64[queries, endings], how that router's episodes end on the fold; None
+            without one.
         swept: the routers of a sweep on this fold, where there is one.
         swept_stop: whether these may stop early.
     """
     fold, train = tree.split(split), tree.split("train")
-    stop = trained is not None and trained.objective.allow_stop
+    may = trained.objective if trained else Objective(alpha)
+    stop, returns = may.ends_early, may.allow_return
     _add_ladder(found, train, fold, alpha, stop)
     if endings is not None:
         lost = None
         if trained is not None and split != "train" and len(train):
             ends = trained.endings(train)
-            lost = train.datasets, bounds.split_regret(train, alpha, ends, stop)
-        add_regret(found, outcome.ROUTER, bounds.split_regret(fold, alpha, endings, stop), lost)
+            lost = train.datasets, bounds.split_regret(train, alpha, ends, stop, returns)
+        regret = bounds.split_regret(fold, alpha, endings, stop, returns)
+        add_regret(found, outcome.ROUTER, regret, lost)
     _add_calls(found, fold, alpha, endings, stop)
     routers = [outcome.mean_outcome(point.by_seed) for point in swept]
     if not routers and endings is not None:
@@ -92,7 +95,7 @@ def add_regret(
     Args:
         found: the table, of the queries of the fold shown.
         policy: its name.
-        regret: on that fold, float64[queries, L], see `split_regret`.
+        regret: on that fold, float64[queries, choices], see `split_regret`.
         train: datasets of the queries of the train fold and the regret there; None where it is the
             fold shown, or empty.
     """

@@ -21,7 +21,7 @@ from hierrouter.evaluation.intervals import (
     simultaneous_intervals,
     smallest_difference,
 )
-from hierrouter.evaluation.outcome import Outcome, mean_outcome
+from hierrouter.evaluation.outcome import Outcome, ended_at, mean_outcome, worth
 from hierrouter.reports.results import Power, Report, Saving
 from hierrouter.reports.values import ALL, Bootstrap, Estimate, Estimates, Values, each
 from hierrouter.tables import finite
@@ -310,13 +310,14 @@ def add_depths(
 
     Ends of an interval are None where too many resamples hold no such query.
 
-    `found`: the table; `fold`: the queries that are shown; `endings`: float64[queries, nodes], rows
-    sum to 1; `alpha`: weight of cost in R.
+    `found`: the table; `fold`: the queries that are shown; `endings`: float64[queries, endings],
+    rows sum to 1; `alpha`: weight of cost in R.
     """
-    figures = (np.ones_like(fold.score), fold.score, fold.cost, fold.node_reward(alpha))
+    score, _, cost = worth(fold, endings.shape[1])
+    figures = (np.ones_like(score), score, cost, net_reward(score, cost, alpha))
     depths = by_depth(fold, endings)
     totals = [
-        (endings * figure)[:, fold.routes.level(depth.calls)].sum(axis=1)
+        ended_at(fold.routes, endings * figure)[:, fold.routes.level(depth.calls)].sum(axis=1)
         for depth in depths
         for figure in figures
     ]

@@ -267,7 +267,8 @@ def _pairs(contest: Contest, reward: Values) -> Iterator[tuple[str, str, int, in
     names = [entry.outcome.name for entry in entries]
     for at, entry in enumerate(entries):
         if entry.outcome.kind == "baseline" and not entry.arms:
-            oracle = ANYTIME if entry.settings["allow_stop"] else TREE
+            early = entry.settings["allow_stop"] or entry.settings.get("allow_return")
+            oracle = ANYTIME if early else TREE
             yield "regret", contest.split, names.index(oracle), at
 
 

@@ -23,6 +23,7 @@ from hierrouter.evaluation.outcome import (
     single_calls,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_other_names
+from hierrouter.learning.config import Objective
 from hierrouter.learning.deferral import Deferral, calibrated, direct_call
 from hierrouter.learning.loop import choosing_fold
 from hierrouter.learning.sweep import Sweep
@@ -88,7 +89,7 @@ def report_on(
         defer: where to hand over what `trained` doubts, one more baseline; see
             `require_deferrable`. The threshold is chosen on the validation fold, on "train" where
             there is none.
-        policies: the user's own; where the router may stop early, they may, too.
+        policies: the user's own; what the router may do, they may, too.
         valued: what `value_policies` has found under each of `price_lists`, where it was asked.
     """
     lists = dict(price_lists or {"": tree})
@@ -101,15 +102,16 @@ def report_on(
         for name, priced in lists.items()
     }
     mine = next(every[name] for name, priced in lists.items() if priced is tree)
-    stop = trained is not None and trained.objective.allow_stop
+    may = trained.objective if trained else Objective(alpha)
     learned = _swept(fold, sweep)
     deferral = calibrated(trained, tree, defer.stronger, defer.share) if trained and defer else None
-    if stop and mine.endings is not None:
+    if may.ends_early and mine.endings is not None:
         add_depths(found, fold, mine.endings, alpha)
-    swept_stop = sweep is not None and sweep.allow_stop
+    swept_stop = sweep is not None and sweep.objective.ends_early
     cost_range = add_analysis(found, tree, split, alpha, trained, mine.endings, learned, swept_stop)
     for name, ends in mine.own.items():
-        add_regret(found, name, bounds.split_regret(fold, alpha, ends, stop))
+        lost = bounds.split_regret(fold, alpha, ends, may.ends_early, may.allow_return)
+        add_regret(found, name, lost)
     bound = [
         FrontierPoint(one.alpha, (bounds.oracle(fold, one.alpha, swept_stop),)) for one in learned
     ]
@@ -123,7 +125,7 @@ def report_on(
         frontier=[*learned, *bound],
         price_lists={name: every[name].outcomes(deferral) for name in several},
         cost_unit=tree.cost_unit,
-        deciding_alphas=_deciding(fold, stop),
+        deciding_alphas=_deciding(fold, may.ends_early),
         notes=(
             *(ALL_NOTES if split == ALL_FOLDS else ()),
             *data_notes(tree),
@@ -138,7 +140,7 @@ def report_on(
         deferral=_handing_over(fold, alpha, deferral, defer.share if defer else None),
         cost_range=cost_range,
         route_map=results.route_map(
-            fold, mine.endings, bounds.best_nodes(fold, alpha, stop), found.columns
+            fold, mine.endings, bounds.best_nodes(fold, alpha, may.ends_early), found.columns
         ),
         learning=results.learning_curve(trained, tree, choosing_fold(tree)) if trained else None,
     )
@@ -177,8 +179,8 @@ class Valued:
     Attributes:
         fold: the queries.
         bounds: direct calls, fixed routes, chance, and the best that could be done.
-        own: where policies of the user's own end, by name: float64[queries, nodes].
-        endings: where the router ends, likewise; None without one.
+        own: how policies of the user's own end, by name: float64[queries, endings].
+        endings: how the router ends, likewise; None without one.
     """
 
     fold: RouteTree
@@ -217,10 +219,12 @@ def value_policies(
 ) -> Valued:
     """Ask every policy on a fold, under the prices of `tree`; see `report_on`.
 
-    Where the router may stop early, fixed routes, bounds and the user's own may, too.
+    Where the router may end early, fixed routes and bounds may, too; the user's own may do all
+    that it may.
     """
     fold, chosen_on = _fold(tree, split), tree.split("train")
-    stop = trained is not None and trained.objective.allow_stop
+    may = trained.objective if trained else Objective(alpha)
+    stop = may.ends_early
     known = [*single_calls(fold), *fixed_routes(fold, stop), bounds.random_policy(fold, stop)]
     if len(chosen_on):
         known.append(bounds.best_route_per_dataset(chosen_on, alpha, fold, stop))
@@ -229,7 +233,10 @@ def value_policies(
     return Valued(
         fold,
         tuple(known),
-        {one.name: policy_endings(fold, one, alpha, stop) for one in policies},
+        {
+            one.name: policy_endings(fold, one, alpha, may.allow_stop, may.allow_return)
+            for one in policies
+        },
         trained.endings(fold) if trained else None,
     )
 
@@ -301,7 +308,7 @@ def _direct_notes(
     if direct is None or lead <= TIE:
         return []
     said = f"One direct call of {direct.name} earns {lead:+.3f} R more than HierRouter here"
-    if trained.objective.allow_stop:
+    if trained.objective.ends_early:
         return [f"{said}."]
     return [f"{said}, which makes all its hops: --allow-stop trains one that need not."]
 
@@ -331,9 +338,11 @@ def _other_prices(origin: Origin, tree: RouteTree) -> bool:
 
 def _stop_notes(trained: TrainedRouter | None, sweep: Sweep | None) -> list[str]:
     """Whether the frontier is of routers that may do more, or less, than the one of the tables."""
-    if trained is None or sweep is None or trained.objective.allow_stop == sweep.allow_stop:
+    if trained is None or sweep is None:
         return []
-    if trained.objective.allow_stop:
+    if trained.objective.ends_early == sweep.objective.ends_early:
+        return []
+    if trained.objective.ends_early:
         return ["The router of the tables may stop early, those of the frontier may not."]
     return ["The routers of the frontier may stop early, the one of the tables may not."]
 
@@ -349,7 +358,7 @@ def _budget_notes(
         f"costs {money(router.cost.mean())}, with Q {router.quality.mean():.4f}."
     )
     try:
-        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.allow_stop)
+        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.ends_early)
     except InputError:
         return [f"{start} No policy is that cheap here."]
     return [f"{start} With hindsight Q is at most {best.quality.mean():.4f} at that mean cost."]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from hierrouter.evaluation.bounds import best_ending, best_nodes, split_regret
-from hierrouter.evaluation.outcome import ending, greedy
+from hierrouter.evaluation.outcome import ending, greedy, pairs
 from hierrouter.replay.tree import Texts, load_texts
 from hierrouter.reports.values import GROUPS
 from hierrouter.tables import (
@@ -30,13 +31,14 @@ from hierrouter.tables import (
     safe_text,
 )
 from hierrouter.tables import as_markdown as table_as_markdown
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
 
 NOTHING = 1e-9  # a regret below it is rounding
 ROUTER, BEST, FIXED = "HierRouter", "oracle", "best fixed route"
+GIVEN = "HierRouter's answer"  # where it is not the last one of its route
 LONGEST_ANSWER = 400  # characters of an answer on a terminal
 LONGEST_QUESTION = 60  # characters of a question in a list of queries
 EMPTY = "(empty)"
@@ -78,7 +80,7 @@ class Choice:
 
     Attributes:
         state: number of the node where the choice is made; 0 is the question.
-        actions: names of what may be chosen: a model, or `model>stop`.
+        actions: names of what may be chosen: a model, `model>stop`, or `return>1`.
         probabilities: of the actions under the stochastic policy, in their order.
         chosen: the action that the greedy policy takes.
         regret: how much less R the best ending after the choice has than the best one before it.
@@ -97,11 +99,13 @@ class Routed:
 
     Attributes:
         node: number of the node where it ends.
-        choices: one a hop, from the question on.
+        choices: one a hop, from the question on, and one more where an answer is returned.
+        given: number of the node whose answer it gives, where that is not the last one.
     """
 
     node: int
     choices: tuple[Choice, ...]
+    given: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,17 @@ class Explained:
         """R of the best route in hindsight less R of the router's; None without a router."""
         if self.router is None:
             return None
-        return self.node(self.best).reward - self.node(self.router.node).reward
+        return self.node(self.best).reward - self.ended(self.router).reward
 
     def node(self, number: int) -> Node:
         """The node of this number; the root, 0, is none."""
         return self.nodes[number - 1]
+
+    def ended(self, router: Routed) -> Node:
+        """The node where a router ends, worth what the answer is worth that it gives."""
+        last, given = self.node(router.node), self.node(router.given or router.node)
+        reward = net_reward(given.quality, last.cost, self.alpha)
+        return replace(last, quality=given.quality, accuracy=given.accuracy, reward=reward)
 
     def below(self, number: int) -> tuple[Node, ...]:
         """The calls made from a node, in action order; none after the last hop."""
@@ -194,7 +204,7 @@ def explain(
     if not rows:  # a router may have no regret anywhere
         return []
     chosen = tree.select(np.array(rows, dtype=np.int64))
-    stop = trained is not None and trained.objective.allow_stop
+    stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
     fixed = best_ending(train, alpha, stop) if len(train) else None
     best = best_nodes(chosen, alpha, stop).tolist()
@@ -231,9 +241,11 @@ def worst_queries(
     """
     rows = tree.rows(split)
     fold = tree.select(rows)
-    stop = trained.objective.allow_stop
+    may = trained.objective
     # To the digits that are shown, so that rounding does not order what is equal.
-    regret = split_regret(fold, alpha, trained.endings(fold), stop).sum(axis=1).round(9)
+    endings = trained.endings(fold)
+    lost = split_regret(fold, alpha, endings, may.allow_stop, may.allow_return)
+    regret = lost.sum(axis=1).round(9)
     worst = np.argsort(-regret, kind="stable")[:count]
     found: list[int] = rows[worst[regret[worst] > NOTHING]].tolist()
     return found
@@ -264,20 +276,24 @@ def _routed(tree: RouteTree, alpha: float, trained: TrainedRouter) -> list[Route
     # Each query alone: in float32 the last digits depend on how many are computed together.
     alone = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
     actions, probabilities = trained.actions, np.concatenate(alone)
-    names, models = actions.names(tree.models), len(tree.models)
-    one_hot = greedy(probabilities, tree.base_rate)
-    lost = split_regret(tree, alpha, ending(actions, one_hot), actions.allow_stop)
+    names = actions.names(tree.models)
+    one_hot = greedy(probabilities, tree.base_rate, actions.returns)
+    endings = ending(actions, one_hot)
+    lost = split_regret(tree, alpha, endings, actions.allow_stop, actions.allow_return)
     taken, found = one_hot.argmax(axis=2).tolist(), []
     for row in range(len(tree)):
-        state, node, choices = 0, 0, []
-        for regret in lost[row].tolist():
+        choices: list[Choice] = []
+        state, over = 0, False
+        while not over:
             action, chances = taken[row][state], tuple(probabilities[row, state].tolist())
+            node, end, over = actions.after(state, action)
+            # Who ends with a call has lost there what another answer would have been worth.
+            left = lost[row].tolist()[len(choices) :]
+            regret = math.fsum(left) if over else left[0]
             choices.append(Choice(state, names, chances, names[action], regret))
-            node = tree.routes.child(state, action % models)
-            if node >= tree.routes.states or action >= models:
-                break
-            state = node
-        found.append(Routed(node, tuple(choices)))
+            state = int(node)
+        given = int(pairs(tree.routes).gives[end])
+        found.append(Routed(state, tuple(choices), None if given == state else given))
     return found
 
 
@@ -312,12 +328,16 @@ def as_markdown(found: Explained) -> str:
 
 def as_object(found: Explained) -> dict[str, Any]:
     """The query as JSON values, answers whole; the keys are those of `Explained`."""
-    return {**asdict(found), "regret": found.regret}
+    keys = {**asdict(found), "regret": found.regret}
+    if found.router and found.router.given is None:
+        del keys["router"]["given"]
+    return keys
 
 
 def worst_table(found: Sequence[Explained], split: str) -> Table:
     """One line a query, in the order given: what a router lost on it, and how."""
-    hops = [f"hop {hop + 1}" for hop in range(max((query.hops for query in found), default=0))]
+    widths = [max(query.hops, len(query.router.choices)) for query in found if query.router]
+    hops = [f"hop {hop + 1}" for hop in range(max(widths, default=0))]
     columns = (
         Column("Query"),
         Column("Regret", 4),
@@ -326,16 +346,16 @@ def worst_table(found: Sequence[Explained], split: str) -> Table:
         Column(BEST),
         Column("Question"),
     )
-    lines = tuple(Line(split, _worst_cells(query)) for query in found)
+    lines = tuple(Line(split, _worst_cells(query, len(hops))) for query in found)
     title = f"The largest regrets of {ROUTER} on the {split} fold"
     note = "Regret is R of the best route in hindsight less R of the router's, hop by hop."
     return Table(title, columns, lines, note if lines else f"No regret on the {split} fold.")
 
 
-def _worst_cells(found: Explained) -> tuple[Cell, ...]:
+def _worst_cells(found: Explained, hops: int) -> tuple[Cell, ...]:
     assert found.router
     lost = [choice.regret for choice in found.router.choices]
-    lost += [0.0] * (found.hops - len(lost))
+    lost += [0.0] * (hops - len(lost))
     ends = (found.node(found.router.node).route, found.node(found.best).route)
     return (found.name, found.regret, *lost, *ends, one_line(found.question, LONGEST_QUESTION))
 
@@ -362,6 +382,7 @@ def marks(found: Explained, number: int) -> tuple[str, ...]:
     """Whose routes end at a node."""
     ends = {
         ROUTER: found.router.node if found.router else None,
+        GIVEN: found.router.given if found.router else None,
         BEST: found.best,
         FIXED: found.fixed,
     }
@@ -398,16 +419,15 @@ def _routes_table(found: Explained) -> Table:
         Column("R", 4),
         Column("Regret", 4),
     )
-    ends = {"oracle": (BEST, found.best)}
+    ends = {"oracle": (BEST, found.node(found.best))}
     if found.router:
-        ends["router"] = (ROUTER, found.router.node)
+        ends["router"] = (ROUTER, found.ended(found.router))
     if found.fixed is not None:
-        ends["route"] = (FIXED, found.fixed)
+        ends["route"] = (FIXED, found.node(found.fixed))
     best, lines = found.node(found.best).reward, []
     for kind, group in GROUPS.items():
         if kind in ends:
-            name, number = ends[kind]
-            node = found.node(number)
+            name, node = ends[kind]
             cells = (name, node.route, node.quality, node.cost, node.reward, best - node.reward)
             lines.append(Line(group, cells))
     fixed = "The fixed route is the best one on the train fold." if found.fixed else ""

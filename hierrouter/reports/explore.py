@@ -75,7 +75,7 @@ def positions(
 
 def _between(tree: RouteTree, split: str, trained: TrainedRouter | None) -> set[float]:
     """Spread evenly over the logarithm of the range; none where no route ever changes."""
-    stop = trained is not None and trained.objective.allow_stop
+    stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
     changes = oracle_break_points(train if len(train) else tree.split(split), stop)
     if not len(changes):
@@ -139,7 +139,7 @@ def of_sweep(
 
     low, high = sweep.alphas[0], sweep.alphas[-1]
     note = f"trained for alphas from {low:g} to {high:g} (sweep-alpha, seed {sweep.origin.seed})"
-    return _along("HierRouter, sweep", note, sweep.allow_stop, endings())
+    return _along("HierRouter, sweep", note, sweep.objective.allow_stop, endings())
 
 
 def of_run(trained: TrainedRouter, fold: RouteTree, count: int) -> Learned:
@@ -205,8 +205,8 @@ def explored(
 ) -> Explored:
     """All that a page of one fold needs.
 
-    Raises InputError: the fold is empty, a router was made for another tree, or a policy of the
-    user's own fails; CacheError: the answers are not in the cache.
+    Raises InputError: the fold is empty, a router was made for another tree or may return earlier
+    answers, or a policy of the user's own fails; CacheError: the answers are not in the cache.
 
     Args:
         cache: the folder that the tree was opened from.
@@ -222,6 +222,8 @@ def explored(
     fold = tree.split(split)
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to explore; add queries")
+    if any(one and one.objective.allow_return for one in (shown.trained, shown.sweep)):
+        raise InputError("no page for a router with --allow-return; see `hierrouter explain`")
     # A sweep's router that stands for a run is the sweep's anyway.
     trained = shown.trained if shown.run != shown.sweep_run else None
     alphas = positions(tree, split, shown.sweep, trained)

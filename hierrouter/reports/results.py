@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.deferral import DeferralPoint
-from hierrouter.evaluation.outcome import ROUTER
+from hierrouter.evaluation.outcome import ROUTER, ended_at
 from hierrouter.reports.explain import Explained
 from hierrouter.reports.values import Bootstrap, Row, pivot
 from hierrouter.tables import finite, json_text
@@ -140,7 +140,7 @@ def learning_curve(trained: TrainedRouter, tree: RouteTree, fold: str) -> Learni
     epochs = tuple(min(epoch, config.epochs) for epoch in every)
     fixed, known = None, None
     if tree.fingerprint == trained.origin.fingerprint:
-        stop, queries = trained.objective.allow_stop, tree.split(fold)
+        stop, queries = trained.objective.ends_early, tree.split(fold)
         bounds = best_fixed_route(queries, alpha, queries, stop), oracle(queries, alpha, stop)
         fixed, known = (float(bound.reward(alpha).mean()) for bound in bounds)
     return LearningCurve(
@@ -198,12 +198,13 @@ def route_map(
 
     Args:
         fold: the queries that are shown.
-        router: float64[queries, nodes], where the router ends, rows sum to 1; see
-            `TrainedRouter.endings`.
+        router: float64[queries, endings], how the router ends, rows sum to 1; see
+            `TrainedRouter.endings`. A route is all calls made, whichever answer is given.
         oracle: int64[queries], the node at which the oracle ends; see `bounds.best_nodes`.
         columns: positions of the queries of each dataset, all of them last; see
             `build.columns_of`.
     """
+    router = None if router is None else ended_at(fold.routes, router)
     known = np.zeros((len(fold), fold.routes.nodes))
     known[np.arange(len(fold)), oracle] = 1
     taken = known.mean(axis=0) + (router.mean(axis=0) if router is not None else 0)

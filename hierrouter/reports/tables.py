@@ -282,6 +282,7 @@ TRAINING = {
     "trained_alpha": "alpha {:g}",
     "view": "state view {}",
     "allow_stop": "may stop early",
+    "allow_return": "may return earlier answers",
     "max_cost": "at most {:g} a query",
 }
 

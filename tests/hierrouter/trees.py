@@ -231,3 +231,15 @@ def _embeddings(
 def _directions(count: int, dim: int, rng: np.random.Generator) -> NDArray[np.float64]:
     vectors = rng.normal(size=(count, dim))
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def showing_leaves(tree: RouteTree) -> RouteTree:
+    """The same with a vector of its own for what follows each last call, for who may return."""
+    rng, parts = np.random.default_rng(0), []
+    for part in tree.parts:
+        size = len(tree), tree.routes.nodes - tree.routes.states
+        more = rng.normal(size=(size[0] * size[1], part.width)).astype(np.float32)
+        row = len(part.vectors) + np.arange(len(more)).reshape(size)
+        vectors = np.concatenate([part.vectors, more])
+        parts.append(StatePart(vectors, np.concatenate([part.row, row], axis=1)))
+    return replace(tree, parts=tuple(parts))

@@ -15,6 +15,7 @@ from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_ot
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import SETS, Answers, Arms, Baseline
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
+from hierrouter.learning.config import Objective
 from hierrouter.learning.selection import training_remarks
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.paper import PAPER_SEED
@@ -110,7 +111,7 @@ def contest(
         answers: what can be read off answers, by set, for the queries of `tree`; without it
             baselines that read answers are left out.
         on_fitted: told (done, total, name) after each fit.
-        policies: the user's own; where the router may stop early, they may, too.
+        policies: the user's own; what the router may do, they may, too.
     """
     _require_enough(tree, split)
     taken = [*(one.name for one in baselines), ROUTER, ONE_HOP, TREE, ANYTIME]
@@ -119,8 +120,8 @@ def contest(
     unread = [one for one in baselines if answers is None and one.reads_answers]
     taking_part = [one for one in baselines if one not in unread]
     learned = [_learned(trained, tree, split, alpha)] if trained else []  # refused before any work
-    stop = trained is not None and trained.objective.allow_stop
-    brought = [_brought(one, tree, split, alpha, stop) for one in policies]
+    may = _may(trained.objective if trained else Objective(alpha))
+    brought = [_brought(one, tree, split, alpha, may) for one in policies]
 
     def arms_of(name: str, fold: str) -> Arms:
         rows = np.flatnonzero(np.array(tree.splits) == fold)
@@ -182,16 +183,24 @@ def _learned(trained: TrainedRouter, tree: RouteTree, split: str, alpha: float) 
         alpha,
         source=f"{config.algo}, preset {config.preset}",
         reads_answers=True,
-        settings={"alpha": trained.alpha, "allow_stop": trained.objective.allow_stop},
+        settings={"alpha": trained.alpha, **_may(trained.objective)},
     )
 
 
-def _brought(policy: OwnPolicy, tree: RouteTree, split: str, alpha: float, stop: bool) -> Entry:
+def _may(objective: Objective) -> dict[str, bool]:
+    """What it allows, as settings; `allow_return` only where it does."""
+    may = {"allow_stop": objective.allow_stop}
+    return {**may, "allow_return": True} if objective.allow_return else may
+
+
+def _brought(
+    policy: OwnPolicy, tree: RouteTree, split: str, alpha: float, may: Mapping[str, bool]
+) -> Entry:
     """A policy of the user's own, asked once on each fold; nothing is fitted."""
     outcomes = {}
     for name in dict.fromkeys((split, "validation")):
         if len(fold := tree.split(name)):
-            endings = policy_endings(fold, policy, alpha, stop)
+            endings = policy_endings(fold, policy, alpha, **may)
             outcomes[name] = from_endings(fold, endings, policy.name, "baseline")
     return _entry(
         outcomes[split],
@@ -199,7 +208,7 @@ def _brought(policy: OwnPolicy, tree: RouteTree, split: str, alpha: float, stop:
         alpha,
         source=policy.path,
         reads_answers=True,
-        settings={"allow_stop": stop},
+        settings=may,
     )
 
 
@@ -249,9 +258,10 @@ def _notes_on_router(trained: TrainedRouter | None, tree: RouteTree, alpha: floa
         return ["No learned router: the baselines are compared among themselves."]
     found = training_remarks(trained, alpha, tree)
     notes = [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found]
-    if trained.objective.allow_stop:
+    if trained.objective.ends_early:
+        what = "return earlier answers" if trained.objective.allow_return else "stop early"
         notes.append(
-            "HierRouter may stop early and the routes of set B may not: what stopping saves "
+            f"HierRouter may {what} and the routes of set B may not: what stopping saves "
             "counts as adaptivity here."
         )
     if trained.objective.max_cost is not None:

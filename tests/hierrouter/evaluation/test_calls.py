@@ -137,8 +137,7 @@ def enumerated_optimum(
             node, over = 0, False
             while not over:
                 action = policy[known[query][node]]
-                node = tree.routes.child(node, actions.model(action))
-                over = bool(actions.ends(node, action))
+                node, _, over = actions.after(node, action)
             total += reward[query, node]
         best = max(best, total / len(tree))
     return best

@@ -41,9 +41,9 @@ def walked(
         return 1.0, stronger.quality[query], tree.cost[query, node] + stronger.cost[query]
     total = np.zeros(3)
     for action in range(actions.count):
-        child = tree.routes.child(node, int(actions.model(action)))
+        child, _, over = actions.after(node, action)
         found: tuple[float, float, float] = (0.0, tree.score[query, child], tree.cost[query, child])
-        if table[query, node, action] and not actions.ends(child, action):
+        if table[query, node, action] and not over:
             found = walked(tree, query, policy, threshold, child)
         total += table[query, node, action] * np.array(found)
     share, quality, cost = total

@@ -42,8 +42,8 @@ def every_episode(actions: Actions) -> Iterator[tuple[list[int], int]]:
     while begun:
         made, node = begun.pop()
         for action in range(actions.count):
-            child = actions.routes.child(node, actions.model(action))
-            if actions.ends(child, action):
+            child, _, over = actions.after(node, action)
+            if over:
                 yield [*made, action], child
             else:
                 begun.append(([*made, action], child))

@@ -127,8 +127,8 @@ def test_values_of_an_action_are_those_of_all_that_may_follow(
     table = random_table(tree, seed, allow_stop=allow_stop, legal=False)
 
     def value(query: int, node: int, action: int) -> tuple[float, float, float]:
-        child = tree.routes.child(node, int(actions.model(action)))
-        if actions.ends(child, action):
+        child, _, over = actions.after(node, action)
+        if over:
             return (pays[query, child],) * 3
         below = [value(query, child, after) for after in range(actions.count)]
         best, mean, followed = zip(*below, strict=True)

@@ -1,5 +1,6 @@
 """Thousands of episodes at once are the same episodes as one by one."""
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -15,7 +16,7 @@ from hierrouter.evaluation.outcome import Actions
 from hierrouter.replay.env import QueryStream, ReplayEnv, ReplayVectorEnv
 from hierrouter_cache.tree import Routes, RouteTree
 from tests.hierrouter.evaluation.test_outcome import all_actions
-from tests.hierrouter.trees import planted_tree, random_tree, two_step_tree
+from tests.hierrouter.trees import planted_tree, random_tree, showing_leaves, two_step_tree
 
 ALPHA = 0.05
 QUERIES = 7
@@ -27,11 +28,15 @@ def tree() -> RouteTree:
     return random_tree(Routes(2, 3), QUERIES, seed=0)
 
 
-@given(all_actions, st.integers(0, 2**16))
-def test_every_step_is_that_of_single_environments(actions: Actions, seed: int) -> None:
-    tree = random_tree(actions.routes, QUERIES, seed)
-    single = [ReplayEnv(tree, ALPHA, actions.allow_stop) for _ in range(EPISODES)]
-    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, actions.allow_stop, observation="features")
+@given(all_actions, st.booleans(), st.integers(0, 2**16))
+def test_every_step_is_that_of_single_environments(
+    actions: Actions, allow_return: bool, seed: int
+) -> None:
+    actions = replace(actions, allow_return=allow_return)
+    tree = showing_leaves(random_tree(actions.routes, QUERIES, seed))
+    may = {"allow_stop": actions.allow_stop, "allow_return": allow_return}
+    single = [ReplayEnv(tree, ALPHA, **may) for _ in range(EPISODES)]
+    envs = ReplayVectorEnv(tree, ALPHA, EPISODES, observation="features", **may)
     observations, infos = envs.reset(seed=seed)
     begin(single, infos, range(EPISODES), observations)
     rng = np.random.default_rng(seed)
