@@ -219,9 +219,10 @@ def _say_hop(hop: Hop) -> None:
 def _summary(result: RouteResult) -> str:
     from hierrouter.tables import money
 
+    given = f", answer {result.returned.answer} of {len(result.hops)}" if result.returned else ""
     over = f", above the limit of {result.max_cost:g}" if result.is_over_limit else ""
     return (
-        f"route: {result.route} at alpha {result.alpha:g}, "
+        f"route: {result.route}{given} at alpha {result.alpha:g}, "
         f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}{over}"
     )
 

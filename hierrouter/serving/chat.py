@@ -148,7 +148,7 @@ def completion(name: str, model: str, result: RouteResult) -> dict[str, Any]:
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": result.answer},
-        "finish_reason": result.hops[-1].finish_reason,
+        "finish_reason": result.given.finish_reason,
         "logprobs": None,
     }
     return {
@@ -171,7 +171,7 @@ def last_chunks(
     name: str, model: str, result: RouteResult, include_usage: bool
 ) -> Iterator[dict[str, Any]]:
     """The end of a stream: the reason and the route; then the usage, if it was asked for."""
-    last = chunk(name, model, {}, result.hops[-1].finish_reason)
+    last = chunk(name, model, {}, result.given.finish_reason)
     yield last | {"hierrouter": _extension(result)}
     if include_usage:
         named = _named(name, model, "chat.completion.chunk")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hierrouter.engines.devices import lone_thread
 from hierrouter.engines.encoders import Encoder
 from hierrouter.evaluation.budget import Ceilings
-from hierrouter.evaluation.outcome import greedy
+from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.sweep import Policy
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.replay.states import (
@@ -27,7 +27,6 @@ from hierrouter.replay.states import (
     state_texts,
 )
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import Routes
 
 ROUTERS_KEPT = 64  # of a policy for every alpha; each is the size of the policy
 
@@ -126,7 +125,7 @@ class LivePolicy:
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """The name of each action: a model, or `model>stop`."""
+        """The name of each action: a model, `model>stop`, or `return>1`."""
         return self.at(None, None).actions.names(self.origin.models)
 
     def embed(self, states: Sequence[LiveState]) -> NDArray[np.float32]:
@@ -140,15 +139,17 @@ class LivePolicy:
         if texts:
             vectors = self._encoder.encode(texts).reshape(len(states), -1)
         answers = [state.answers for state in states]
-        return np.concatenate([vectors, live_numbers(view, self.origin.routes, answers)], axis=1)
+        return np.concatenate(
+            [vectors, live_numbers(view, self.at(None, None).actions, answers)], axis=1
+        )
 
     @property
     def must_tell(self) -> tuple[str, ...]:
         """The models that must say how sure they are of their answers, for the policy reads it."""
-        models = self.origin.models
-        if numbers_kind(self.origin.view) != SIGNALS or self.origin.hops == 1:
+        models, trained = self.origin.models, self.at(None, None)
+        if numbers_kind(self.origin.view) != SIGNALS or trained.actions.steps == 1:
             return ()
-        router = self.at(None, None).router
+        router = trained.router
         places = (knows(len(models), number) for number in range(len(models)))
         return tuple(name for name, at in zip(models, places, strict=True) if router.sees(at))
 
@@ -168,7 +169,8 @@ class LivePolicy:
                 [states[place].cost for place in places],
                 [states[place].prompts for place in places],
             )
-            likeliest = greedy(chances, self.origin.base_rate).argmax(axis=1).tolist()
+            table = greedy(chances, self.origin.base_rate, trained.actions.returns)
+            likeliest = table.argmax(axis=1).tolist()
             orders = np.argsort(-chances, axis=1, kind="stable").tolist()
             for place, action, row, order in zip(places, likeliest, chances, orders, strict=True):
                 propensity, rng = 1.0, states[place].rng
@@ -202,15 +204,15 @@ class LivePolicy:
 
 
 def live_numbers(
-    view: str, routes: Routes, answers: Sequence[Sequence[LiveAnswer]]
+    view: str, actions: Actions, answers: Sequence[Sequence[LiveAnswer]]
 ) -> NDArray[np.float32]:
     """float32[n, width]: the numbers of some live states; of no width where the view has none.
 
-    `view`: one of `VIEWS`; `routes`: shape of the trees; `answers`: those so far, of each state.
+    `view`: one of `VIEWS`; `actions`: what may be done; `answers`: those so far, of each state.
     """
     if (kind := numbers_kind(view)) is None:
         return np.empty((len(answers), 0), dtype=np.float32)
-    return state_numbers(kind, routes.models, Looks.live(answers, routes.hops - 1))
+    return state_numbers(kind, actions.routes.models, Looks.live(answers, actions.steps - 1))
 
 
 class DecisionBatcher:

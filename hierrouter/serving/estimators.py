@@ -35,14 +35,17 @@ RIDGE: Make = partial(RidgeCV, np.logspace(-3, 3, 7))
 class Log:
     """Whole episodes, one a row (paper section 3.1), and how probable each call was.
 
+    L is the number of choices at most: with return, giving an answer is a choice without cost, and
+    there is one more than calls.
+
     Attributes:
         actions: what the numbers in `action` mean.
         query: int64[episodes], number of the question; the same question has the same number.
         action: int64[episodes, L]; 0 after the end.
         propensity: float64[episodes, L], in (0, 1]: the probability with which the logging policy
             took the action where it took it; 1 after the end.
-        length: int64[episodes], calls made, 1 to L.
-        quality: float64[episodes], Q of the last answer.
+        length: int64[episodes], choices made, 1 to L.
+        quality: float64[episodes], Q of the answer that was given.
         cost: float64[episodes, L], of each call, in money; 0 after the end.
     """
 
@@ -60,7 +63,7 @@ class Log:
     @property
     def hops(self) -> int:
         """L."""
-        return self.actions.routes.hops
+        return self.actions.steps
 
     @cached_property
     def alive(self) -> NDArray[np.bool_]:
@@ -132,20 +135,20 @@ def logged_states(
         spent: float64[states], C_t; it is divided by the largest.
         embedding: float32[states, dim].
         target: float64[states, A'], the policy to be valued; where it never stops early and the log
-            does, A' is M, and it gets zeros for the other M actions.
+            does, it gets zeros for the M actions that stop.
     """
-    routes = log.actions.routes
-    called = np.zeros((routes.states, routes.hops - 1, routes.models), dtype=np.float32)
-    for state in range(routes.states):
+    routes, states = log.actions.routes, log.actions.states
+    called = np.zeros((states, log.hops - 1, routes.models), dtype=np.float32)
+    for state in range(states):
         for hop, model in enumerate(routes.path(state)):
             called[state, hop, model] = 1.0
     cost = spent / (spent.max(initial=0.0) or 1.0)
-    columns = [embedding, called.reshape(routes.states, -1)[node], cost[:, None]]
+    columns = [embedding, called.reshape(states, -1)[node], cost[:, None]]
     missing = log.actions.count - target.shape[1]
     return LoggedStates(
         row=row,
         features=np.concatenate(columns, axis=1).astype(np.float32),
-        target=np.pad(target, ((0, 0), (0, missing))),
+        target=np.insert(target, [routes.models] * missing, 0.0, axis=1),
     )
 
 
@@ -158,12 +161,14 @@ class Evaluation:
         overlap: how much of the log is about it.
         episodes: in the log.
         queries: distinct questions in it.
+        actions: what the numbers of actions mean.
     """
 
     estimates: Mapping[str, Clustered]
     overlap: Overlap
     episodes: int
     queries: int
+    actions: Actions
 
 
 def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
@@ -189,6 +194,7 @@ def evaluate(log: Log, states: LoggedStates, alpha: float) -> Evaluation:
         overlap=Overlap.of(log, states),
         episodes=len(log),
         queries=queries,
+        actions=log.actions,
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence
 from hierrouter.evaluation.outcome import Actions, greedy
-from hierrouter.learning.training import Origin, TrainedRouter
+from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.files import json_lines
 from hierrouter.replay.states import LiveAnswer, numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers
@@ -57,10 +57,12 @@ class Episode:
         query: id of the question.
         dataset: that it is of; "" where the log does not say.
         steps: the calls, 1 to L.
-        quality: Q of the last answer, in [0, 1].
+        quality: Q of the answer that was given, in [0, 1].
         policy: name and version of what chose the calls, free text.
         question: its text, where the log has texts.
         where: file and line, for messages.
+        returned: number of the answer that the policy chose to give after it was there, and the
+            probability with which it did; None where the last call ended the episode.
     """
 
     query: str
@@ -70,6 +72,7 @@ class Episode:
     policy: str = ""
     question: str | None = None
     where: str = ""
+    returned: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ def _is_episode(line: Mapping[str, Any]) -> bool:
     """Whether the policy's own choices led to the end, as far as a server says."""
     steps = line.get("steps")
     made = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+    made += [line["returned"]] if isinstance(line.get("returned"), dict) else []
     return line.get("status") in (None, 200) and not any(step.get("instead_of") for step in made)
 
 
@@ -149,14 +153,16 @@ def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
         _step(step, f"{where} step {number}", shape, with_text=question is not None)
         for number, step in enumerate(steps, start=1)
     )
-    if any(step.stop for step in made[:-1]):
+    returned = _returned(line.get("returned"), f"{where} returned", len(made))
+    if any(step.stop for step in (made if returned else made[:-1])):
         raise InputError(f"a step after one that stops: {where}; stop belongs to the last step")
-    if len(made) < shape.hops and not made[-1].stop:
+    if len(made) < shape.hops and not made[-1].stop and not returned:
         raise InputError(
             f"{len(made)} of {shape.hops} steps and no stop: {where}; log whole episodes, with "
             '"stop": true where the policy chose to end early'
         )
-    if question is not None and any(step.response is None for step in made[:-1]):
+    needed = made if returned else made[:-1]
+    if question is not None and any(step.response is None for step in needed):
         raise InputError(f"a response is missing: {where}; give it with every step but the last")
     return Episode(
         query=_text(line, "query", where) or "",
@@ -166,7 +172,19 @@ def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
         policy=(_text(line, "policy", where, required=False) or "")[:FREE_NAME],
         question=question,
         where=where,
+        returned=returned,
     )
+
+
+def _returned(given: Any, where: str, calls: int) -> tuple[int, float] | None:
+    """The choice of an answer among so many; None where there was none."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InputError(f"it is no object: {where}; give answer and propensity")
+    if given.get("answer") not in range(1, calls + 1):
+        raise _unfit(given, "answer", where, f"a whole number from 1 to {calls}")
+    return int(given["answer"]), _number(given, "propensity", where, SMALLEST_PROPENSITY, 1.0)
 
 
 def _step(step: Any, where: str, shape: LogShape, *, with_text: bool) -> Step:
@@ -281,9 +299,9 @@ def states_in_tree(log: Log, tree: RouteTree, target: NDArray[np.float64]) -> Lo
     """What was seen at the states of a log.
 
     `log`: episodes on the questions of `tree`, by their positions there; `target`: float64[queries,
-    states, A'], the policy to be valued at every state.
+    S, A'], the policy to be valued at every state.
     """
-    states = tree.routes.states
+    states = log.actions.states
     number = log.query[:, None] * states + log.node
     visited, row = np.unique(number, return_inverse=True)
     query, node = np.divmod(visited, states)
@@ -308,32 +326,35 @@ def from_texts(
     numbers: dict[tuple[str, str], int] = {}
     query = [numbers.setdefault((e.dataset, e.query), len(numbers)) for e in episodes]
     log = log_of(episodes, trained, np.array(query))
-    embedding = _embedded(episodes, trained.origin, encoder)
+    embedding = _embedded(episodes, log, trained, encoder)
     node, spent = log.node[log.alive], log.spent[log.alive]
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
     paths = [trained.origin.routes.path(at) for at in node.tolist()]
     chances = trained.decide_each(embedding, paths, spent.tolist(), [None] * len(paths))
-    target = greedy(chances, trained.origin.base_rate)
+    target = greedy(chances, trained.origin.base_rate, trained.actions.returns)
     return log, logged_states(log, row, node, spent, embedding, target)
 
 
-def _embedded(episodes: Sequence[Episode], origin: Origin, encoder: Encoder) -> NDArray[np.float32]:
-    """float32[states, dim]: what the view shows before each call, episode after episode."""
-    numbers = numbers_kind(origin.view)
+def _embedded(
+    episodes: Sequence[Episode], log: Log, trained: TrainedRouter, encoder: Encoder
+) -> NDArray[np.float32]:
+    """float32[states, dim]: what the view shows before each choice, episode after episode."""
+    view = trained.origin.view
+    numbers = numbers_kind(view)
     states, seen = [], list[list[LiveAnswer]]()
-    for episode in episodes:
+    for episode, length in zip(episodes, log.length.tolist(), strict=True):
         assert episode.question is not None  # `has_texts` says so
         responses = [step.response or "" for step in episode.steps]
         answers = [_answer(step, episode.where) for step in episode.steps] if numbers else []
-        for made in range(len(responses)):
-            states.append(state_texts(origin.view, episode.question, responses[:made]))
+        for made in range(length):
+            states.append(state_texts(view, episode.question, responses[:made]))
             seen.append(answers[:made])
     distinct = sorted({text for texts in states for text in texts})
     vectors = encoder.encode(distinct)
     place = {text: at for at, text in enumerate(distinct)}
     parts = [vectors[[place[texts[at]] for texts in states]] for at in range(len(states[0]))]
-    return np.concatenate([*parts, live_numbers(origin.view, origin.routes, seen)], axis=1)
+    return np.concatenate([*parts, live_numbers(view, trained.actions, seen)], axis=1)
 
 
 def _answer(step: Step, where: str) -> LiveAnswer:
@@ -350,25 +371,36 @@ def _answer(step: Step, where: str) -> LiveAnswer:
 def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[np.int64]) -> Log:
     """The episodes as arrays.
 
+    Where the router may return answers, giving the last one after L calls is a choice that others
+    had to make. Raises InputError: answers were returned in the log, and the router never does.
+
     `trained`: the router to be valued; where it never stops early and the log does, the log's
     actions have stops all the same; `query`: int64[episodes], number of each question.
     """
-    routes = trained.origin.routes
+    routes, returns = trained.origin.routes, trained.objective.allow_return
     stops = trained.objective.allow_stop or any(e.steps[-1].stop for e in episodes)
-    shape = len(episodes), routes.hops
+    actions = Actions(routes, stops, returns)
+    shape = len(episodes), actions.steps
     action, propensity = np.zeros(shape, dtype=np.int64), np.ones(shape)
-    cost = np.zeros(shape)
+    cost, length = np.zeros(shape), np.array([len(episode.steps) for episode in episodes])
     for row, episode in enumerate(episodes):
+        if episode.returned and not returns:
+            raise InputError(f"an answer is returned: {episode.where}; this router never does")
+        last = length[row]
+        if episode.returned or (returns and last == routes.hops):
+            answer, chance = episode.returned or (last, 1.0)
+            action[row, last], propensity[row, last] = actions.calls + answer - 1, chance
+            length[row] += 1
         for hop, step in enumerate(episode.steps):
             early = step.stop and hop + 1 < routes.hops
             action[row, hop] = step.model + (routes.models if early else 0)
             propensity[row, hop], cost[row, hop] = step.propensity, step.cost
     return Log(
-        actions=Actions(routes, stops),
+        actions=actions,
         query=query,
         action=action,
         propensity=propensity,
-        length=np.array([len(episode.steps) for episode in episodes]),
+        length=length,
         quality=np.array([episode.quality for episode in episodes]),
         cost=cost,
     )

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hierrouter.engines.encoders import load_encoder
-from hierrouter.evaluation.outcome import greedy, policy_outcome
+from hierrouter.evaluation.outcome import Actions, greedy, policy_outcome
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving.estimators import LEVEL, Clustered, Evaluation, NeverTaken, evaluate
 from hierrouter.serving.logs import Episode, from_texts, in_cache, states_in_tree
@@ -65,7 +65,7 @@ def value_from_log(
     if tree is None:
         log, states = from_texts(episodes, trained, load_encoder(trained.origin.encoder))
     else:
-        target = greedy(trained.probabilities(tree), tree.base_rate)
+        target = greedy(trained.probabilities(tree), tree.base_rate, trained.actions.returns)
         log = in_cache(episodes, trained, tree)
         states = states_in_tree(log, tree, target)
         exact = policy_outcome(tree, trained.actions, target, "hierrouter", "router").reward(alpha)
@@ -79,8 +79,8 @@ def warnings_of(found: Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
     """What a reader of the estimates must not miss."""
     overlap = found.overlap
     warnings = [
-        f"support: the router {_doing(missing, trained)} in {missing.share:.1%} of its episodes, "
-        "and the log never does: no estimator can know what that earns"
+        f"support: the router {_doing(missing, found.actions, trained)} in {missing.share:.1%} of "
+        "its episodes, and the log never does: no estimator can know what that earns"
         for missing in overlap.never_taken[:NAMED]
     ]
     if len(overlap.never_taken) > NAMED:
@@ -101,11 +101,13 @@ def warnings_of(found: Evaluation, trained: TrainedRouter) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _doing(missing: NeverTaken, trained: TrainedRouter) -> str:
+def _doing(missing: NeverTaken, actions: Actions, trained: TrainedRouter) -> str:
     models, routes = trained.origin.models, trained.origin.routes
     name = models[missing.action % routes.models]
-    stopping = " and stops" if missing.action >= routes.models else ""
     after = f"after {routes.name(missing.node, models)}" if missing.node else "first"
+    if missing.action >= actions.calls:
+        return f"gives answer {missing.action - actions.calls + 1} {after}"
+    stopping = " and stops" if missing.action >= routes.models else ""
     return f"calls {name} {after}{stopping}"
 
 

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -207,7 +207,8 @@ class RouteOptions:
             on; None takes the likeliest.
         reroute: where a model gives no answer, take the next likeliest action instead of failing.
         on_text: told the answer as it grows: the text of the last call, once it is known that it is
-            the last; called in the router's event loop, like `on_hop`.
+            the last; called in the router's event loop, like `on_hop`. An answer that was chosen
+            among those that are there comes at once.
         on_hop: told each call when it is answered.
     """
 
@@ -228,7 +229,7 @@ class Hop:
         propensity: probability with which the policy does this here: 1 where it is greedy; None
             where it did something else, because a model gave no answer.
         chances: of each action, as the policy sees them; model by model, then model by model with
-            stopping, where it may stop.
+            stopping, where it may stop, then answer by answer, where it may return one.
         stops: whether the policy chose to end with this call; not where it had to.
         response: the answer.
         finish_reason: "stop", or "length" where it was cut.
@@ -273,8 +274,33 @@ class Hop:
         if sure := self.confidence:
             found |= {"logprob_sum": round(sure.total, 6), "logprob_min": round(sure.lowest, 6)}
             found |= {"logprob_tokens": sure.tokens}
-        failed = [{"model": model, "reason": reason} for model, reason in self.instead_of]
-        return {**found, "instead_of": failed} if failed else found
+        return {**found, **_failed(self.instead_of)}
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The choice to end with an answer that is there.
+
+    Attributes:
+        answer: its number, 1 is that of the first call.
+        propensity, chances, router_s, instead_of: as of a `Hop`.
+    """
+
+    answer: int
+    propensity: float | None
+    chances: tuple[float, ...]
+    router_s: float
+    instead_of: tuple[tuple[str, str], ...] = ()
+
+    def as_object(self) -> dict[str, Any]:
+        """JSON values, as those of a `Hop`."""
+        found = {name: value for name, value in asdict(self).items() if name != "instead_of"}
+        return {**found, "router_s": round(self.router_s, 6), **_failed(self.instead_of)}
+
+
+def _failed(instead_of: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    failed = [{"model": model, "reason": reason} for model, reason in instead_of]
+    return {"instead_of": failed} if failed else {}
 
 
 @dataclass(frozen=True)
@@ -286,12 +312,14 @@ class RouteResult:
         alpha: the cost penalty that it was routed for.
         hops: the calls, 1 to L.
         max_cost: the limit that was set; None where none was.
+        returned: the choice of the answer; None where the last call was to be the end.
     """
 
     question: str
     alpha: float
     hops: tuple[Hop, ...]
     max_cost: float | None = None
+    returned: Returned | None = None
 
     @property
     def route(self) -> str:
@@ -299,9 +327,14 @@ class RouteResult:
         return route_name([hop.model for hop in self.hops])
 
     @property
+    def given(self) -> Hop:
+        """The call whose response is the answer: the last one, but where another was chosen."""
+        return self.hops[self.returned.answer - 1 if self.returned else -1]
+
+    @property
     def answer(self) -> str:
-        """The last response."""
-        return self.hops[-1].response
+        """The response that is given."""
+        return self.given.response
 
     @property
     def tokens_in(self) -> int:
@@ -336,8 +369,9 @@ class RouteResult:
             "cost": significant(self.cost),
             "tokens_in": self.tokens_in,
             "tokens_out": self.tokens_out,
-            "finish_reason": self.hops[-1].finish_reason,
+            "finish_reason": self.given.finish_reason,
             "steps": [hop.as_object() for hop in self.hops],
+            **({"returned": self.returned.as_object()} if self.returned else {}),
         }
 
 
@@ -354,13 +388,17 @@ class _Routing:
     hops: list[Hop] = field(default_factory=list)
 
     async def run(self) -> RouteResult:
-        while True:
-            hop = await self._hop()
-            self.hops.append(hop)
-            self.options.on_hop(hop)
-            if hop.stops or len(self.hops) == self.pool.hops:
-                limit = self.trained.objective.max_cost
-                return RouteResult(self.question, self.trained.alpha, tuple(self.hops), limit)
+        while isinstance(made := await self._next(), Hop):
+            self.hops.append(made)
+            self.options.on_hop(made)
+            if made.stops or len(self.hops) == self.trained.actions.steps:
+                break
+        limit = self.trained.objective.max_cost
+        returned = None if isinstance(made, Hop) else made
+        found = RouteResult(self.question, self.trained.alpha, tuple(self.hops), limit, returned)
+        if returned and self.options.on_text:
+            self.options.on_text(found.answer)
+        return found
 
     async def decide(self) -> Decision:
         limited = self.trained.objective.max_cost is not None
@@ -384,12 +422,21 @@ class _Routing:
         )
         return await self.batcher.decide(state)
 
-    async def _hop(self) -> Hop:
+    async def _next(self) -> Hop | Returned:
         """Decide, and make the call; where that fails and others may be taken, another one."""
         decision = await self.decide()
         others = decision.order if self.options.reroute else ()
         failures: list[CallFailed] = []
         for action in dict.fromkeys((decision.action, *others)):
+            answer = action - self.trained.actions.calls
+            if answer >= 0:
+                return Returned(
+                    answer=answer + 1,
+                    propensity=None if failures else decision.propensity,
+                    chances=tuple(decision.chances.tolist()),
+                    router_s=decision.router_s,
+                    instead_of=tuple((failed.model, failed.reason) for failed in failures),
+                )
             if self._model(action).name in {failed.model for failed in failures}:
                 continue
             try:
@@ -404,7 +451,7 @@ class _Routing:
     async def _call(self, action: int, decision: Decision, failures: list[CallFailed]) -> Hop:
         """The call of an action, in the place of those that failed."""
         spec, stops = self._model(action), action >= len(self.pool.models)
-        is_last = stops or len(self.hops) + 1 == self.pool.hops
+        is_last = stops or len(self.hops) + 1 == self.trained.actions.steps
         on_text, was_begun = self.options.on_text, False
 
         def followed(text: str) -> None:

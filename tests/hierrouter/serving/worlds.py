@@ -110,9 +110,9 @@ def expected_returns(setting: Setting) -> NDArray[np.float64]:
     values = np.zeros_like(setting.target)
     for node in reversed(range(tree.routes.states)):
         for action in range(actions.count):
-            child = tree.routes.child(node, actions.model(action))
+            child, _, over = actions.after(node, action)
             cost = tree.cost[:, child] - tree.cost[:, node]
-            if actions.ends(child, action):
+            if over:
                 after = tree.score[:, child]
             else:
                 after = (setting.target[:, child] * values[:, child]).sum(axis=1)
