@@ -156,7 +156,10 @@ class LearnedRun:
 
     def sees(self, tree: RouteTree) -> bool:
         """Whether it reads the states as they are opened."""
-        shown = tree.shows_leaves or not self.leaves
+        # Numbers of a state are more where the last answer has some.
+        shown = (
+            tree.shows_leaves == self.leaves if tree.numbers else tree.shows_leaves >= self.leaves
+        )
         return shown and (self.view, self.encoder) == (tree.view, tree.encoder)
 
 

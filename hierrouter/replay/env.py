@@ -130,10 +130,11 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         node, ending, ended = self.actions.after(self._node, int(action))
         self._stage += int(node != self._node)
         self._node, self._ended = int(node), bool(ended)
-        at, gives, _ = pairs(self.tree.routes)
-        spent = self.tree.cost[self._query, at[ending]]
-        value = net_reward(self.tree.score[self._query, gives[ending]], spent, self.alpha)
-        reward = float(value) if ended else 0.0
+        reward = 0.0
+        if ended:
+            at, gives, _ = pairs(self.tree.routes)
+            quality = self.tree.score[self._query, gives[ending]]
+            reward = float(net_reward(quality, self.tree.cost[self._query, at[ending]], self.alpha))
         return self._observe(), reward, self._ended, False, self._info()
 
     def _observe(self) -> Observation:

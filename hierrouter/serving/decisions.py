@@ -138,10 +138,8 @@ class LivePolicy:
         ]
         if texts:
             vectors = self._encoder.encode(texts).reshape(len(states), -1)
-        answers = [state.answers for state in states]
-        return np.concatenate(
-            [vectors, live_numbers(view, self.at(None, None).actions, answers)], axis=1
-        )
+        actions, answers = self.at(None, None).actions, [state.answers for state in states]
+        return np.concatenate([vectors, live_numbers(view, actions, answers)], axis=1)
 
     @property
     def must_tell(self) -> tuple[str, ...]:

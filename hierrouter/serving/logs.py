@@ -346,6 +346,8 @@ def _embedded(
     for episode, length in zip(episodes, log.length.tolist(), strict=True):
         assert episode.question is not None  # `has_texts` says so
         responses = [step.response or "" for step in episode.steps]
+        if length > len(responses) and episode.steps[-1].response is None:
+            raise InputError(f"a response is missing: {episode.where}; this router reads the last")
         answers = [_answer(step, episode.where) for step in episode.steps] if numbers else []
         for made in range(length):
             states.append(state_texts(view, episode.question, responses[:made]))
