@@ -156,10 +156,9 @@ class LearnedRun:
 
     def sees(self, tree: RouteTree) -> bool:
         """Whether it reads the states as they are opened."""
-        # Numbers of a state are more where the last answer has some.
-        shown = (
-            tree.shows_leaves == self.leaves if tree.numbers else tree.shows_leaves >= self.leaves
-        )
+        shown = tree.shows_leaves >= self.leaves
+        if tree.numbers:  # there are more where the last answer is seen
+            shown = tree.shows_leaves == self.leaves
         return shown and (self.view, self.encoder) == (tree.view, tree.encoder)
 
 

@@ -25,7 +25,7 @@ from tests.hierrouter.serving.serving import ask, served
 ALPHA = 0.02
 
 
-@pytest.fixture(scope="module", params=["context", "query+answer"])
+@pytest.fixture(scope="module", params=["context", "query+answer", "query+signals"])
 def tree(testbed_cache: Path, request: pytest.FixtureRequest) -> Tree:
     return open_tree(testbed_cache, Selection(allow_return=True, view=request.param))
 
