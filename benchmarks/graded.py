@@ -57,7 +57,9 @@ def auc(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
         found = []
         for family in dict.fromkeys(tree.datasets):
             here = [np.flatnonzero(np.array(fold.datasets) == family) for fold in (train, test)]
-            right = [fold.accuracy[at, node] > 0 for fold, at in zip((train, test), here, strict=True)]
+            right = [
+                fold.accuracy[at, node] > 0 for fold, at in zip((train, test), here, strict=True)
+            ]
             share = right[1].mean()
             if not BETWEEN[0] <= share <= BETWEEN[1] or len(set(right[0].tolist())) < 2:
                 continue

@@ -137,14 +137,23 @@ class Leaderboard:
 
 
 def middle_alpha(tree: Tree) -> float:
-    """The median alpha at which the anytime oracle takes another route on the train fold.
+    """Where routing matters most: 1, 2 or 5 times a power of ten.
 
-    Rounded to two digits. Raises InputError: cost never decides anything.
+    There the anytime oracle is furthest above the best fixed route on the train fold. Raises
+    InputError: cost never decides anything.
     """
-    break_points = oracle_break_points(tree.split("train"), allow_stop=True)
+    train = tree.split("train")
+    break_points = oracle_break_points(train, allow_stop=True)
     if not len(break_points):
-        raise InputError("cost decides nothing in this tree; give --alpha")
-    return float(f"{np.median(break_points):.1e}")
+        raise InputError("cost decides nothing in this tree: all alphas are the same; use compare")
+    low, high = (int(np.floor(np.log10(one))) for one in (break_points[0], break_points[-1]))
+    found = [first * 10.0**power for power in range(low, high + 1) for first in (1, 2, 5)]
+    gaps = [
+        oracle(train, alpha, True).reward(alpha).mean()
+        - best_fixed_route(train, alpha, train, True).reward(alpha).mean()
+        for alpha in found
+    ]
+    return float(f"{found[int(np.argmax(gaps))]:.1e}")
 
 
 def leaderboard(
