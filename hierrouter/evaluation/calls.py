@@ -7,17 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.evaluation.outcome import (
-    Floats,
-    Integers,
-    Outcome,
-    at_nodes,
-    ended_at,
-    ending_reward,
-    from_endings,
-    pairs,
-    worth,
-)
+from hierrouter.evaluation.outcome import Floats, Integers, Outcome, at_nodes, ended_at, worth
 from hierrouter_cache.tree import Routes, RouteTree
 
 
@@ -81,20 +71,19 @@ def by_depth(tree: RouteTree, endings: Floats) -> list[Depth]:
 def depth_curve(tree: RouteTree, endings: Mapping[float, Floats]) -> list[DepthPoint]:
     """One point for each policy of a sweep, by rising share of queries with more than one call.
 
-    `endings`: float64[queries, endings] for each alpha, rows sum to 1.
+    `endings`: float64[queries, nodes] for each alpha, rows sum to 1.
     """
-    depth, points = tree.routes.depth(), []
-    for alpha, ends in endings.items():
-        outcome, ended = from_endings(tree, ends, "", "router"), ended_at(tree.routes, ends)
-        points.append(
-            DepthPoint(
-                alpha=alpha,
-                beyond_first=float(ended[:, depth > 1].sum(axis=1).mean()),
-                calls=float((ended @ depth).mean()),
-                quality=float(outcome.quality.mean()),
-                cost=float(outcome.cost.mean()),
-            )
+    depth = tree.routes.depth()
+    points = [
+        DepthPoint(
+            alpha=alpha,
+            beyond_first=float(ends[:, depth > 1].sum(axis=1).mean()),
+            calls=float((ends @ depth).mean()),
+            quality=float((ends * tree.score).sum(axis=1).mean()),
+            cost=float((ends * tree.cost).sum(axis=1).mean()),
         )
+        for alpha, ends in endings.items()
+    ]
     return sorted(points, key=lambda point: (point.beyond_first, point.calls, point.alpha))
 
 
@@ -154,11 +143,7 @@ def repair_matrices(tree: RouteTree) -> list[Repair]:
 
 
 def measurable_optimum(
-    tree: RouteTree,
-    observation: Integers,
-    alpha: float,
-    allow_stop: bool = False,
-    allow_return: bool = False,
+    tree: RouteTree, observation: Integers, alpha: float, allow_stop: bool = False
 ) -> Outcome:
     """The highest mean reward of all policies that see only `observation`, exactly.
 
@@ -174,43 +159,34 @@ def measurable_optimum(
     on some and valued on others. Returns an outcome of kind "oracle".
 
     Args:
-        observation: int64[queries, S]; what a policy sees, equal numbers look the same. See
+        observation: int64[queries, states]; what a policy sees, equal numbers look the same. See
             `observations`.
         allow_stop: whether an episode may end before L calls. Stopping is decided with the call,
             before its answer is seen (paper appendix A).
-        allow_return: whether it may end after any answer with any of its route.
     """
     routes, queries = tree.routes, len(tree)
-    history, number = _histories(routes, observation), pairs(routes).number
+    history = _histories(routes, observation)
     end = np.tile(np.arange(routes.nodes)[routes.leaves], (queries, 1))
-    if allow_return:
-        answers = np.tile(number[routes.leaves, ::-1], (queries, 1, 1))
-        end = _best_endings(tree, alpha, answers, history[routes.hops])
     for level in reversed(range(routes.hops)):
         choices = end.reshape(queries, -1, routes.models)
         if allow_stop:
             here = np.arange(routes.nodes)[routes.level(level + 1)].reshape(choices.shape[1:])
             # Stopping first: of equal choices the first is taken.
             choices = np.concatenate([np.broadcast_to(here, choices.shape), choices], axis=2)
-        if allow_return and level:
-            answers = np.tile(number[routes.level(level), :level], (queries, 1, 1))
-            choices = np.concatenate([answers, choices], axis=2)
         end = _best_endings(tree, alpha, choices, history[level])
     return at_nodes(tree, end[:, 0], "measurable optimum", "oracle")
 
 
-def observations(tree: RouteTree, allow_return: bool = False) -> Integers:
+def observations(tree: RouteTree) -> Integers:
     """Numbers of the distinct states as the tree's view shows them: embedding, stage and cost.
 
     Costs are compared in float32 and embeddings bit by bit, as a router reads them. Returns
-    int64[queries, S], from 0.
-
-    `allow_return`: the leaves are states, too.
+    int64[queries, states], from 0.
     """
-    states = tree.routes.nodes if allow_return else tree.routes.states
+    states = tree.routes.states
     number = _distinct(tree.cost[:, :states].astype(np.float32))
     number = _pairs(number, np.broadcast_to(tree.routes.depth()[:states], number.shape))
-    for part in tree.require_embedded(allow_return):
+    for part in tree.require_embedded():
         row = part.row[:, :states]
         rows, place = np.unique(row, return_inverse=True)
         vectors = np.ascontiguousarray(part.vectors[rows] + np.float32(0))  # -0 is 0
@@ -223,7 +199,7 @@ def _histories(routes: Routes, observation: Integers) -> list[Integers]:
     """For each level int64[queries, M^level]: equal where all that was seen and done is equal."""
     number = _distinct(observation)
     history = [number[:, routes.level(0)]]
-    for level in range(1, routes.hops + (observation.shape[1] > routes.states)):
+    for level in range(1, routes.hops):
         path = np.arange(routes.models**level)
         before = _pairs(np.repeat(history[-1], routes.models, axis=1), path)
         history.append(_pairs(before, number[:, routes.level(level)]))
@@ -233,7 +209,7 @@ def _histories(routes: Routes, observation: Integers) -> list[Integers]:
 def _best_endings(tree: RouteTree, alpha: float, choices: Integers, group: Integers) -> Integers:
     """int64[queries, nodes of a level]: where the choice that is best for its group ends.
 
-    `choices`: int64[queries, nodes of a level, choices], the ending of each choice; `group`:
+    `choices`: int64[queries, nodes of a level, choices], the node where each choice ends; `group`:
     int64[queries, nodes of a level], numbers of equal histories.
     """
     member = group.ravel()
@@ -244,9 +220,7 @@ def _best_endings(tree: RouteTree, alpha: float, choices: Integers, group: Integ
         np.add.at(sums, member, values[rows, choices].reshape(len(member), -1))
         return sums
 
-    nodes = tree.routes.nodes
-    width = nodes if choices.max(initial=0) < nodes else len(pairs(tree.routes).at)
-    best = cheapest_best(total(ending_reward(tree, alpha, width)), total(worth(tree, width)[2]))
+    best = cheapest_best(total(tree.node_reward(alpha)), total(tree.cost))
     return np.take_along_axis(choices, best[group][:, :, None], axis=2)[:, :, 0]
 
 
