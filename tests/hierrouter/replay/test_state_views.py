@@ -13,6 +13,7 @@ import hierrouter as hr
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines.encoders import BUILT_IN, Encoder, load_encoder
 from hierrouter.engines.generator import Confidence, context_text
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache, data_notes
 from hierrouter.replay.states import DEFAULT_VIEW, VIEWS, LiveAnswer, state_texts
@@ -213,7 +214,7 @@ def test_the_numbers_of_a_stored_state_are_those_of_a_live_one(three_hops: Path)
         assert (tree.numbers, tree.sure) == (width, 1.0)
         answers = live_answers(three_hops, tree)
         numbers = tree.embedding[..., -width:].reshape(len(answers), width)
-        assert np.array_equal(numbers, live_numbers(view, tree.routes, answers))
+        assert np.array_equal(numbers, live_numbers(view, Actions(tree.routes), answers))
         assert not numbers.reshape(len(tree), -1, width)[:, 0].any()  # nothing to see at the root
     first, second = np.split(numbers, 2, axis=1)
     assert np.array_equal(np.unique(first[:, 4]), [0, 1])  # cut, or not
@@ -225,13 +226,13 @@ def test_what_is_not_known_is_marked(three_hops: Path) -> None:
     tree = hr.open(three_hops, state="stage+signals", hops=2)
     [state] = live_answers(three_hops, tree)[1:2]
     silent = [replace(answer, confidence=None) for answer in state]
-    known, unknown = live_numbers("stage+signals", tree.routes, [state, silent])
+    known, unknown = live_numbers("stage+signals", Actions(tree.routes), [state, silent])
     models = len(tree.models)
     assert known[models + 3 + state[0].model] == 1
     assert not unknown[models + 3 :].any()
     assert np.array_equal(known[: models + 3], unknown[: models + 3])
     unsure = replace(state[0], confidence=Confidence(-1e5, -1e5, 1))
-    assert live_numbers("stage+signals", tree.routes, [[unsure]])[0, -models:].max() > 0
+    assert live_numbers("stage+signals", Actions(tree.routes), [[unsure]])[0, -models:].max() > 0
 
 
 def test_answers_that_tell_nothing_of_how_sure_models_were(tmp_path: Path) -> None:
