@@ -57,7 +57,7 @@ def _recipe(architecture: str, steps: int, layers: int, width: int, heads: int) 
 
 RECIPES = {
     "nano": Size(_recipe("Qwen3", 9000, layers=2, width=48, heads=3), 1),
-    "calc": Size(_recipe("Qwen3", 5000, layers=3, width=96, heads=4), 2),
+    "calc": Size(_recipe("Qwen3", 6000, layers=3, width=96, heads=4), 12),
     "text": Size(_recipe("HunYuanDenseV1", 2500, layers=3, width=96, heads=4), 3),
     "facts": Size(_recipe("Olmo2", 4000, layers=3, width=96, heads=4), 4),
     "general": Size(_recipe("Qwen3", 4500, layers=4, width=160, heads=5), 5),
